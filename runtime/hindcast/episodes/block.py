@@ -1,0 +1,152 @@
+"""`Block`: many episodes in columnar form, the shape in which experience moves through the pipeline.
+
+Shape suffixes: N = episodes, S = steps of all episodes together, O = S + N observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.columns import per_observation
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Episodes laid end to end, one array per leaf.
+
+    `columns[leaf]` is `[S, *shape]`, and `[O, *shape]` for observations and infos: each episode brings
+    its final observation, so the next observation of a step is the row after its own. Fixed-shape leaves keep
+    their source dtype; text and JSON leaves are object arrays of `str`.
+
+    Attributes:
+        columns: leaf name -> array, see above.
+        length: `[N]` steps of each episode (or fragment).
+        eps_id: `[N]` episode ids, object array of `str`.
+        t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a whole episode.
+        terminated: `[N]` whether the environment ended the episode.
+        truncated: `[N]` whether it was cut off (time limit).
+    """
+
+    columns: dict[str, NDArray]
+    length: I64
+    eps_id: NDArray[np.object_]
+    t_started: I64
+    terminated: Bool
+    truncated: Bool
+
+    @property
+    def num_episodes(self) -> int:
+        """N."""
+        return len(self.length)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """S."""
+        return int(self.length.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns (object arrays count their pointers only)."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    @cached_property
+    def start(self) -> I64:
+        """`[N]` first step row of each episode."""
+        return _starts(self.length)
+
+    @cached_property
+    def obs_start(self) -> I64:
+        """`[N]` first observation row of each episode."""
+        return self.start + np.arange(self.num_episodes)
+
+    @cached_property
+    def episode_of_step(self) -> I64:
+        """`[S]` index of the episode that each step belongs to."""
+        return np.repeat(np.arange(self.num_episodes), self.length)
+
+    @cached_property
+    def obs_row(self) -> I64:
+        """`[S]` row of each step's observation; its next observation is the row after."""
+        return np.arange(self.num_steps) + self.episode_of_step
+
+    def step_flags(self, per_episode: Bool) -> Bool:
+        """`[S]` an episode flag (`terminated`, `truncated`) put on the episode's last step, False elsewhere."""
+        flags = np.zeros(self.num_steps, dtype=np.bool_)
+        nonempty = self.length > 0
+        flags[(self.start + self.length - 1)[nonempty]] = per_episode[nonempty]
+        return flags
+
+    def rows_of(self, leaf: str, episode: int) -> slice:
+        """The rows of one episode in a leaf's column."""
+        n = int(self.length[episode])
+        if per_observation(leaf):
+            first = int(self.obs_start[episode])
+            return slice(first, first + n + 1)
+        first = int(self.start[episode])
+        return slice(first, first + n)
+
+    def with_columns(self, columns: dict[str, NDArray]) -> Block:
+        """The same episodes with other columns."""
+        return replace(self, columns=columns)
+
+    def take(self, episodes: I64 | Sequence[int]) -> Block:
+        """A new block of the given episodes, in the given order (copies)."""
+        chosen = np.asarray(episodes, dtype=np.int64)
+        steps = _ranges(self.start[chosen], self.length[chosen])
+        observations = _ranges(self.obs_start[chosen], self.length[chosen] + 1)
+        columns = {
+            leaf: column[observations if per_observation(leaf) else steps]
+            for leaf, column in self.columns.items()
+        }
+        return Block(
+            columns=columns,
+            length=self.length[chosen],
+            eps_id=self.eps_id[chosen],
+            t_started=self.t_started[chosen],
+            terminated=self.terminated[chosen],
+            truncated=self.truncated[chosen],
+        )
+
+    @classmethod
+    def concat(cls, blocks: Sequence[Block]) -> Block:
+        """One block of all episodes, in order.
+
+        Raises:
+            ValueError: no blocks, or blocks of different columns.
+        """
+        if not blocks:
+            raise ValueError("concat needs at least one block")
+        if len(blocks) == 1:
+            return blocks[0]
+        names = blocks[0].columns.keys()
+        for block in blocks[1:]:
+            if block.columns.keys() != names:
+                raise ValueError(f"blocks differ in columns: {sorted(names)} and {sorted(block.columns)}")
+        return cls(
+            columns={name: np.concatenate([block.columns[name] for block in blocks]) for name in names},
+            length=np.concatenate([block.length for block in blocks]),
+            eps_id=np.concatenate([block.eps_id for block in blocks]),
+            t_started=np.concatenate([block.t_started for block in blocks]),
+            terminated=np.concatenate([block.terminated for block in blocks]),
+            truncated=np.concatenate([block.truncated for block in blocks]),
+        )
+
+
+def _starts(lengths: I64) -> I64:
+    ends = np.cumsum(lengths)
+    return ends - lengths
+
+
+def _ranges(starts: I64, lengths: I64) -> I64:
+    """Concatenation of `range(start, start + length)` for each pair."""
+    total = int(lengths.sum())
+    offsets = np.repeat(starts - _starts(lengths), lengths)
+    return offsets + np.arange(total)

@@ -1,0 +1,48 @@
+"""Names of the columns of experience (the reference's `Columns`), and of their leaves.
+
+A composite space has one column per leaf, named by its path: `obs/camera`, `actions/0`.
+"""
+
+from typing import Final
+
+SEPARATOR: Final = "/"
+
+
+class Columns:
+    """The field's own column names. Values are stable: they stand in files."""
+
+    OBS = "obs"
+    NEXT_OBS = "new_obs"
+    ACTIONS = "actions"
+    REWARDS = "rewards"
+    TERMINATEDS = "terminateds"
+    TRUNCATEDS = "truncateds"
+    INFOS = "infos"
+    EPS_ID = "eps_id"
+    AGENT_ID = "agent_id"
+    MODULE_ID = "module_id"
+    T = "t"
+    ACTION_DIST_INPUTS = "action_dist_inputs"
+    ACTION_LOGP = "action_logp"
+    VF_PREDS = "vf_preds"
+    STATE_IN = "state_in"
+    STATE_OUT = "state_out"
+    ADVANTAGES = "advantages"
+    VALUE_TARGETS = "value_targets"
+    LOSS_MASK = "loss_mask"
+    SEQ_LENS = "seq_lens"
+
+
+def root(leaf: str) -> str:
+    """The column a leaf belongs to: `obs/camera` -> `obs`."""
+    return leaf.split(SEPARATOR, 1)[0]
+
+
+def per_observation(leaf: str) -> bool:
+    """Whether the leaf has one row more than the episode has steps (observations and infos)."""
+    return root(leaf) in (Columns.OBS, Columns.INFOS)
+
+
+def leaves_of(column: str, names: "list[str] | tuple[str, ...] | dict[str, object]") -> list[str]:
+    """The leaves among `names` that belong to `column`, in order."""
+    return [name for name in names if root(name) == column]

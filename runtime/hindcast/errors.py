@@ -1,0 +1,47 @@
+"""Errors a user can act on. Each carries one sentence: what was found, where, and what to do.
+
+The command line prints the sentence without a traceback and exits with `exit_code`.
+Anything that is not a `UserError` is a defect of Hindcast.
+"""
+
+
+class UserError(Exception):
+    """Base of all errors that are shown to the user as one sentence (exit code 1)."""
+
+    exit_code = 1
+
+
+class SpecError(UserError):
+    """A resource is wrong: broken YAML, unknown field, wrong type, impossible combination."""
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """Recorded data cannot be used: truncated file, wrong shape, NaN, no episodes."""
+
+    exit_code = 3
+
+
+class OutputConflict(UserError):
+    """The output folder belongs to something else, or to the same thing with another spec."""
+
+    exit_code = 4
+
+
+class StorageError(UserError):
+    """Storage refused or failed: read-only, full, denied, unreachable."""
+
+    exit_code = 5
+
+
+class UserCodeError(UserError):
+    """The user's own code (environment, connector, evaluation function) raised."""
+
+    exit_code = 6
+
+
+class Interrupted(UserError):
+    """The run was interrupted after a checkpoint and can be continued."""
+
+    exit_code = 130
