@@ -1,0 +1,65 @@
+"""What a run tells the outside while it goes on: progress, notes, outcomes.
+
+The console, JSON output and (on a cluster) the heartbeat are `Reporter`s; the run knows none of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+State = Literal["Succeeded", "AlreadyFinished", "Interrupted"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one stage of one resource has come.
+
+    Attributes:
+        resource: `Kind/name`.
+        stage: "Training the expert" | "Recording" | "Training".
+        done: amount done, in `unit`.
+        total: amount at which the stage ends; None when only a stop criterion on a metric ends it.
+        unit: "episodes" | "timesteps" | "iterations" | "updates".
+        metrics: figures to show beside the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
+    """
+
+    resource: str
+    stage: str
+    done: float
+    total: float | None
+    unit: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a resource ended.
+
+    Attributes:
+        resource: `Kind/name`.
+        state: Succeeded, AlreadyFinished (nothing was done), Interrupted (checkpointed, can go on).
+        message: one sentence for people: what came out, where it is, how to go on.
+        folder: dataset or run folder.
+        report: path of the HTML report, None where none was written.
+        metrics: final figures (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
+    """
+
+    resource: str
+    state: State
+    message: str
+    folder: str
+    report: str | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Reporter(Protocol):
+    """Receives what a run has to say, in order, from one thread."""
+
+    def progress(self, progress: Progress) -> None:
+        """A stage moved on."""
+
+    def note(self, resource: str, message: str) -> None:
+        """Something the user should know: a clamp, a resume, where things are."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """A resource ended without an error."""
