@@ -1,0 +1,175 @@
+"""What all parts of a resource share: strictness, camelCase names, bounded types, CEL rules by validators.
+
+A model is written once and read four ways: as Python (snake_case attributes), as YAML (camelCase fields), as
+the CRD's schema (the bounds and the rules go with it) and as the reference page (the attribute docstrings).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+GROUP: Final = "hindcast.dev"
+VERSION: Final = "v1alpha1"
+ApiVersion = Literal["hindcast.dev/v1alpha1"]
+API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not."""
+
+    cel: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Operational:
+    """Marks a field that does not define the run: how, how fast or where it runs, never what comes out.
+
+    It is left out of the spec hash. `frozen` ones (locations) still change only with a higher revision.
+    """
+
+    frozen: bool = False
+
+
+OPERATIONAL: Final = Operational()
+LOCATION: Final = Operational(frozen=True)
+
+
+class Model(BaseModel):
+    """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    at_least_one: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        for names, allowed in ((self.exactly_one, "exactly one"), (self.at_least_one, "at least one")):
+            given = [to_camel(name) for name in names if getattr(self, name) is not None]
+            if names and (not given or (allowed == "exactly one" and len(given) > 1)):
+                raise ValueError(_choice_message(allowed, names, " and ".join(given) or "none"))
+        return self
+
+    @classmethod
+    def cel_rules(cls) -> list[Rule]:
+        """All rules of this part, the choices among its fields included."""
+        choices = [
+            Rule(
+                f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
+                _choice_message(allowed, names),
+            )
+            for names, allowed, test in (
+                (cls.exactly_one, "exactly one", "exists_one(given, given)"),
+                (cls.at_least_one, "at least one", "exists(given, given)"),
+            )
+            if names
+        ]
+        return choices + list(cls.rules)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        if rules := cls.cel_rules():
+            target = handler.resolve_ref_schema(schema)
+            target["x-kubernetes-validations"] = [{"rule": r.cel, "message": r.message} for r in rules]
+        return schema
+
+
+def _choice_message(allowed: str, names: tuple[str, ...], found: str | None = None) -> str:
+    message = f"{allowed} of {', '.join(map(to_camel, names))} is needed"
+    return message if found is None else f"{message}, found {found}"
+
+
+def _integral(value: Any) -> Any:
+    """`1e6` is a float in YAML and a whole number to its writer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
+_SECRET_QUERY = re.compile(r"[?&](secret_key|access_key|session_token|password|sig|token)=", re.IGNORECASE)
+
+
+def _check_location(value: str) -> str:
+    # abfss://container@account.dfs.core.windows.net names a container before the @, not a user.
+    user = _CREDENTIALS.match(value)
+    azure = value.startswith(("abfs://", "abfss://", "az://", "wasb://", "wasbs://"))
+    if (user and (not azure or ":" in user.group().split("://", 1)[1])) or _SECRET_QUERY.search(value):
+        raise ValueError(
+            "holds credentials; give them by a Secret (spec.cluster.envFrom), the service account "
+            "or the environment instead"
+        )
+    return value
+
+
+_CLASS_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
+
+
+def _check_class_path(value: str) -> str:
+    if not re.match(_CLASS_PATH, value):
+        raise ValueError(f'is {value!r}, expected "package.module:Name"')
+    return value
+
+
+LOCATION_RULES: Final = (
+    Rule(
+        r"!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@') && "
+        r"(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@') || self.matches('^(abfss?|az|wasbs?)://')) && "
+        r"!self.matches('(?i)[?&](secret_key|access_key|session_token|password|sig|token)=')",
+        "holds credentials; give them by a Secret (spec.cluster.envFrom) or the service account instead",
+    ),
+    Rule(
+        "!self.matches('^(file://)?/(tmp|var/tmp|dev/shm)(/|$)') && !self.startsWith('memory:')",
+        "would be lost with the pod; use object storage, a mounted volume or a relative path",
+    ),
+)
+
+_LOCATION_SCHEMA: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 1024,
+    "x-kubernetes-validations": [{"rule": r.cel, "message": r.message} for r in LOCATION_RULES],
+}
+
+Int = Annotated[int, BeforeValidator(_integral)]
+Positive = Annotated[Int, Field(ge=1)]
+NonNegative = Annotated[Int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+ShortText = Annotated[str, Field(min_length=1, max_length=253)]
+Labels = Annotated[dict[ShortText, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
+FreeForm = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+]
+Location = Annotated[Text, AfterValidator(_check_location), WithJsonSchema(_LOCATION_SCHEMA)]
+ClassPath = Annotated[
+    Text,
+    AfterValidator(_check_class_path),
+    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": _CLASS_PATH}),
+]

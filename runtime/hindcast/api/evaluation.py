@@ -1,0 +1,59 @@
+"""Evaluation of the policy in its environment while it is trained."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from hindcast.api.base import OPERATIONAL, ClassPath, Model, NonNegative, Positive, Rule
+
+
+def _check_duration(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"is {value!r}, expected a whole number from 1, or auto")
+    return value
+
+
+EvaluationDuration = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_check_duration),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 4, "minimum": 1, "pattern": "^auto$"}),
+]
+
+
+class EvaluationSpec(Model):
+    """Seeded and vectorised; the weights that are evaluated are those reported and kept as best."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.duration) || type(self.duration) == int || "
+            "(has(self.parallelToTraining) && self.parallelToTraining)",
+            "duration auto needs parallelToTraining",
+        ),
+    )
+
+    interval: Positive | None = None
+    """Training iterations between evaluations. Default: once, at the end."""
+    duration: EvaluationDuration = 10
+    """Length of one evaluation; `auto` (with parallelToTraining) as long as the training iteration takes."""
+    duration_unit: Literal["episodes", "timesteps"] = "episodes"
+    """What `duration` counts."""
+    runners: Annotated[NonNegative, OPERATIONAL] = 0
+    """Evaluation runners; 0 evaluates in the driver's process."""
+    envs_per_runner: Positive | None = None
+    """Environments that a runner steps at once. Default: min(duration, 8)."""
+    parallel_to_training: bool = False
+    """Evaluate while training goes on; the result is used one iteration later."""
+    explore: bool = False
+    """Sample actions rather than take the mode."""
+    sample_timeout_seconds: Annotated[float, Field(gt=0), OPERATIONAL] = 120.0
+    """Seconds after which an evaluation is given up."""
+    custom_function: ClassPath | None = None
+    """One's own evaluation, "package.module:function"."""
+
+    @model_validator(mode="after")
+    def _check_auto(self) -> Self:
+        if self.duration == "auto" and not self.parallel_to_training:
+            raise ValueError("has duration auto without parallelToTraining: true")
+        return self

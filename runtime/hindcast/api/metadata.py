@@ -1,0 +1,71 @@
+"""Name and labels of a resource, as Kubernetes has them."""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from hindcast.api.base import Labels, Model
+
+NAME_LIMIT: Final = 36
+NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+# What the API server adds to an object. `kubectl get -o yaml` shows them; they say nothing about the run.
+_SERVER_FIELDS: Final = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+
+
+def _check_name(value: str) -> str:
+    if len(value) > NAME_LIMIT or not re.match(NAME_PATTERN, value):
+        raise ValueError(
+            f"is {value!r}, expected at most {NAME_LIMIT} lower-case letters, digits and '-', "
+            "beginning with a letter and not ending with '-'"
+        )
+    return value
+
+
+ResourceName = Annotated[
+    str,
+    AfterValidator(_check_name),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": NAME_LIMIT, "pattern": NAME_PATTERN}),
+]
+
+
+class Metadata(Model):
+    """Identity of a resource. Fields that the API server adds are accepted and dropped."""
+
+    name: ResourceName
+    """Name, unique per kind and namespace: DNS-1035, at most 36 characters (names of children add to it)."""
+    namespace: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """Namespace on a cluster. Default: the current one. Not used locally."""
+    labels: Labels = {}
+    """Labels, handed on to the run's pods."""
+    annotations: Labels = {}
+    """Annotations."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_server_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if key not in _SERVER_FIELDS}
+
+
+class Reference(Model):
+    """A resource in the same namespace (locally: in the same files)."""
+
+    name: ResourceName
+    """Its metadata.name."""

@@ -1,0 +1,62 @@
+"""The neural network of the policy, with the reference's option names and defaults."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from hindcast.api.base import Model, Positive
+
+Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
+Hiddens = Annotated[list[Positive], Field(max_length=32)]
+
+
+def _check_filters(filters: list[list[int]]) -> list[list[int]]:
+    for conv in filters:
+        if len(conv) != 3 or min(conv) < 1:
+            raise ValueError(f"has the entry {conv}, expected [channels, kernel, stride], all at least 1")
+    return filters
+
+
+Filters = Annotated[
+    list[list[int]],
+    AfterValidator(_check_filters),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": 32,
+            "items": {
+                "type": "array",
+                "minItems": 3,
+                "maxItems": 3,
+                "items": {"type": "integer", "minimum": 1},
+            },
+        }
+    ),
+]
+
+
+class ModelSpec(Model):
+    """Encoder and heads of the policy network, and what is done to observations before it."""
+
+    fcnet_hiddens: Hiddens = [256, 256]
+    """Units of the encoder's dense layers."""
+    fcnet_activation: Activation = "tanh"
+    """Activation of the dense layers."""
+    vf_share_layers: bool = False
+    """The value head uses the policy's encoder rather than one of its own."""
+    head_fcnet_hiddens: Hiddens = []
+    """Units of dense layers between the encoder and each head."""
+    distribution: Literal["auto", "categorical", "gaussian", "squashedGaussian", "deterministic"] = "auto"
+    """Distribution of actions. `auto`: categorical for discrete, gaussian for continuous spaces."""
+    free_log_std: bool = False
+    """Gaussian log standard deviations are parameters of their own that do not depend on the observation."""
+    log_std_clip: Annotated[float, Field(gt=0)] = 20.0
+    """Log standard deviations are clipped to ± this value."""
+    conv_filters: Filters | None = None
+    """Convolutions over image observations, each [channels, kernel, stride]. Default: by the image's size."""
+    conv_activation: Activation = "relu"
+    """Activation of the convolutions."""
+    observation_filter: Literal["none", "meanStd"] = "none"
+    """`meanStd` normalises observations by running mean and deviation, saved with the policy."""
+    frame_stack: Positive = 1
+    """Number of most recent observations that the policy sees at once."""

@@ -1,0 +1,89 @@
+"""How data reach the learners: data workers, windows, where the data live, custom steps."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive, Rule
+from hindcast.api.environment import NamedOrText
+from hindcast.api.quantity import Quantity
+
+
+class DataWorkersSpec(Model):
+    """The pool that reads data and runs the pre-learner. Batches do not depend on its size."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.replicas) || !(has(self.minReplicas) || has(self.maxReplicas))",
+            "replicas excludes minReplicas and maxReplicas",
+        ),
+        Rule(
+            "has(self.minReplicas) == has(self.maxReplicas) && "
+            "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
+            "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
+        ),
+    )
+
+    replicas: NonNegative | None = None
+    """Number of data workers; 0 reads in the learner's process. Default: 2 when no interval is given."""
+    min_replicas: Positive | None = None
+    """Fewest data workers of a pool that scales with the load."""
+    max_replicas: Positive | None = None
+    """Most data workers of a pool that scales with the load."""
+    cpus: Annotated[float, Field(gt=0)] = 1.0
+    """CPUs a data worker."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs a data worker."""
+    memory: Quantity | None = None
+    """Memory a data worker. Default: computed."""
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> Self:
+        interval = (self.min_replicas, self.max_replicas)
+        if self.replicas is not None and interval != (None, None):
+            raise ValueError("has replicas beside minReplicas and maxReplicas; give one or the other")
+        if (self.min_replicas is None) != (self.max_replicas is None):
+            raise ValueError("has one of minReplicas and maxReplicas; give both")
+        if self.min_replicas is not None and self.min_replicas > (self.max_replicas or 0):
+            raise ValueError(f"has minReplicas {self.min_replicas} above maxReplicas {self.max_replicas}")
+        return self
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Fewest and most data workers."""
+        if self.min_replicas is not None and self.max_replicas is not None:
+            return self.min_replicas, self.max_replicas
+        count = 2 if self.replicas is None else self.replicas
+        return count, count
+
+
+class PipelineSpec(Model):
+    """Read → pre-learner → learner."""
+
+    data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
+    """The pool that reads data and runs the pre-learner."""
+    prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
+    """Batches that are prepared ahead of the learner."""
+    window_steps: Positive = 2**20
+    """Timesteps of a window, within which they are shuffled. Part of what fixes the order of the data."""
+    window_bytes: Quantity = "1Gi"
+    """Bytes of a window; the smaller of the two limits holds."""
+    residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"
+    """`Resident` keeps all data on the learner's device, `Streaming` a window; the batches are the same.
+    `Auto`: resident when they fit the budget."""
+    resident_budget: Annotated[Quantity | None, OPERATIONAL] = None
+    """Bytes that resident data may take. Default: part of the device's free memory."""
+    sampling: Literal["Epochs", "WithReplacement"] = "Epochs"
+    """`Epochs`: each timestep once per pass, shuffled. `WithReplacement`: uniform draws."""
+    dataset_num_iters_per_learner: Positive | None = None
+    """Gradient updates of one training iteration. Default: one pass over the data."""
+    pre_learner: ClassPath | None = None
+    """A subclass of OfflinePreLearner, "package.module:Class"."""
+    pre_learner_kwargs: FreeForm = {}
+    """Keyword arguments of the pre-learner."""
+    offline_data: ClassPath | None = None
+    """A subclass of OfflineData, "package.module:Class"."""
+    connectors: Annotated[list[NamedOrText], Field(max_length=32)] = []
+    """Learner connectors run before the default ones: a name or `{name, kwargs}`."""
+    validate_data: bool = True
+    """Check shapes, dtypes, NaN and bounds before training."""

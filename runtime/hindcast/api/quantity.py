@@ -1,0 +1,47 @@
+"""Sizes as Kubernetes writes them: `128Mi`, `1Gi`, `500M`, or a plain number of bytes."""
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+_UNITS: Final[dict[str, int]] = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+
+
+def parse_bytes(quantity: str | int) -> int:
+    """Bytes of a quantity: `parse_bytes("128Mi") == 134217728`. Fractions round up to a whole byte.
+
+    Raises ValueError with a sentence when the text is no quantity.
+    """
+    match = re.match(_PATTERN, str(quantity))
+    if match is None:
+        raise ValueError(f"is {quantity!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
+    return -int(-(Decimal(match.group(1)) * _UNITS[match.group(3) or ""]) // 1)
+
+
+def _check(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"is {value!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
+    parse_bytes(value)
+    return str(value)
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_check),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 32, "pattern": _PATTERN}),
+]

@@ -1,0 +1,20 @@
+"""Deadlines, retries and clean-up of a run on a cluster."""
+
+from hindcast.api.base import Model, NonNegative, Positive
+
+
+class RunPolicy(Model):
+    """Changeable at any time. Not used locally."""
+
+    backoff_limit: NonNegative = 3
+    """Attempts after the first one. A user's mistake is never retried."""
+    active_deadline_seconds: Positive | None = None
+    """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
+    start_deadline_seconds: Positive = 1800
+    """Seconds from the creation of an attempt to its first heartbeat."""
+    stall_timeout_seconds: Positive = 1800
+    """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
+    suspend_grace_seconds: NonNegative = 120
+    """Seconds that an attempt gets for its checkpoint when it is suspended."""
+    ttl_seconds_after_finished: NonNegative = 0
+    """Seconds that the finished attempt's pods are kept. The resource itself is never deleted."""

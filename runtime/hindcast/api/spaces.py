@@ -1,0 +1,108 @@
+"""Observation and action spaces as JSON; the same form stands in YAML, manifests and checkpoints."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field
+
+from hindcast.api.base import Int, Model, NonNegative, Positive
+
+
+def _check_bound(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_check_bound(entry) for entry in value]
+    if isinstance(value, str) and value in ("-inf", "inf"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ValueError(f'has {value!r}, expected a number, "-inf", "inf" or a list of these')
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float(value)
+
+
+Bound = Annotated[Any, AfterValidator(_check_bound)]
+
+
+class Box(Model):
+    """Real or integer arrays within bounds."""
+
+    type: Literal["Box"]
+    """Box."""
+    low: Bound
+    """Lower bound: one number for all entries or nested lists of `shape`; "-inf" for none."""
+    high: Bound
+    """Upper bound, as `low`; "inf" for none."""
+    shape: Annotated[list[NonNegative], Field(max_length=16)]
+    """Shape of the array."""
+    dtype: str = "float32"
+    """NumPy dtype."""
+
+
+class Discrete(Model):
+    """n consecutive integers from `start`."""
+
+    type: Literal["Discrete"]
+    """Discrete."""
+    n: Positive
+    """Number of values."""
+    start: Int = 0
+    """Smallest value."""
+
+
+class MultiDiscrete(Model):
+    """Several discrete values at once."""
+
+    type: Literal["MultiDiscrete"]
+    """MultiDiscrete."""
+    nvec: list[Any]
+    """Number of values of each entry (nested lists for more dimensions)."""
+    dtype: str = "int64"
+    """NumPy dtype."""
+
+
+class MultiBinary(Model):
+    """Arrays of zeros and ones."""
+
+    type: Literal["MultiBinary"]
+    """MultiBinary."""
+    n: Positive | list[Positive]
+    """Number of entries, or a shape."""
+
+
+class TextSpace(Model):
+    """Strings over a charset."""
+
+    type: Literal["Text"]
+    """Text."""
+    max_length: Positive
+    """Longest string."""
+    min_length: NonNegative = 1
+    """Shortest string."""
+    charset: str | None = None
+    """Characters that occur. Default: ASCII letters and digits."""
+
+
+class DictSpace(Model):
+    """Named parts."""
+
+    type: Literal["Dict"]
+    """Dict."""
+    spaces: dict[str, "SpaceSpec"]
+    """The space of each part."""
+
+
+class TupleSpace(Model):
+    """Parts in order."""
+
+    type: Literal["Tuple"]
+    """Tuple."""
+    spaces: list["SpaceSpec"]
+    """The space of each part."""
+
+
+SpaceSpec = Annotated[
+    Box | Discrete | MultiDiscrete | MultiBinary | TextSpace | DictSpace | TupleSpace,
+    Discriminator("type"),
+]
+
+SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tuple")

@@ -1,0 +1,126 @@
+"""What a resource's run has come to. Written by the operator alone; the same for both kinds."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hindcast.api.base import FreeForm, Model, NonNegative, ShortText, Text
+
+Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+Message = Annotated[str, Field(max_length=32768)]
+
+
+class Condition(Model):
+    """A condition as Kubernetes has them."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316)]
+    """Ready, Reconciling, Stalled, Suspended, DataReady, ClusterReady, SpecDrift, Complete, Failed …"""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: Annotated[str, Field(max_length=1024)]
+    """A word for machines."""
+    message: Message
+    """A sentence for people: what happened and what to do."""
+    last_transition_time: Timestamp
+    """When `status` changed last."""
+    observed_generation: NonNegative | None = None
+    """The generation that it describes."""
+
+
+class Progress(Model):
+    """How far the run is."""
+
+    iteration: NonNegative | None = None
+    """Training iterations done."""
+    timesteps: NonNegative | None = None
+    """Timesteps recorded or trained on."""
+    episodes: NonNegative | None = None
+    """Episodes recorded."""
+    percentage: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Share of the whole, in percent."""
+    eta_seconds: NonNegative | None = None
+    """Seconds left, about."""
+    metrics: Annotated[dict[ShortText, float], Field(max_length=64)] = {}
+    """Latest metrics: loss, episodeReturnMean, timestepsPerSecond, dataWaitShare …"""
+    last_updated: Timestamp | None = None
+    """When the run reported last."""
+    summary: Annotated[str, Field(max_length=64)] | None = None
+    """`done/total`, for the printer column."""
+    episode_return: Annotated[str, Field(max_length=32)] | None = None
+    """Latest mean episode return, for the printer column."""
+
+
+class OutputStatus(Model):
+    """The recorded dataset."""
+
+    path: Text
+    """Its folder, resolved."""
+    episodes: NonNegative | None = None
+    """Episodes in it."""
+    timesteps: NonNegative | None = None
+    """Timesteps in it."""
+    bytes: NonNegative | None = None
+    """Bytes in it."""
+    digest: ShortText | None = None
+    """Digest of its manifest."""
+
+
+class CheckpointStatus(Model):
+    """The run's checkpoints."""
+
+    path: Text
+    """The latest one."""
+    iteration: NonNegative | None = None
+    """Its iteration."""
+    best: Text | None = None
+    """The best one."""
+    best_episode_return_mean: float | None = None
+    """Its mean episode return."""
+
+
+class RunStatus(Model):
+    """One attempt."""
+
+    revision: NonNegative
+    """The spec's revision."""
+    attempt: NonNegative
+    """Number of the attempt in the revision, from 0."""
+    child: ShortText
+    """Name of its RayJob."""
+    spec_hash: ShortText
+    """Hash of the run-defining fields."""
+    image: Text | None = None
+    """Its image."""
+    inputs: FreeForm = {}
+    """Digests of its inputs, and the platform defaults that it used."""
+    started: Timestamp | None = None
+    """When it was created."""
+    finished: Timestamp | None = None
+    """When it ended."""
+    outcome: ShortText | None = None
+    """Succeeded, Failed, Lost, Suspended; none while it goes on."""
+    reason: Message | None = None
+    """Why."""
+
+
+class Status(Model):
+    """What is."""
+
+    observed_generation: int = -1
+    """The generation that this describes; -1 until the operator has seen the resource."""
+    state: ShortText | None = None
+    """One word for people, derived from the conditions."""
+    message: Message | None = None
+    """One sentence for people: why it is in this state, what to do next."""
+    conditions: Annotated[list[Condition], Field(max_length=32)] = []
+    """The conditions."""
+    progress: Progress | None = None
+    """How far the run is."""
+    output: OutputStatus | None = None
+    """The recorded dataset."""
+    checkpoint: CheckpointStatus | None = None
+    """The run's checkpoints."""
+    resolved: FreeForm = {}
+    """Sizes that were chosen, each with its reason."""
+    runs: Annotated[list[RunStatus], Field(max_length=32)] = []
+    """The latest attempts."""

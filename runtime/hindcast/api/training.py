@@ -1,0 +1,159 @@
+"""OfflineTraining: train a policy from recorded experience."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hindcast.api.base import (
+    API_VERSION,
+    LOCATION,
+    OPERATIONAL,
+    ApiVersion,
+    FreeForm,
+    Location,
+    Model,
+    NonNegative,
+    Positive,
+    ShortText,
+)
+from hindcast.api.cluster import ClusterSpec
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.input import InputSource
+from hindcast.api.metadata import Metadata
+from hindcast.api.model import ModelSpec
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.api.quantity import Quantity
+from hindcast.api.run_policy import RunPolicy
+from hindcast.api.spaces import SpaceSpec
+from hindcast.api.status import Status
+
+
+class LearnersSpec(Model):
+    """The learners. The global batch is trainBatchSizePerLearner times `replicas` at the revision's start."""
+
+    replicas: Annotated[Positive, OPERATIONAL] = 1
+    """Number of learners (data parallel)."""
+    cpus: Annotated[float | None, Field(gt=0), OPERATIONAL] = None
+    """CPUs a learner. Default: 1, or as many as its data loading needs with a GPU."""
+    gpus: Annotated[float, Field(ge=0), OPERATIONAL] = 0.0
+    """GPUs a learner."""
+    memory: Annotated[Quantity | None, OPERATIONAL] = None
+    """Memory a learner. Default: computed."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], OPERATIONAL] = "auto"
+    """`auto` takes a GPU when there is one."""
+
+
+class StopSpec(Model):
+    """When the training ends: at the first criterion that holds."""
+
+    at_least_one: ClassVar = ("episode_return_mean", "iterations", "timesteps", "updates", "epochs")
+
+    episode_return_mean: float | None = None
+    """Mean return of an evaluation (needs `evaluation.interval`)."""
+    iterations: Positive | None = None
+    """Training iterations."""
+    timesteps: Positive | None = None
+    """Timesteps trained on."""
+    updates: Positive | None = None
+    """Gradient updates."""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes over the data."""
+
+
+class CheckpointSpec(Model):
+    """Where the run folder lies and what is kept in it."""
+
+    path: Annotated[Location, LOCATION] = "runs"
+    """Parent folder: the run folder is `<path>/<name>/r<revision>`."""
+    every: Annotated[Positive, OPERATIONAL] = 10
+    """Iterations between checkpoints. The last state is always saved."""
+    keep: Annotated[Positive, OPERATIONAL] = 3
+    """Number of latest checkpoints that are kept, the best one besides."""
+
+
+class OfflineTrainingSpec(Model):
+    """What is trained, on which data, how, until when."""
+
+    algorithm: ShortText
+    """Name of an algorithm, or "package.module:Class" for one's own."""
+    config: dict[str, Any] = {}
+    """The algorithm's options; those not given have the algorithm's defaults."""
+    custom_config: FreeForm | None = None
+    """Options of one's own algorithm, in place of `config`."""
+    model: ModelSpec = ModelSpec()
+    """The policy network."""
+    environment: EnvironmentSpec | None = None
+    """The simulator for evaluation. Default: none; spaces come from the data or the fields below."""
+    observation_space: SpaceSpec | None = None
+    """Observation space. Default: the environment's, else the one recorded with the data."""
+    action_space: SpaceSpec | None = None
+    """Action space. Default: the environment's, else the one recorded with the data."""
+    input: Annotated[list[InputSource], Field(min_length=1, max_length=64)]
+    """The data. Several sources without weights are read as one dataset; with weights they are mixed."""
+    pipeline: PipelineSpec = PipelineSpec()
+    """How data reach the learners."""
+    learners: LearnersSpec = LearnersSpec()
+    """The learners."""
+    evaluation: EvaluationSpec | None = None
+    """Evaluation in the environment. Default: none."""
+    stop: StopSpec
+    """When the training ends."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """Where the run folder lies and what is kept."""
+    initial_checkpoint: Location | None = None
+    """Start from the policy of this checkpoint (warm start, fine-tuning)."""
+    seed: NonNegative = 0
+    """Seed of the order of the data, of the initial weights and of evaluation."""
+    revision: Annotated[Positive, OPERATIONAL] = 1
+    """Raise it to run again with changed fields. It never decreases."""
+    suspend: Annotated[bool, OPERATIONAL] = False
+    """Checkpoint, stop and free the nodes; false goes on from the checkpoint."""
+    cluster: Annotated[ClusterSpec, OPERATIONAL] = ClusterSpec()
+    """How the run sits on a cluster."""
+    run_policy: Annotated[RunPolicy, OPERATIONAL] = RunPolicy()
+    """Deadlines, retries and clean-up on a cluster."""
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        weighted = [source.weight is not None for source in self.input]
+        if any(weighted) and not all(weighted):
+            raise ValueError("has weights on some entries of input only; give one to each, or to none")
+        if any(source.sampler is not None for source in self.input) and self.environment is None:
+            raise ValueError("has a sampler in input but no environment to sample from")
+        return self
+
+    @model_validator(mode="after")
+    def _check_evaluation(self) -> Self:
+        if self.evaluation is not None and self.environment is None:
+            raise ValueError("has evaluation but no environment to evaluate in")
+        target = self.stop.episode_return_mean
+        if target is not None and (self.evaluation is None or self.evaluation.interval is None):
+            raise ValueError("has stop.episodeReturnMean but no evaluation.interval that would measure it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_algorithm(self) -> Self:
+        custom = ":" in self.algorithm
+        if custom and self.config:
+            raise ValueError(f"has config for {self.algorithm}; one's own algorithm takes customConfig")
+        if not custom and self.custom_config is not None:
+            raise ValueError(
+                f"has customConfig for {self.algorithm}; it is for one's own algorithm, use config"
+            )
+        return self
+
+
+class OfflineTraining(Model):
+    """Trains a policy from recorded experience."""
+
+    api_version: ApiVersion = API_VERSION
+    """hindcast.dev/v1alpha1."""
+    kind: Literal["OfflineTraining"] = "OfflineTraining"
+    """OfflineTraining."""
+    metadata: Metadata
+    """Name and labels."""
+    spec: OfflineTrainingSpec
+    """What is wanted."""
+    status: Status | None = None
+    """What is; written by the operator."""
