@@ -1,0 +1,267 @@
+"""One resolver for every place data can live: a plain path, a URI, or a file system object with a path in it.
+
+`pyarrow.fs` serves local paths, `s3://`, `gs://`, `abfss://` and `hdfs://`; any other scheme goes to fsspec.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+import pyarrow.fs as pafs
+from fsspec.implementations.local import LocalFileSystem as FsspecLocal
+
+from hindcast.errors import DataError, StorageError
+from hindcast.store.atomic import AtomicFile, create_local_exclusive
+from hindcast.store.storage_errors import storage_errors
+
+_SCHEME = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
+_CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
+_PYARROW_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
+
+
+class Entry(NamedTuple):
+    """One file or folder found by `Location.list`."""
+
+    location: Location
+    relative: str
+    size: int
+    is_file: bool
+
+
+@dataclass(frozen=True)
+class Location:
+    """A file or folder on some file system.
+
+    Attributes:
+        fs: the file system.
+        path: the path inside it.
+        uri: how the user wrote it (with the children appended); what messages show.
+    """
+
+    fs: pafs.FileSystem
+    path: str
+    uri: str
+
+    def __str__(self) -> str:
+        return self.uri
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is a path of the machine itself, where fsync and rename exist."""
+        return isinstance(self.fs, pafs.LocalFileSystem)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self.path.rstrip("/"))
+
+    def child(self, *names: str) -> Location:
+        """The location below this one; a name may hold slashes."""
+        below = "/".join(names)
+        return Location(self.fs, _join(self.path, below), _join(self.uri, below))
+
+    def parent(self) -> Location:
+        """The folder that this location is in."""
+        return Location(self.fs, posixpath.dirname(self.path.rstrip("/")), _uri_parent(self.uri))
+
+    def info(self) -> pafs.FileInfo:
+        """Type and size; the type is `NotFound` where nothing is."""
+        with storage_errors("look at", self.uri, self.fs):
+            return self.fs.get_file_info(self.path)
+
+    def exists(self) -> bool:
+        """Whether a file or a folder is there."""
+        return self.info().type != pafs.FileType.NotFound
+
+    def is_folder(self) -> bool:
+        """Whether a folder is there."""
+        return self.info().type == pafs.FileType.Directory
+
+    def read_bytes(self) -> bytes:
+        """The content of the file.
+
+        Raises:
+            DataError: it does not exist.
+            StorageError: it cannot be read.
+        """
+        with storage_errors("read", self.uri, self.fs), self.fs.open_input_stream(self.path) as stream:
+            return bytes(stream.read())
+
+    def write_bytes(self, data: bytes) -> None:
+        """Put `data` there, all or nothing; folders on the way are made.
+
+        Locally: temporary file, fsync, rename. An object store shows an object only when it is complete.
+
+        Raises:
+            StorageError: read-only, full, denied, …, with path and reason.
+        """
+        with AtomicFile(self) as file:
+            file.write(data)
+
+    def create_exclusive(self, data: bytes) -> bool:
+        """Put `data` there only if nothing is; False if something was.
+
+        Exclusive locally and on fsspec file systems that can create conditionally. Elsewhere it is a look
+        followed by a write, so of two simultaneous callers both may get True, and the later content stays.
+        """
+        if self.is_local:
+            with storage_errors("write", self.uri, self.fs):
+                return create_local_exclusive(Path(self.path), data)
+        if isinstance(self.fs, pafs.PyFileSystem) and isinstance(self.fs.handler, pafs.FSSpecHandler):
+            with storage_errors("write", self.uri, self.fs):
+                return _create_fsspec_exclusive(self.fs.handler.fs, self.path, data)
+        if self.exists():
+            return False
+        self.write_bytes(data)
+        return True
+
+    def list(self, recursive: bool = False) -> list[Entry]:
+        """What the folder holds, sorted by relative path; empty where there is no folder."""
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        with storage_errors("list", self.uri, self.fs):
+            found = self.fs.get_file_info(selector)
+        prefix = len(self.path.strip("/"))
+        entries = []
+        for info in found:
+            relative = info.path.strip("/")[prefix:].strip("/")
+            if relative:
+                size, is_file = info.size or 0, info.type == pafs.FileType.File
+                entries.append(Entry(self.child(relative), relative, size, is_file))
+        return sorted(entries, key=lambda entry: entry.relative)
+
+    def files(self, recursive: bool = False) -> Iterator[Entry]:
+        """The files among `list`."""
+        return (entry for entry in self.list(recursive) if entry.is_file)
+
+    def delete(self) -> None:
+        """Remove the file, or the folder with all that is in it; nothing there is fine."""
+        with storage_errors("delete", self.uri, self.fs), suppress(FileNotFoundError):
+            if self.is_folder():
+                self.fs.delete_dir(self.path)
+            else:
+                self.fs.delete_file(self.path)
+
+    def mkdirs(self) -> None:
+        """Make the folder and those on the way to it; there already is fine."""
+        with storage_errors("make the folder", self.uri, self.fs):
+            if self.is_local:
+                Path(self.path).mkdir(parents=True, exist_ok=True)
+            else:
+                self.fs.create_dir(self.path, recursive=True)
+
+
+def resolve(path: str | Path | Location, filesystem: object | None = None) -> Location:
+    """Find the file system that a path belongs to.
+
+    Args:
+        path: a plain path (relative ones start at the current folder, `~` is the home folder), a URI, or,
+            with `filesystem`, a path inside that file system (its scheme, if any, is dropped).
+        filesystem: a `pyarrow.fs.FileSystem` or an fsspec file system.
+
+    Raises:
+        StorageError: an unknown scheme, a driver that is not installed, or a secret in the URI.
+    """
+    if isinstance(path, Location):
+        return path
+    text = os.fspath(path)
+    if filesystem is not None:
+        return _inside(filesystem, text)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return _local(text)
+    if _CREDENTIALS.match(text):
+        hidden = _CREDENTIALS.sub(f"{scheme['scheme']}://", text)
+        raise StorageError(
+            f"the URI of {hidden} carries credentials: leave them out and give them by environment variables"
+        )
+    if scheme["scheme"] in _PYARROW_SCHEMES:
+        return _by_pyarrow(text)
+    return _by_fsspec(scheme["scheme"], text)
+
+
+def _local(path: str) -> Location:
+    return Location(pafs.LocalFileSystem(), _absolute(path), path)
+
+
+def _absolute(path: str) -> str:
+    return os.path.normpath(Path(path).expanduser().absolute())
+
+
+def _by_pyarrow(uri: str) -> Location:
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(uri)
+    except Exception as error:
+        raise StorageError(f"cannot use the URI {uri}: {error}") from error
+    return Location(filesystem, path, uri)
+
+
+def _by_fsspec(scheme: str, uri: str) -> Location:
+    try:
+        filesystem, path = fsspec.url_to_fs(uri)
+    except ValueError as error:
+        known = ", ".join(f"{name}://" for name in sorted(_PYARROW_SCHEMES))
+        raise StorageError(
+            f"no file system is known for {scheme}:// (in {uri}): use a path, {known} or one fsspec knows"
+        ) from error
+    except ImportError as error:
+        raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
+    return Location(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path, uri)
+
+
+def _inside(filesystem: Any, path: str) -> Location:
+    if isinstance(filesystem, fsspec.AbstractFileSystem):
+        stripped = filesystem._strip_protocol(path)
+        if isinstance(filesystem, FsspecLocal):
+            return Location(pafs.LocalFileSystem(), stripped, path)
+        return Location(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), stripped, path)
+    if not isinstance(filesystem, pafs.FileSystem):
+        raise StorageError(
+            f"filesystem is a {type(filesystem).__name__}: "
+            "give a pyarrow.fs.FileSystem or an fsspec file system"
+        )
+    stripped = _SCHEME.sub("", path)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        stripped = _absolute(stripped)
+    elif isinstance(filesystem, pafs.SubTreeFileSystem) and isinstance(
+        filesystem.base_fs, pafs.LocalFileSystem
+    ):
+        return Location(filesystem.base_fs, _join(filesystem.base_path, stripped), path)
+    return Location(filesystem, stripped, path)
+
+
+def _create_fsspec_exclusive(filesystem: Any, path: str, data: bytes) -> bool:
+    if filesystem.exists(path):
+        return False
+    try:
+        filesystem.pipe_file(path, data, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
+def _join(base: str, below: str) -> str:
+    below = below.strip("/")
+    if not below:
+        return base
+    return f"{base.rstrip('/')}/{below}" if base else below
+
+
+def _uri_parent(uri: str) -> str:
+    trimmed = uri.rstrip("/")
+    head, slash, _ = trimmed.rpartition("/")
+    if not slash:
+        return "."
+    return head or "/"
+
+
+def missing(location: Location) -> DataError:
+    """The sentence for a path at which nothing is."""
+    return DataError(f"{location} does not exist: check the path")
