@@ -1,16 +1,22 @@
 """The two resources, OfflineRecording and OfflineTraining: models, YAML, hashing, CRDs; nothing heavy."""
 
+from hindcast.api.hashing import spec_hash
+from hindcast.api.loading import Loaded, Resource, load_resources, validate_resource
+from hindcast.api.model import ModelSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OfflineRecording, OfflineRecordingSpec
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
 
-Resource = OfflineRecording | OfflineTraining
-
 __all__ = [
+    "Loaded",
+    "ModelSpec",
     "OfflineRecording",
     "OfflineRecordingSpec",
     "OfflineTraining",
     "OfflineTrainingSpec",
     "Resource",
+    "load_resources",
     "parse_bytes",
+    "spec_hash",
+    "validate_resource",
 ]

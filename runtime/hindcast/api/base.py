@@ -128,11 +128,11 @@ def _check_location(value: str) -> str:
     return value
 
 
-_CLASS_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
+CLASS_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
 
 
 def _check_class_path(value: str) -> str:
-    if not re.match(_CLASS_PATH, value):
+    if not re.match(CLASS_PATH, value):
         raise ValueError(f'is {value!r}, expected "package.module:Name"')
     return value
 
@@ -171,5 +171,5 @@ Location = Annotated[Text, AfterValidator(_check_location), WithJsonSchema(_LOCA
 ClassPath = Annotated[
     Text,
     AfterValidator(_check_class_path),
-    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": _CLASS_PATH}),
+    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": CLASS_PATH}),
 ]

@@ -1,0 +1,192 @@
+"""YAML 1.2 files as plain values that remember their lines.
+
+Documents are composed to nodes and turned into values here rather than by a constructor, so that one reading
+finds every problem of a file (duplicate keys too) with its line, and nothing of a file is ever executed.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
+
+Steps = tuple[str | int, ...]
+
+_TAG: Final = "tag:yaml.org,2002:"
+_NODE_LIMIT: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where in the document (`steps` may be empty), and the sentence.
+
+    `line` is given where the place is known better than by the steps (1-based; 0 for the file as a whole).
+    """
+
+    steps: Steps
+    text: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document: its plain value, the 1-based line of every key and entry, what is wrong with it."""
+
+    value: Any
+    line: int
+    lines: dict[Steps, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line_of(self, steps: Steps) -> int:
+        """Line of a place, or of the nearest place around it that exists."""
+        while steps and steps not in self.lines:
+            steps = steps[:-1]
+        return self.lines.get(steps, self.line)
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """The documents of a file, in order; empty ones are skipped.
+
+    What cannot be read at all (no such file, broken YAML) ends it with a Document of value None that carries
+    the problem, since what stands before it in the file is still worth checking.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        yield _unreadable("there is no such file")
+        return
+    except IsADirectoryError:
+        yield _unreadable("is a folder; name the YAML files in it")
+        return
+    except UnicodeDecodeError as error:
+        yield _unreadable(f"is not a text file in UTF-8 (byte {error.start})")
+        return
+    except OSError as error:
+        yield _unreadable(f"cannot be read: {error.strerror}")
+        return
+    try:
+        for node in YAML(typ="rt", pure=True).compose_all(text):
+            if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):
+                yield _Reader().document(node)
+    except MarkedYAMLError as error:
+        yield _broken(error, text)
+    except YAMLError as error:
+        yield _unreadable(f"is not YAML: {' '.join(str(error).split())}")
+
+
+def _unreadable(text: str, line: int = 0) -> Document:
+    return Document(None, line, problems=[Problem((), text, line)])
+
+
+def _broken(error: MarkedYAMLError, text: str) -> Document:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    source = text.splitlines()[line] if line < len(text.splitlines()) else ""
+    if "\t" in source[: len(source) - len(source.lstrip())]:
+        return _unreadable("is not valid YAML: the line begins with a tab; indent with spaces", line + 1)
+    begun = f" {error.context}" if error.context else ""
+    if error.context_mark and error.context_mark.line != line:
+        begun += f" that begins on line {error.context_mark.line + 1}"
+    return _unreadable(f"is not valid YAML: {error.problem}{begun} (column {column + 1})", line + 1)
+
+
+class _Reader:
+    """Turns one document's nodes into values."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Steps, int] = {}
+        self.problems: list[Problem] = []
+        self.open: set[int] = set()
+        self.seen = 0
+
+    def document(self, root: Node) -> Document:
+        value = self.value(root, ())
+        return Document(value, root.start_mark.line + 1, self.lines, self.problems)
+
+    def value(self, node: Node, steps: Steps) -> Any:
+        self.seen += 1
+        if id(node) in self.open or self.seen > _NODE_LIMIT:
+            # Only aliases can do this: a node inside itself, or a few lines that stand for millions.
+            self.problem(node, steps, "refers to itself or to too much by YAML aliases; write it out")
+            return None
+        self.lines.setdefault(steps, node.start_mark.line + 1)
+        if isinstance(node, ScalarNode):
+            return self.scalar(node, steps)
+        self.open.add(id(node))
+        try:
+            if isinstance(node, SequenceNode):
+                return [self.value(entry, (*steps, index)) for index, entry in enumerate(node.value)]
+            return self.mapping(node.value, steps)
+        finally:
+            self.open.discard(id(node))
+
+    def mapping(self, pairs: list[tuple[Node, Node]], steps: Steps) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        first: dict[str, int] = {}
+        for key, entry in pairs:
+            if key.tag == f"{_TAG}merge":
+                merged = self.merge(entry, steps) | merged
+                continue
+            name, line = str(key.value), key.start_mark.line + 1
+            if not isinstance(key, ScalarNode):
+                self.problem(key, steps, "has a key that is not a plain word")
+            elif name in first:
+                self.problem(key, (*steps, name), f"is given twice, first on line {first[name]}; keep one")
+            else:
+                first[name] = line
+                self.lines[*steps, name] = line
+                values[name] = self.value(entry, (*steps, name))
+        return merged | values
+
+    def merge(self, node: Node, steps: Steps) -> dict[str, Any]:
+        sources = node.value if isinstance(node, SequenceNode) else [node]
+        merged: dict[str, Any] = {}
+        for source in sources:
+            value = self.value(source, steps)
+            if not isinstance(value, dict):
+                self.problem(source, steps, "merges (<<) something that is not a mapping")
+                continue
+            merged = value | merged
+        return merged
+
+    def scalar(self, node: ScalarNode, steps: Steps) -> Any:
+        convert = _SCALARS.get(str(node.tag).removeprefix(_TAG))
+        if convert is None:
+            self.problem(node, steps, f"has the YAML tag {node.tag}, which is not supported")
+            return None
+        try:
+            return convert(node.value)
+        except ValueError:
+            return node.value
+
+    def problem(self, node: Node, steps: Steps, text: str) -> None:
+        self.problems.append(Problem(steps, text, node.start_mark.line + 1))
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "")
+    if digits.lstrip("+-").lower().startswith(("0x", "0o", "0b")):
+        return int(digits, 0)
+    return int(digits)
+
+
+def _float(text: str) -> float:
+    plain = text.replace("_", "").lower()
+    if plain.lstrip("+-") == ".inf":
+        return -math.inf if plain.startswith("-") else math.inf
+    return math.nan if plain == ".nan" else float(plain)
+
+
+_SCALARS: Final[dict[str, Callable[[str], Any]]] = {
+    "bool": lambda text: text.lower() in ("true", "yes", "on"),
+    "float": _float,
+    "int": _integer,
+    "null": lambda _: None,
+    "str": str,
+    "timestamp": str,
+}

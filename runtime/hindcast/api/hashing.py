@@ -1,0 +1,51 @@
+"""The spec hash: one short word for everything that defines what a run produces."""
+
+import hashlib
+import json
+from typing import Any
+
+from hindcast.api.base import Model, Operational
+from hindcast.api.options import is_custom, normalised
+from hindcast.api.recording import OfflineRecording, TrainPolicy
+from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
+
+
+def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
+    """16 hex digits (of SHA-256) over the run-defining fields of the spec.
+
+    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count. A field that has its
+    default counts as not given, so that neither writing a default out nor a later version with more fields
+    changes the hash.
+    """
+    content = {"kind": resource.kind, "spec": _defining(resource.spec)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _defining(model: Model) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if any(isinstance(mark, Operational) for mark in field.metadata):
+            continue
+        if value == field.get_default(call_default_factory=True):
+            continue
+        values[field.alias or name] = _plain(value)
+    if (
+        isinstance(model, OfflineTrainingSpec | TrainPolicy)
+        and model.config
+        and not is_custom(model.algorithm)
+    ):
+        values["config"] = normalised(model.algorithm, model.config)
+    # A part whose remaining fields are all defaults says no more than its absence.
+    return {name: value for name, value in values.items() if value != {} or name in model.exactly_one}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return _defining(value)
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return value

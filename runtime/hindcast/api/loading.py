@@ -1,0 +1,150 @@
+"""From YAML files to resources. All problems of all files are reported at once, one sentence each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from hindcast.api.base import API_VERSION
+from hindcast.api.documents import Document, Problem, read_documents
+from hindcast.api.options import check_algorithm
+from hindcast.api.recording import OfflineRecording
+from hindcast.api.sentences import problems_of, sentence, show, similar
+from hindcast.api.training import OfflineTraining
+from hindcast.errors import SpecError
+
+Resource = OfflineRecording | OfflineTraining
+
+KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
+    "OfflineRecording": OfflineRecording,
+    "OfflineTraining": OfflineTraining,
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A resource and where it came from: the file as it was named, and the 1-based line where it begins."""
+
+    resource: Resource
+    file: str
+    line: int
+    document: Document
+
+    def at(self, *steps: str | int) -> str:
+        """`file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
+        return f"{self.file}:{self.document.line_of(steps)}"
+
+
+def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
+    """The resources of YAML files (1.2, several documents each), in the order they are written.
+
+    Raises SpecError with a line for every problem of every file.
+    """
+    files = [paths] if isinstance(paths, str | Path) else list(paths)
+    loaded: list[Loaded] = []
+    problems: list[str] = []
+    for path in files:
+        documents = list(read_documents(Path(path)))
+        if not documents:
+            problems.append(f"{path}: has no resource in it; begin with apiVersion: {API_VERSION} and a kind")
+        for document in documents:
+            resource, wrong = _resource(document)
+            problems += [_line(str(path), document, problem) for problem in wrong]
+            if resource is not None:
+                loaded.append(Loaded(resource, str(path), document.line, document))
+    problems += _duplicates(loaded)
+    if problems:
+        raise SpecError("\n".join(problems))
+    return loaded
+
+
+def validate_resource(data: dict[str, Any]) -> Resource:
+    """A resource from plain values in the YAML's form, checked as a file is, for those who have no file.
+
+    Raises SpecError with a line for every problem.
+    """
+    resource, problems = _resource(Document(data, line=1))
+    if resource is None:
+        raise SpecError("\n".join(sentence(problem) for problem in problems))
+    return resource
+
+
+def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
+    problems = list(document.problems)
+    if document.value is None:
+        return None, problems
+    model, unknown = _model_of(document.value)
+    if model is None:
+        return None, problems + unknown
+    resource: Resource | None = None
+    try:
+        resource = model.model_validate(document.value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems += problems_of(error, model, document.value)
+    problems += _check_algorithms(document.value)
+    return (None if problems else resource), sorted(
+        problems, key=lambda p: p.line or document.line_of(p.steps)
+    )
+
+
+def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining] | None, list[Problem]]:
+    if not isinstance(value, dict):
+        return None, [
+            Problem(
+                (), f"the document is {show(value)}, expected a resource: apiVersion, kind, metadata, spec"
+            )
+        ]
+    version, kind = value.get("apiVersion"), value.get("kind")
+    problems = []
+    if version != API_VERSION:
+        found = "is missing" if "apiVersion" not in value else f"is {show(version)}"
+        problems.append(Problem(("apiVersion",), f"{found}, expected {API_VERSION}"))
+    if not isinstance(kind, str):
+        found = "is missing" if "kind" not in value else f"is {show(kind)}"
+        problems.append(Problem(("kind",), f"{found}, expected {' or '.join(KINDS)}"))
+    elif kind not in KINDS:
+        problems.append(
+            Problem(("kind",), f"is '{kind}', expected {' or '.join(KINDS)}{similar(kind, KINDS)}")
+        )
+    return (KINDS[str(kind)] if not problems else None), problems
+
+
+def _check_algorithms(value: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the algorithm and its options, from plain values: they may be wrong elsewhere."""
+    at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
+    here: Any = value
+    for step in at:
+        here = here.get(step) if isinstance(here, dict) else None
+    if not isinstance(here, dict):
+        return []
+    default = None if value["kind"] == "OfflineTraining" else "PPO"
+    algorithm = here.get("algorithm", default)
+    return (
+        check_algorithm(value["kind"], algorithm, here.get("config", {}), at)
+        if isinstance(algorithm, str)
+        else []
+    )
+
+
+def _line(file: str, document: Document, problem: Problem) -> str:
+    line = document.line_of(problem.steps) if problem.line is None else problem.line
+    where = f"{file}:{line}" if line else file
+    return f"{where}: {sentence(problem)}"
+
+
+def _duplicates(loaded: list[Loaded]) -> list[str]:
+    first: dict[tuple[str, str | None, str], Loaded] = {}
+    problems = []
+    for entry in loaded:
+        metadata = entry.resource.metadata
+        key = (entry.resource.kind, metadata.namespace, metadata.name)
+        if key in first:
+            where = first[key].at("metadata", "name")
+            problems.append(
+                f"{entry.at('metadata', 'name')}: metadata.name is '{metadata.name}', which is the name of "
+                f"another {entry.resource.kind} ({where}); rename one"
+            )
+        first.setdefault(key, entry)
+    return problems

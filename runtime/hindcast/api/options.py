@@ -1,0 +1,146 @@
+"""The options of the algorithms, checked without importing an algorithm (and with it torch).
+
+`generated/algorithms.json` holds the JSON schema of each algorithm's options, written by `make crds` from the
+classes beside their losses. Here each schema becomes a pydantic model again, so that a wrong option reads
+like any other wrong field.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import GenericAlias
+from typing import Annotated, Any, Final, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from hindcast.api.base import CLASS_PATH, Int
+from hindcast.api.documents import Problem, Steps
+from hindcast.api.sentences import field_names, nearest, problems_of
+
+Schema = Mapping[str, Any]
+
+_CONSTRAINTS: Final = {
+    "minimum": "ge",
+    "exclusiveMinimum": "gt",
+    "maximum": "le",
+    "exclusiveMaximum": "lt",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minItems": "min_length",
+    "maxItems": "max_length",
+    "pattern": "pattern",
+}
+_TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
+_CONFIG: Final = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+@cache
+def schemas() -> dict[str, Schema]:
+    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in."""
+    text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
+    loaded: dict[str, Schema] = json.loads(text)
+    return loaded
+
+
+def algorithms(kind: str) -> list[str]:
+    """Names of the algorithms that a resource of this kind can use."""
+    return [name for name, schema in schemas().items() if kind in schema["x-kinds"]]
+
+
+def is_custom(algorithm: str) -> bool:
+    """Whether this is a user's own algorithm, "package.module:Class"."""
+    return re.match(CLASS_PATH, algorithm) is not None
+
+
+@cache
+def options_model(algorithm: str) -> type[BaseModel]:
+    """The pydantic model of an algorithm's options."""
+    return build_model(algorithm, schemas()[algorithm])
+
+
+def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what equals the defaults, in the options' types: `{"lr": 1}` -> `{"lr": 1.0}`."""
+    model = options_model(algorithm)
+    values = model.model_validate(dict(config)).model_dump()
+    return {name: value for name, value in values.items() if value != model.model_fields[name].default}
+
+
+def check_algorithm(kind: str, algorithm: str, config: Any, at: Steps) -> list[Problem]:
+    """What is wrong with an algorithm's name and options. `at` is the place of the two (`("spec",)`)."""
+    if is_custom(algorithm):
+        return []
+    if algorithm not in schemas():
+        hint = nearest(algorithm, algorithms(kind))
+        return [Problem((*at, "algorithm"), f"is '{algorithm}', which is no algorithm{hint}")]
+    if algorithm not in algorithms(kind):
+        names = ", ".join(algorithms(kind))
+        return [
+            Problem((*at, "algorithm"), f"is {algorithm}, which an {kind} cannot use; it can use {names}")
+        ]
+    if not isinstance(config, dict):
+        return []
+    others, own = _foreign(algorithm, config)
+    problems = [
+        Problem((*at, "config", name), f"does not apply to {algorithm}; it is a field of {', '.join(owners)}")
+        for name, owners in others.items()
+    ]
+    try:
+        options_model(algorithm).model_validate(own)
+    except ValidationError as error:
+        problems += problems_of(error, options_model(algorithm), own, (*at, "config"))
+    return problems
+
+
+def _foreign(algorithm: str, config: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Fields that only other algorithms have, with those; and the rest of the config."""
+    own = field_names(options_model(algorithm))
+    others = {
+        name: owners
+        for name in config
+        if name not in own and (owners := [a for a, s in schemas().items() if name in s["properties"]])
+    }
+    return others, {name: value for name, value in config.items() if name not in others}
+
+
+def build_model(
+    name: str, schema: Schema, definitions: Mapping[str, Schema] | None = None
+) -> type[BaseModel]:
+    """A strict pydantic model of an object schema, in the dialect that pydantic itself writes."""
+    definitions = definitions or schema.get("$defs", {})
+    required = schema.get("required", ())
+    fields: dict[str, Any] = {}
+    for field, part in schema["properties"].items():
+        default = ... if field in required else part.get("default")
+        annotation = _annotation(f"{name}{field}", part, definitions)
+        fields[field] = (annotation, Field(default=default, description=part.get("description")))
+    model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
+    return model
+
+
+def _annotation(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Any:
+    if "$ref" in schema:
+        return _annotation(name, definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
+    if "anyOf" in schema:
+        return Union[tuple(_annotation(name, part, definitions) for part in schema["anyOf"])]  # noqa: UP007
+    if "const" in schema or "enum" in schema:
+        return Literal[tuple(schema.get("enum", [schema.get("const")]))]
+    bounds = {ours: schema[theirs] for theirs, ours in _CONSTRAINTS.items() if theirs in schema}
+    plain = _plain(name, schema, definitions)
+    return Annotated[plain, Field(**bounds)] if bounds else plain
+
+
+def _plain(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Any:
+    kind = schema.get("type")
+    if kind == "object" and "properties" in schema:
+        return build_model(name, schema, definitions)
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        return GenericAlias(
+            dict, (str, _annotation(name, values if isinstance(values, dict) else {}, definitions))
+        )
+    if kind == "array":
+        entries = {"anyOf": schema["prefixItems"]} if "prefixItems" in schema else schema.get("items", {})
+        return GenericAlias(list, (_annotation(name, entries, definitions),))
+    return _TYPES.get(str(kind), Any)

@@ -1,0 +1,230 @@
+"""What is wrong, in sentences: pydantic's errors as `spec.config.lr is 'fast' (text), expected a number`."""
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from hindcast.api.documents import Problem, Steps
+
+_SHOWN: Final = 60
+
+_EXPECTED: Final = {
+    "bool_type": "true or false",
+    "bytes_type": "text",
+    "date_type": "a date",
+    "dict_type": "a mapping",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_attributes_type": "a mapping",
+    "model_type": "a mapping",
+    "none_required": "nothing",
+    "string_type": "text",
+}
+_VERBS: Final = ("cannot", "does", "has", "holds", "is", "merges", "refers", "sets")
+_WHOLE: Final = {
+    "missing": "is missing",
+    "too_long": "has {actual_length} entries, expected at most {max_length}",
+    "too_short": "has {actual_length} entries, expected at least {min_length}",
+    "union_tag_not_found": "has no field {discriminator} that would say what it is",
+    "value_error": "{error}",
+}
+_BOUNDS: Final = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} characters",
+    "string_pattern_mismatch": "the form {pattern}",
+    "literal_error": "{expected}",
+    "union_tag_invalid": "{expected_tags}",
+}
+
+
+def dotted(steps: Sequence[str | int]) -> str:
+    """A place as users write it: `spec.input[0].path`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def sentence(problem: Problem, prefix: str = "") -> str:
+    """A problem as one sentence: the place, then what is wrong with it."""
+    place = prefix + dotted(problem.steps)
+    if not place:
+        return problem.text
+    predicate = problem.text.split(" ", 1)[0] in (
+        "is",
+        "has",
+        "holds",
+        "sets",
+        "does",
+        "refers",
+        "merges",
+        "cannot",
+    )
+    return f"{place} {problem.text}" if predicate else f"{place}: {problem.text}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'algorithm'?` when a name is near enough, else all that are allowed."""
+    known = sorted(names)
+    if found := _close(name, known):
+        return f"; did you mean '{found}'?"
+    return f"; allowed: {', '.join(known)}" if known else ""
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """`; did you mean 'Episodes'?` when a name is near enough, else nothing."""
+    found = _close(name, names)
+    return f"; did you mean '{found}'?" if found else ""
+
+
+def _close(name: str, names: Iterable[str]) -> str | None:
+    folded = {known.lower().replace("_", ""): known for known in names}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def show(value: Any) -> str:
+    """A value as it may stand in YAML, shortened, with the word for its type where that is not plain."""
+    if value is None:
+        return "empty"
+    if isinstance(value, str):
+        return f"{_short(repr(value))} (text)"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return _short(json.dumps(value, default=str))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def field_names(model: type[BaseModel]) -> list[str]:
+    """The names of a model's fields as they stand in YAML."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def problems_of(
+    error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
+) -> list[Problem]:
+    """The problems that pydantic found in `data`, one for each place, each a sentence."""
+    by_place: dict[Steps, list[ErrorDetails]] = {}
+    branches: set[Steps] = set()
+    for details in error.errors(include_url=False):
+        steps, branch = _place(details, data)
+        by_place.setdefault(steps, []).append(details)
+        if branch:
+            branches.add(steps)
+    misspelt = {
+        (*steps[:-1], _close(str(steps[-1]), _names_at(model, steps[:-1])))
+        for steps, errors in by_place.items()
+        if errors[0]["type"] == "extra_forbidden"
+    }
+    deeper = {steps[:length] for steps in by_place for length in range(len(steps))}
+    return [
+        Problem((*prefix, *steps), _describe(details, steps, model))
+        for steps, details in by_place.items()
+        # Of the branches of a union, the one that got further into the value is the one that was meant.
+        if not (steps in branches and steps in deeper)
+        # A required field under a wrong name is one mistake.
+        and not (details[0]["type"] == "missing" and steps in misspelt)
+    ]
+
+
+def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
+    """Steps into the data, without the tags that unions add, and whether there were such tags."""
+    steps: list[str | int] = []
+    loc, here, tags = details["loc"], data, False
+    for index, step in enumerate(loc):
+        inside = (isinstance(here, dict) and step in here) or (
+            isinstance(here, list) and isinstance(step, int)
+        )
+        if inside:
+            here = here[step]
+            steps.append(step)
+        elif details["type"] == "missing" and index == len(loc) - 1:
+            steps.append(step)
+        elif step != "[key]":
+            tags = True
+    return tuple(steps), tags
+
+
+def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) -> str:
+    details = errors[0]
+    context = details.get("ctx", {})
+    if details["type"] == "extra_forbidden":
+        return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
+    if details["type"] in _WHOLE:
+        return _WHOLE[details["type"]].format(**context)
+    expected = " or ".join(dict.fromkeys(filter(None, map(_expected, errors))))
+    if not expected:
+        return f"is {show(details['input'])}: {details['msg']}"
+    return f"is {show(_found(details))}, expected {expected}{_similar(details)}"
+
+
+def _expected(details: ErrorDetails) -> str | None:
+    kind = details["type"]
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format(**details.get("ctx", {})).replace("'", "")
+    return _EXPECTED.get(kind)
+
+
+def _found(details: ErrorDetails) -> Any:
+    return details["ctx"]["tag"] if details["type"] == "union_tag_invalid" else details["input"]
+
+
+def _similar(details: ErrorDetails) -> str:
+    context, found = details.get("ctx", {}), _found(details)
+    if details["type"] not in ("literal_error", "union_tag_invalid") or not isinstance(found, str):
+        return ""
+    allowed = str(context.get("expected", context.get("expected_tags", ""))).replace(" or ", ",")
+    return similar(found, [word.strip(" '") for word in allowed.split(",")])
+
+
+def _names_at(model: type[BaseModel], steps: Steps) -> list[str]:
+    owner = model_at(model, steps)
+    return field_names(owner) if owner else []
+
+
+def model_at(model: type[BaseModel], steps: Steps) -> type[BaseModel] | None:
+    """The model that stands at a place inside `model`, if one does."""
+    here: Any = model
+    for step in steps:
+        here = _step_into(here, step)
+    found = _models_in(here)
+    return found[0] if len(found) == 1 else None
+
+
+def _step_into(annotation: Any, step: str | int) -> Any:
+    for model in _models_in(annotation):
+        for name, field in model.model_fields.items():
+            if step == (field.alias or name):
+                return field.annotation
+    for part in _parts(annotation):
+        if get_origin(part) in (list, dict):
+            return get_args(part)[-1]
+    return None
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    return [p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """The alternatives of an annotation, unwrapped."""
+    if get_origin(annotation) is Annotated:
+        return _parts(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [part for alternative in get_args(annotation) for part in _parts(alternative)]
+    return [annotation]
