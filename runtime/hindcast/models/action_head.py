@@ -1,0 +1,223 @@
+"""What an action space asks of a network: how many outputs, what noise, which distribution they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.models.distributions import (
+    Bernoulli,
+    Categorical,
+    Deterministic,
+    DiagGaussian,
+    Distribution,
+    MultiCategorical,
+    NoiseKind,
+    Product,
+    SquashedGaussian,
+)
+from hindcast.store.spaces import flatten_space
+
+_CONTINUOUS = ("gaussian", "squashedGaussian", "deterministic")
+_MOST_INTEGERS = 4096
+
+
+@dataclass(frozen=True)
+class ActionHead:
+    """The network side of an action space.
+
+    Attributes:
+        from_inputs: `[B, inputs_size]` network outputs (`action_dist_inputs`) -> the distribution.
+        inputs_size: P.
+        noise_size: K, noise figures per sampled action.
+        noise: their kind, "uniform" on [0, 1) or standard "normal".
+        discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
+        stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
+        log_std_columns: the columns of the inputs that are logarithms of standard deviations.
+    """
+
+    from_inputs: Callable[[Tensor], Distribution]
+    inputs_size: int
+    noise_size: int
+    noise: NoiseKind
+    discrete: bool = False
+    stochastic: bool = True
+    log_std_columns: tuple[int, ...] = ()
+
+
+def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
+    """The head for the actions a module puts out.
+
+    `distribution: auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for
+    MultiBinary and a diagonal Gaussian for float boxes; Dict and Tuple spaces are the product over their
+    leaves. The continuous kinds apply to the float boxes of a composite space.
+
+    Args:
+        action_space: the module's (`Preprocessing.action_space`): within ±1 where actions are normalised.
+        model: uses `distribution` and `log_std_clip`.
+
+    Raises:
+        SpecError: the distribution does not fit the space, or the space cannot be acted in.
+    """
+    leaves = flatten_space(action_space, Columns.ACTIONS)
+    _check_applies(model.distribution, leaves)
+    heads = {leaf: _leaf_head(leaf, space, model) for leaf, space in leaves.items()}
+    if list(heads) == [Columns.ACTIONS]:
+        return heads[Columns.ACTIONS]
+    return _product(heads)
+
+
+def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
+    floats = [leaf for leaf, space in leaves.items() if _is_float_box(space)]
+    if distribution in _CONTINUOUS and not floats:
+        raise SpecError(
+            f"model.distribution: {distribution!r} is for continuous actions, and the action space has none "
+            f"({_describe(leaves)}); use 'auto' or 'categorical'."
+        )
+    if distribution == "categorical" and floats:
+        raise SpecError(
+            f"model.distribution: 'categorical' is for discrete actions, and {floats[0]!r} is continuous "
+            f"({_describe(leaves)}); use 'auto', 'gaussian', 'squashedGaussian' or 'deterministic'."
+        )
+
+
+def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
+    if isinstance(space, gym.spaces.Discrete):
+        return ActionHead(
+            from_inputs=partial(Categorical, start=int(space.start)),
+            inputs_size=int(space.n),
+            noise_size=1,
+            noise="uniform",
+            discrete=True,
+        )
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _multi_categorical(space.nvec, space.start, space.shape)
+    if isinstance(space, gym.spaces.MultiBinary):
+        bits = int(np.prod(space.shape))
+        return ActionHead(
+            from_inputs=partial(Bernoulli, shape=space.shape),
+            inputs_size=bits,
+            noise_size=bits,
+            noise="uniform",
+            discrete=True,
+        )
+    if _is_float_box(space):
+        return _continuous(leaf, space, model)
+    if isinstance(space, gym.spaces.Box):
+        return _integer_box(leaf, space)
+    raise SpecError(
+        f"action space: {leaf!r} is a {type(space).__name__} space, which no action distribution covers; "
+        "allowed are Discrete, MultiDiscrete, MultiBinary, Box, and Dict or Tuple of these."
+    )
+
+
+def _multi_categorical(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:
+    flat = tuple(int(size) for size in np.ravel(sizes))
+    return ActionHead(
+        from_inputs=partial(
+            MultiCategorical,
+            sizes=flat,
+            starts=torch.from_numpy(np.ravel(starts).astype(np.int64)),
+            shape=shape,
+        ),
+        inputs_size=sum(flat),
+        noise_size=len(flat),
+        noise="uniform",
+        discrete=True,
+    )
+
+
+def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
+    sizes = space.high.astype(np.float64) - space.low.astype(np.float64) + 1.0
+    if sizes.max(initial=1.0) > _MOST_INTEGERS:
+        raise SpecError(
+            f"action space: {leaf!r} is an integer Box with {int(sizes.max())} values in an element; "
+            f"at most {_MOST_INTEGERS} can be told apart. Use a float Box, or a smaller range."
+        )
+    return _multi_categorical(sizes, space.low, space.shape)
+
+
+def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
+    size = int(np.prod(space.shape))
+    if model.distribution == "deterministic":
+        return ActionHead(
+            from_inputs=partial(Deterministic, shape=space.shape),
+            inputs_size=size,
+            noise_size=0,
+            noise="normal",
+            stochastic=False,
+        )
+    gaussian: Callable[[Tensor], Distribution] = partial(
+        DiagGaussian, shape=space.shape, log_std_clip=model.log_std_clip
+    )
+    if model.distribution == "squashedGaussian":
+        if not space.is_bounded():
+            raise SpecError(
+                f"model.distribution: 'squashedGaussian' needs bounds, and {leaf!r} has none on some side "
+                f"({space}); use 'gaussian'."
+            )
+        gaussian = partial(
+            SquashedGaussian,
+            shape=space.shape,
+            low=torch.from_numpy(space.low.ravel().astype(np.float32)),
+            high=torch.from_numpy(space.high.ravel().astype(np.float32)),
+            log_std_clip=model.log_std_clip,
+        )
+    return ActionHead(
+        from_inputs=gaussian,
+        inputs_size=2 * size,
+        noise_size=size,
+        noise="normal",
+        log_std_columns=tuple(range(size, 2 * size)),
+    )
+
+
+def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
+    """Uniform noise when any leaf wants it; the others' is then made normal by the inverse normal CDF."""
+    noise: NoiseKind = "uniform" if any(head.noise == "uniform" for head in heads.values()) else "normal"
+    inputs_columns = _columns({leaf: head.inputs_size for leaf, head in heads.items()})
+    noise_columns = _columns({leaf: head.noise_size for leaf, head in heads.items()})
+    to_normal = frozenset(leaf for leaf, head in heads.items() if head.noise != noise)
+
+    def from_inputs(inputs: Tensor) -> Distribution:
+        parts = {leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()}
+        return Product(parts, noise_columns, to_normal)
+
+    return ActionHead(
+        from_inputs=from_inputs,
+        inputs_size=sum(head.inputs_size for head in heads.values()),
+        noise_size=sum(head.noise_size for head in heads.values()),
+        noise=noise,
+        discrete=all(head.discrete for head in heads.values()),
+        stochastic=all(head.stochastic for head in heads.values()),
+        log_std_columns=tuple(
+            inputs_columns[leaf].start + column
+            for leaf, head in heads.items()
+            for column in head.log_std_columns
+        ),
+    )
+
+
+def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:
+    stops = np.cumsum(list(sizes.values()))
+    return {
+        leaf: slice(int(stop) - size, int(stop))
+        for (leaf, size), stop in zip(sizes.items(), stops, strict=True)
+    }
+
+
+def _is_float_box(space: gym.Space) -> bool:
+    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _describe(leaves: Mapping[str, gym.Space]) -> str:
+    return ", ".join(f"{leaf}: {space}" for leaf, space in leaves.items())

@@ -1,0 +1,408 @@
+"""Action distributions: exact log-probabilities, and sampling from noise that the caller brings.
+
+Noise is an argument, one row per sample, so that what a row samples depends on that row's noise alone and a
+recording is the same whoever makes it. Shape suffixes: B = rows (any leading dimensions), P =
+`action_dist_inputs`, K = noise figures, D = elements of an action.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, Self, TypeAlias, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from hindcast.errors import SpecError
+
+Actions: TypeAlias = Tensor | Mapping[str, Tensor]
+NoiseKind: TypeAlias = Literal["uniform", "normal"]
+Shape: TypeAlias = tuple[int, ...]
+
+# The largest float32 below 1. Noise is uniform on [0, 1); a caller's float64 may round up to 1 on its way.
+BELOW_ONE = 1.0 - 2.0**-24
+# tanh reaches ±1 in float32 at about 9; actions closer to the bound than this count as this far away.
+_TANH_MARGIN = 1e-6
+_HERMITE_NODES = 32
+
+
+class Distribution(ABC):
+    """A distribution over actions, one per row.
+
+    Actions of one leaf are a tensor `[B, *shape]`; actions of a composite space are a mapping leaf -> tensor.
+    Discrete actions are the environment's own integers, a `start` included.
+    """
+
+    @abstractmethod
+    def logp(self, actions: Actions) -> Tensor:
+        """`[B]` log-probability (density, for continuous leaves) of the given actions."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """`[B]` entropy in nats (differential entropy for continuous leaves)."""
+
+    @abstractmethod
+    def kl(self, other: Self) -> Tensor:
+        """`[B]` KL(self ‖ other), in nats."""
+
+    @abstractmethod
+    def mode(self) -> Actions:
+        """The greedy action."""
+
+    @abstractmethod
+    def sample(self, noise_BK: Tensor) -> Actions:
+        """One action per row, a function of its row of noise; reparameterised in continuous spaces."""
+
+    def imitation_loss(self, actions: Actions) -> Tensor:
+        """`[B]` the loss of cloning `actions`: the negative log-likelihood."""
+        return -self.logp(actions)
+
+
+class Categorical(Distribution):
+    """One of n integers.
+
+    Args:
+        logits: `[B, n]`; may hold -inf for actions that must not be taken.
+        start: the smallest action (`Discrete.start`).
+    """
+
+    def __init__(self, logits: Tensor, start: int = 0) -> None:
+        # torch's own finite stand-in for -inf: 0 * -inf would make the entropy NaN.
+        self._log_probs = torch.log_softmax(logits, -1).clamp_min(torch.finfo(logits.dtype).min)
+        self._start = start
+
+    def logp(self, actions: Actions) -> Tensor:
+        chosen = _tensor(actions).long() - self._start
+        return self._log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        return -(self._log_probs.exp() * self._log_probs).sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        return (self._log_probs.exp() * (self._log_probs - other._log_probs)).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self._log_probs.argmax(-1) + self._start
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        """Inverse CDF of one uniform figure per row. int64 `[B]`."""
+        cumulative = self._log_probs.exp().cumsum(-1)
+        # Scaled by the rounded total, so that a trailing action of probability 0 is never taken.
+        threshold = noise_BK.clamp_max(BELOW_ONE) * cumulative[..., -1:]
+        return (cumulative <= threshold).sum(-1) + self._start
+
+
+class MultiCategorical(Distribution):
+    """D independent categoricals, for MultiDiscrete and for bounded integer boxes.
+
+    Args:
+        inputs: `[B, sum(sizes)]` the logits of all of them, end to end.
+        sizes: number of values of each.
+        starts: `[D]` int64, smallest value of each.
+        shape: of an action.
+    """
+
+    def __init__(self, inputs: Tensor, sizes: tuple[int, ...], starts: Tensor, shape: Shape) -> None:
+        self._lead = inputs.shape[:-1]
+        self._cells = Categorical(_padded(inputs, sizes))
+        self._starts = starts.to(inputs.device)
+        self._shape = shape
+
+    def logp(self, actions: Actions) -> Tensor:
+        cells = _tensor(actions).long().reshape(*self._lead, -1) - self._starts
+        return self._cells.logp(cells).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return self._cells.entropy().sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        return self._cells.kl(other._cells).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self._shaped(self._cells.mode())
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        """One uniform figure per element. int64 `[B, *shape]`."""
+        return self._shaped(self._cells.sample(noise_BK.unsqueeze(-1)))
+
+    def _shaped(self, cells: Tensor) -> Tensor:
+        return (cells + self._starts).reshape(*self._lead, *self._shape)
+
+
+class Bernoulli(Distribution):
+    """Independent bits, for MultiBinary.
+
+    Args:
+        logits: `[B, D]` log-odds of each bit.
+        shape: of an action.
+    """
+
+    def __init__(self, logits: Tensor, shape: Shape) -> None:
+        self._logits = logits
+        self._shape = shape
+
+    def logp(self, actions: Actions) -> Tensor:
+        bits = _tensor(actions).to(self._logits.dtype).reshape(self._logits.shape)
+        return -functional.binary_cross_entropy_with_logits(self._logits, bits, reduction="none").sum(-1)
+
+    def entropy(self) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(
+            self._logits, torch.sigmoid(self._logits), reduction="none"
+        ).sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        own = torch.sigmoid(self._logits)
+        cross = functional.binary_cross_entropy_with_logits(other._logits, own, reduction="none").sum(-1)
+        return cross - self.entropy()
+
+    def mode(self) -> Tensor:
+        return self._shaped(self._logits > 0)
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        """One uniform figure per bit. int8 `[B, *shape]`."""
+        return self._shaped(noise_BK.clamp_max(BELOW_ONE) < torch.sigmoid(self._logits))
+
+    def _shaped(self, bits: Tensor) -> Tensor:
+        return bits.to(torch.int8).reshape(*self._logits.shape[:-1], *self._shape)
+
+
+class DiagGaussian(Distribution):
+    """A normal distribution with diagonal covariance.
+
+    Args:
+        inputs: `[B, 2 D]` means, then logarithms of the standard deviations.
+        shape: of an action.
+        log_std_clip: the logarithms are clamped to ± this.
+    """
+
+    def __init__(self, inputs: Tensor, shape: Shape, log_std_clip: float = 20.0) -> None:
+        mean, log_std = inputs.chunk(2, -1)
+        self._mean = mean
+        self._log_std = log_std.clamp(-log_std_clip, log_std_clip)
+        self._shape = shape
+
+    def logp(self, actions: Actions) -> Tensor:
+        return self._logp_flat(_flat(actions, self._mean))
+
+    def entropy(self) -> Tensor:
+        return (self._log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
+
+    def kl(self, other: Self) -> Tensor:
+        gap = self._mean - other._mean
+        variances = torch.exp(2.0 * self._log_std) + gap * gap
+        return (
+            other._log_std - self._log_std + 0.5 * variances * torch.exp(-2.0 * other._log_std) - 0.5
+        ).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self._shaped(self._mean)
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        """One standard normal figure per element. `[B, *shape]`."""
+        return self._shaped(self._sample_flat(noise_BK))
+
+    def _logp_flat(self, values: Tensor) -> Tensor:
+        scaled = (values - self._mean) * torch.exp(-self._log_std)
+        return (-0.5 * scaled * scaled - self._log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
+
+    def _sample_flat(self, noise: Tensor) -> Tensor:
+        return self._mean + torch.exp(self._log_std) * noise
+
+    def _shaped(self, values: Tensor) -> Tensor:
+        return values.reshape(*self._mean.shape[:-1], *self._shape)
+
+
+class SquashedGaussian(DiagGaussian):
+    """`low + (high - low) (tanh(u) + 1) / 2` with u from a diagonal Gaussian (arXiv 1801.01290, appendix C).
+
+    `logp` inverts the squashing of the stored action; an action within 1e-6 of a bound (in the range ±1)
+    counts as 1e-6 away from it, so that demonstrations at the bound have a finite likelihood. `mode` is the
+    squashed mean. KL is that of the Gaussians: squashing does not change it.
+
+    Args:
+        inputs: `[B, 2 D]` means, then logarithms of the standard deviations, of u.
+        shape: of an action.
+        low: `[D]` lower bounds.
+        high: `[D]` upper bounds.
+        log_std_clip: the logarithms are clamped to ± this.
+    """
+
+    def __init__(
+        self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor, log_std_clip: float = 20.0
+    ) -> None:
+        super().__init__(inputs, shape, log_std_clip)
+        self._half = ((high - low) * 0.5).to(inputs)
+        self._low = low.to(inputs)
+
+    def logp(self, actions: Actions) -> Tensor:
+        squashed = (_flat(actions, self._mean) - self._low) / self._half - 1.0
+        u = torch.atanh(squashed.clamp(-1.0 + _TANH_MARGIN, 1.0 - _TANH_MARGIN))
+        return self._logp_flat(u) - self._log_slope(u).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """`[B]` Gaussian entropy plus the squashing's mean log-slope, by Gauss-Hermite quadrature."""
+        nodes, weights = (torch.from_numpy(figures).to(self._mean) for figures in _hermite())
+        u = self._mean.unsqueeze(-1) + torch.exp(self._log_std).unsqueeze(-1) * nodes
+        slopes = _log_tanh_slope(u) + torch.log(self._half).unsqueeze(-1)
+        return super().entropy() + (slopes * weights).sum((-2, -1))
+
+    def mode(self) -> Tensor:
+        return self._shaped(self._squash(self._mean))
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        return self._shaped(self._squash(self._sample_flat(noise_BK)))
+
+    def _squash(self, u: Tensor) -> Tensor:
+        return self._low + (torch.tanh(u) + 1.0) * self._half
+
+    def _log_slope(self, u: Tensor) -> Tensor:
+        return _log_tanh_slope(u) + torch.log(self._half)
+
+
+class Deterministic(Distribution):
+    """The action itself. It has no log-probability; its imitation loss is the squared error.
+
+    Args:
+        values: `[B, D]`.
+        shape: of an action.
+    """
+
+    def __init__(self, values: Tensor, shape: Shape) -> None:
+        self._values = values
+        self._shape = shape
+
+    def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
+        """Refused.
+
+        Raises:
+            SpecError: always.
+        """
+        raise _no_density()
+
+    def entropy(self) -> Tensor:
+        """Refused.
+
+        Raises:
+            SpecError: always.
+        """
+        raise _no_density()
+
+    def kl(self, other: Self) -> Tensor:  # noqa: ARG002
+        """Refused.
+
+        Raises:
+            SpecError: always.
+        """
+        raise _no_density()
+
+    def mode(self) -> Tensor:
+        return self._values.reshape(*self._values.shape[:-1], *self._shape)
+
+    def sample(self, noise_BK: Tensor) -> Tensor:  # noqa: ARG002
+        """The mode; noise has no columns (K = 0)."""
+        return self.mode()
+
+    def imitation_loss(self, actions: Actions) -> Tensor:
+        """`[B]` squared error, mean over the action's elements."""
+        gap = self._values - _flat(actions, self._values)
+        return (gap * gap).mean(-1)
+
+
+class Product(Distribution):
+    """Independent distributions over the leaves of a Dict or Tuple action space.
+
+    Args:
+        parts: leaf -> its distribution.
+        noise_columns: leaf -> its columns of the noise.
+        to_normal: leaves whose columns arrive uniform and are wanted standard normal.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Distribution],
+        noise_columns: Mapping[str, slice],
+        to_normal: frozenset[str] = frozenset(),
+    ) -> None:
+        self._parts = parts
+        self._noise_columns = noise_columns
+        self._to_normal = to_normal
+
+    def logp(self, actions: Actions) -> Tensor:
+        leaves = _mapping(actions)
+        return _total([part.logp(leaves[leaf]) for leaf, part in self._parts.items()])
+
+    def entropy(self) -> Tensor:
+        return _total([part.entropy() for part in self._parts.values()])
+
+    def kl(self, other: Self) -> Tensor:
+        return _total([part.kl(other._parts[leaf]) for leaf, part in self._parts.items()])
+
+    def mode(self) -> dict[str, Tensor]:
+        return {leaf: _tensor(part.mode()) for leaf, part in self._parts.items()}
+
+    def sample(self, noise_BK: Tensor) -> dict[str, Tensor]:
+        return {leaf: _tensor(part.sample(self._noise(leaf, noise_BK))) for leaf, part in self._parts.items()}
+
+    def imitation_loss(self, actions: Actions) -> Tensor:
+        """`[B]` the sum of the leaves' losses."""
+        leaves = _mapping(actions)
+        return _total([part.imitation_loss(leaves[leaf]) for leaf, part in self._parts.items()])
+
+    def _noise(self, leaf: str, noise_BK: Tensor) -> Tensor:
+        columns = noise_BK[..., self._noise_columns[leaf]]
+        if leaf not in self._to_normal:
+            return columns
+        return torch.special.ndtri(columns.clamp(1.0 - BELOW_ONE, BELOW_ONE))
+
+
+def _tensor(actions: Actions) -> Tensor:
+    return cast(Tensor, actions)
+
+
+def _mapping(actions: Actions) -> Mapping[str, Tensor]:
+    return cast(Mapping[str, Tensor], actions)
+
+
+def _flat(actions: Actions, like: Tensor) -> Tensor:
+    return _tensor(actions).to(like.dtype).reshape(like.shape)
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum(0)
+
+
+def _padded(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """`[B, sum(sizes)]` logits as `[B, D, max(sizes)]`, impossible values filled in."""
+    widest = max(sizes)
+    lead = inputs.shape[:-1]
+    if all(size == widest for size in sizes):
+        return inputs.reshape(*lead, len(sizes), widest)
+    padded = inputs.new_full((*lead, len(sizes), widest), torch.finfo(inputs.dtype).min)
+    for cell, logits in enumerate(inputs.split(sizes, -1)):
+        padded[..., cell, : sizes[cell]] = logits
+    return padded
+
+
+def _log_tanh_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)²), without the cancellation."""
+    return 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
+
+
+@lru_cache(maxsize=1)
+def _hermite() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nodes and weights of the mean of a function of a standard normal figure."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
+    return nodes, weights / weights.sum()
+
+
+def _no_density() -> SpecError:
+    return SpecError(
+        "model.distribution: 'deterministic' has no log-probabilities, and they are needed here; "
+        "use 'gaussian' or 'squashedGaussian'."
+    )

@@ -1,0 +1,198 @@
+"""Encoders: the leaves of an observation to one feature vector.
+
+Shape suffixes: B = any leading dimensions, F = features, HWC = image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.store.spaces import flatten_space
+
+ConvFilters = Sequence[Sequence[int]]
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "linear": nn.Identity,
+}
+_HIDDEN_GAIN = 2.0**0.5
+# (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
+_DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
+    (36, ((32, 8, 4), (64, 4, 2), (64, 3, 1))),
+    (10, ((32, 4, 2), (64, 3, 1), (64, 2, 1))),
+    (4, ((16, 2, 1), (32, 2, 1), (64, 2, 1))),
+)
+
+
+class Encoder(nn.Module):
+    """Every leaf to a vector, their concatenation through the fully connected stack.
+
+    Boxes are flattened, except images (rank 3, channels last, with sides of at least 4), which first pass
+    convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
+    Discrete and MultiDiscrete become one-hot, MultiBinary figures. All is computed in float32.
+
+    Args:
+        observation_space: the module's own (`Preprocessing.observation_space`).
+        model: uses `fcnet_hiddens`, `fcnet_activation`, `conv_filters`, `conv_activation`.
+
+    Attributes:
+        output_size: F.
+
+    Raises:
+        SpecError: a leaf that has no numbers (Text), or filters too large for the image.
+    """
+
+    def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
+        super().__init__()
+        leaves = flatten_space(observation_space, Columns.OBS)
+        encoders = [_leaf_encoder(leaf, space, model) for leaf, space in leaves.items()]
+        self._names = list(leaves)
+        self._leaves = nn.ModuleList(encoders)
+        sizes = [sum(encoder.output_size for encoder in encoders), *model.fcnet_hiddens]
+        self._stack = fully_connected(sizes, model.fcnet_activation)
+        self.output_size = sizes[-1]
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """`[B, F]` features of the observation leaves in `batch`."""
+        features = [encode(batch[name]) for name, encode in zip(self._names, self._leaves, strict=True)]
+        joined: Tensor = features[0] if len(features) == 1 else torch.cat(features, -1)
+        return self._stack(joined)
+
+
+def fully_connected(sizes: Sequence[int], activation: str) -> nn.Sequential:
+    """Linear layers from `sizes[0]` to `sizes[-1]`, the activation after each; empty for one size.
+
+    Weights are orthogonal with gain √2 (arXiv 1312.6120), from torch's global generator.
+    """
+    layers: list[nn.Module] = []
+    for size_in, size_out in pairwise(sizes):
+        layers.append(linear(size_in, size_out, _HIDDEN_GAIN))
+        if activation != "linear":
+            layers.append(_ACTIVATIONS[activation]())
+    return nn.Sequential(*layers)
+
+
+def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal weights of the given gain and no bias at the start."""
+    layer = nn.Linear(size_in, size_out)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class _LeafEncoder(nn.Module):
+    output_size: int
+
+
+class _Vector(_LeafEncoder):
+    """A box (or bits) of any rank, flattened."""
+
+    def __init__(self, shape: tuple[int, ...], scale: float | None) -> None:
+        super().__init__()
+        self.output_size = int(np.prod(shape))
+        self._rank = len(shape)
+        self._scale = scale
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.float()
+        if self._rank == 0:
+            values = values.unsqueeze(-1)
+        elif self._rank > 1:
+            values = values.flatten(-self._rank)
+        return values if self._scale is None else values * self._scale
+
+
+class _OneHot(_LeafEncoder):
+    """Integers as indicator vectors, end to end."""
+
+    def __init__(self, sizes: Sequence[int], starts: Sequence[int], rank: int) -> None:
+        super().__init__()
+        self.output_size = sum(sizes)
+        self._rank = rank
+        widest = max(sizes)
+        self._width = widest
+        possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
+        self._columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
+        self._starts: Tensor
+        self.register_buffer("_starts", torch.tensor(starts), persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.long()
+        values = values.unsqueeze(-1) if self._rank == 0 else values.flatten(-self._rank)
+        one_hot = functional.one_hot(values - self._starts, self._width).flatten(-2).float()
+        return one_hot if self._columns is None else one_hot[..., self._columns]
+
+
+class _Image(_LeafEncoder):
+    """Convolutions over `[B, H, W, C]`."""
+
+    def __init__(self, leaf: str, space: gym.spaces.Box, filters: ConvFilters, model: ModelSpec) -> None:
+        super().__init__()
+        height, width, channels = space.shape
+        self._scale = _scale(space)
+        layers: list[nn.Module] = []
+        for channels_out, kernel, stride in filters:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            if height < 1 or width < 1:
+                raise SpecError(
+                    f"model.convFilters: [{channels_out}, {kernel}, {stride}] leaves nothing of the "
+                    f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides."
+                )
+            convolution = nn.Conv2d(channels, channels_out, kernel, stride)
+            nn.init.orthogonal_(convolution.weight, _HIDDEN_GAIN)
+            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+            layers += [convolution, _ACTIVATIONS[model.conv_activation]()]
+            channels = channels_out
+        self._stack = nn.Sequential(*layers)
+        self.output_size = channels * height * width
+
+    def forward(self, images: Tensor) -> Tensor:
+        lead = images.shape[:-3]
+        values = images.float()
+        if self._scale is not None:
+            values = values * self._scale
+        features = self._stack(values.reshape(-1, *images.shape[-3:]).movedim(-1, -3))
+        return features.reshape(*lead, self.output_size)
+
+
+def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec) -> _LeafEncoder:
+    if isinstance(space, gym.spaces.Box):
+        filters = _filters(space, model)
+        return _Vector(space.shape, _scale(space)) if filters is None else _Image(leaf, space, filters, model)
+    if isinstance(space, gym.spaces.Discrete):
+        return _OneHot([int(space.n)], [int(space.start)], rank=0)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _OneHot(space.nvec.ravel().tolist(), space.start.ravel().tolist(), rank=len(space.shape))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return _Vector(space.shape, None)
+    raise SpecError(
+        f"observation space: {leaf!r} is a {type(space).__name__} space, which the networks cannot read; "
+        "leave it out (environment.wrappers: FilterObservation), or make numbers of it in a wrapper of yours."
+    )
+
+
+def _filters(space: gym.spaces.Box, model: ModelSpec) -> ConvFilters | None:
+    if len(space.shape) != 3:
+        return None
+    if model.conv_filters is not None:
+        return model.conv_filters
+    side = min(space.shape[:2])
+    return next((filters for smallest, filters in _DEFAULT_FILTERS if side >= smallest), None)
+
+
+def _scale(space: gym.spaces.Box) -> float | None:
+    return 1.0 / max(float(space.high.max()), 1.0) if space.dtype == np.uint8 else None

@@ -1,0 +1,215 @@
+"""`Policy`: a module with all that stands between it and its environment; needs no Ray."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.models import policy_files
+from hindcast.models.connectors import EnvActions, Preprocessing
+from hindcast.models.distributions import Actions as DistributionActions
+from hindcast.models.distributions import Distribution
+from hindcast.models.rl_module import RLModule
+from hindcast.store.filesystem import Location, resolve
+from hindcast.store.spaces import flatten_space, flatten_value
+
+F32 = NDArray[np.float32]
+
+
+class Actions(NamedTuple):
+    """What a policy did in a step of B slots.
+
+    Attributes:
+        env_actions: item i is for slot i's `env.step`: an array `[B, *shape]`, a list in composite spaces.
+        actions: the module's own, leaf -> `[B, *shape]`: integers (a `start` included) or float32.
+        logp: `[B]` float32 log-probability of `actions` under the distribution they were taken from: 0 for
+            greedy discrete actions; None where none exists (greedy continuous actions, a deterministic head).
+        dist_inputs: `[B, P]` float32 `action_dist_inputs`; None where no network acted.
+    """
+
+    env_actions: EnvActions
+    actions: dict[str, NDArray[Any]]
+    logp: F32 | None
+    dist_inputs: F32 | None
+
+
+class Policy:
+    """A module and its preprocessing.
+
+    `policy(obs)` acts on one observation and keeps that environment's frames itself; `act` does a step of
+    many slots at once.
+
+    Args:
+        module: on the device where it shall compute.
+        preprocessing: made for the same spaces.
+        observation_space: the environment's.
+        action_space: the environment's.
+    """
+
+    def __init__(
+        self,
+        module: RLModule,
+        preprocessing: Preprocessing,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+    ) -> None:
+        self.module = module
+        self.preprocessing = preprocessing
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self._leaves = flatten_space(observation_space, Columns.OBS)
+        device = next(module.parameters()).device
+        self._device = None if device.type == "cpu" else device
+        self.reset()
+
+    @classmethod
+    def load(
+        cls, path: str | Path | Location, device: str = "cpu", allow_classes: Sequence[type[RLModule]] = ()
+    ) -> Policy:
+        """Read a policy from a checkpoint folder, or from the `module` folder in it.
+
+        Args:
+            path: any path or URI that the store resolves.
+            device: where the module shall compute.
+            allow_classes: module classes of your own that the checkpoint may name.
+
+        Raises:
+            DataError: a file is missing, damaged, of a newer format, or names a class that is not allowed.
+        """
+        folder = policy_files.find_folder(resolve(path))
+        files = {name: folder.child(name).read_bytes() for name in policy_files.NAMES}
+        return cls.from_files(files, device, allow_classes, str(folder))
+
+    @classmethod
+    def from_files(
+        cls,
+        files: Mapping[str, bytes],
+        device: str = "cpu",
+        allow_classes: Sequence[type[RLModule]] = (),
+        where: str = "policy",
+    ) -> Policy:
+        """The inverse of `to_files`; `where` names the place in messages.
+
+        Raises:
+            DataError: as `load`.
+        """
+        parts = policy_files.read(files, allow_classes, where)
+        parts.module.to(device).eval()
+        return cls(*parts)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The files of a saved policy by name, the description last. The same policy gives the same bytes."""
+        parts = policy_files.Parts(self.module, self.preprocessing, self.observation_space, self.action_space)
+        return policy_files.write(parts)
+
+    def save(self, folder: str | Path | Location) -> None:
+        """Write the files into `folder` (a checkpoint's `module`).
+
+        Raises:
+            StorageError: with path and reason.
+        """
+        location = resolve(folder)
+        for name, data in self.to_files().items():
+            location.child(name).write_bytes(data)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that makes the policy what it is: weights, filters, options, spaces."""
+        return hashlib.sha256(self.to_files()[policy_files.DESCRIPTION]).hexdigest()
+
+    def has_logp(self, explore: bool) -> bool:
+        """Whether actions come with a log-probability."""
+        head = self.module.action_head
+        return head.stochastic if explore else head.discrete
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode for `policy(obs)`; with a seed, its exploration is the same each time."""
+        self._alone = self.preprocessing.fork()
+        self._generator = np.random.default_rng(seed)
+
+    def __call__(self, obs: Any, explore: bool = False) -> Any:
+        """The environment action for one raw observation; call `reset()` at each episode's start.
+
+        Raises:
+            DataError: the observation does not have the space's shape.
+        """
+        rows = self._one_row(obs)
+        noise = self.draw_noise(self._generator, 1) if explore else None
+        return self._act(self._alone, rows, noise, None).env_actions[0]
+
+    def act(self, obs: Any, noise: F32 | None = None, is_first: NDArray[np.bool_] | None = None) -> Actions:
+        """Act in B slots. A row's action depends on its own observations and noise only.
+
+        Args:
+            obs: raw observations, `[B, *shape]` or leaf -> rows (see `Preprocessing.observe`).
+            noise: `[B, K]` of the kind `module.action_head.noise`; None acts greedily.
+            is_first: `[B]` slots that begin an episode; only frame stacking looks at it.
+        """
+        return self._act(self.preprocessing, obs, noise, is_first)
+
+    def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
+        """`[count, K]` noise of the kind that `act` wants."""
+        head = self.module.action_head
+        draw = generator.standard_normal if head.noise == "normal" else generator.random
+        return draw((count, head.noise_size), dtype=np.float32)
+
+    @torch.inference_mode()
+    def _act(
+        self, preprocessing: Preprocessing, obs: Any, noise: F32 | None, is_first: NDArray[np.bool_] | None
+    ) -> Actions:
+        module = self.module
+        seen = preprocessing.observe(obs, is_first)
+        batch = {leaf: self._tensor(rows) for leaf, rows in seen.items()}
+        if noise is None:
+            dist_inputs = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
+            distribution = module.distribution(dist_inputs)
+            chosen = distribution.mode()
+        else:
+            dist_inputs = module.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS]
+            distribution = module.distribution(dist_inputs)
+            chosen = distribution.sample(self._tensor(noise))
+        actions = (
+            {Columns.ACTIONS: _array(chosen)}
+            if isinstance(chosen, Tensor)
+            else {leaf: _array(tensor) for leaf, tensor in chosen.items()}
+        )
+        logp = self._logp(distribution, chosen, explore=noise is not None)
+        return Actions(preprocessing.to_env(actions), actions, logp, _array(dist_inputs))
+
+    def _logp(self, distribution: Distribution, chosen: DistributionActions, explore: bool) -> F32 | None:
+        if not self.has_logp(explore):
+            return None
+        logp = _array(distribution.logp(chosen))
+        return logp if explore else np.zeros_like(logp)
+
+    def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
+        values = {leaf: np.asarray(value) for leaf, value in flatten_value(obs, Columns.OBS).items()}
+        for leaf, space in self._leaves.items():
+            found = values[leaf].shape if leaf in values else None
+            if found != space.shape:
+                given = f"no {leaf}" if found is None else f"{leaf} of shape {found}"
+                raise DataError(
+                    f"the policy was given {given}, expected {space}: give one raw observation of the "
+                    "environment that it was trained in."
+                )
+        return {leaf: values[leaf][None] for leaf in self._leaves}
+
+    def _tensor(self, rows: NDArray[Any]) -> Tensor:
+        if not rows.flags.writeable:  # torch has no read-only tensors, and warns
+            rows = rows.copy()
+        tensor = torch.from_numpy(rows)
+        return tensor if self._device is None else tensor.to(self._device)
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return tensor.cpu().numpy()
