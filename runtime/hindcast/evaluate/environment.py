@@ -1,0 +1,106 @@
+"""How well a policy plays: whole episodes in an environment, seeded, unbiased to short ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.record.runner import Actor, EnvRunner, Episode
+from hindcast.record.seeding import reset_seed
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """Returns and lengths of the evaluated episodes, in order of their index."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float | int]:
+        """The reference's names: `episode_return_mean`, `…_min`, `…_max`, `…_std`, `episode_len_mean`, counts."""
+        returns = np.array(self.returns)
+        return {
+            "episode_return_mean": float(returns.mean()),
+            "episode_return_min": float(returns.min()),
+            "episode_return_max": float(returns.max()),
+            "episode_return_std": float(returns.std()),
+            "episode_len_mean": float(np.mean(self.lengths)),
+            "num_episodes": len(self.returns),
+            "num_env_steps": int(sum(self.lengths)),
+        }
+
+
+class EnvEvaluator:
+    """Evaluates policies in one set of environments.
+
+    Args:
+        environment: where to play.
+        duration: how much, in `unit`; all begun episodes are finished.
+        unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
+        num_envs: slots stepped side by side.
+        explore: sample actions; False takes the policy's mode.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentSpec,
+        duration: int = 10,
+        unit: Literal["episodes", "timesteps"] = "episodes",
+        num_envs: int = 8,
+        explore: bool = False,
+    ) -> None:
+        self._environment = environment
+        self._duration = duration
+        self._unit = unit
+        self._width = min(num_envs, duration) if unit == "episodes" else num_envs
+        self._explore = explore
+
+    def shares(self, workers: int) -> list[range | None]:
+        """The episodes cut into one consecutive share per worker; a duration in timesteps is not cut."""
+        if self._unit == "timesteps":
+            return [None]
+        bounds = [self._duration * worker // workers for worker in range(workers + 1)]
+        return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
+
+    def __call__(self, policy: Actor, seed: int, share: range | None = None) -> EnvReport:
+        """Play with `policy` all episodes, or a share of them; the same seed gives the same episodes."""
+        runner = EnvRunner(self._environment, policy, self._width, reset_seed(seed, "evaluation"), self._explore)
+        report = EnvReport()
+        try:
+            for episode in self._episodes(runner, share):
+                report.returns.append(episode.episode_return)
+                report.lengths.append(episode.length)
+        finally:
+            runner.close()
+        return report
+
+    def _episodes(self, runner: EnvRunner, share: range | None) -> Iterator[Episode]:
+        if self._unit == "episodes":
+            yield from runner.play(share or range(self._duration))
+            return
+        steps, first = 0, 0
+        while steps < self._duration:
+            for episode in runner.play(range(first, first + self._width)):
+                if steps < self._duration:
+                    steps += episode.length
+                    yield episode
+            first += self._width
+
+
+def evaluate_policy(
+    policy: Actor,
+    environment: EnvironmentSpec,
+    *,
+    duration: int = 10,
+    unit: Literal["episodes", "timesteps"] = "episodes",
+    num_envs: int = 8,
+    seed: int = 0,
+    explore: bool = False,
+) -> EnvReport:
+    """Play `duration` episodes (or timesteps) and report returns and lengths."""
+    return EnvEvaluator(environment, duration, unit, num_envs, explore)(policy, seed)

@@ -1,0 +1,112 @@
+"""Who records the ranges: this process, or N Ray actors. Either way a range is committed by who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hindcast.errors import StorageError, UserError
+from hindcast.models.policy import Policy
+from hindcast.record.random_policy import RandomPolicy
+from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
+from hindcast.record.runner import Actor
+from hindcast.record.environments import make_environment
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.store.commits import Commit
+
+RANDOM = "random"
+_MOST_DEATHS = 5
+_LOOK_S = 1.0
+
+NextWork = Callable[[set[int]], Work | None]
+"""Given the numbers of the ranges that are being made: another one, or None for now."""
+
+
+def load_actor(policy: str, environment: EnvironmentSpec) -> Actor:
+    """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space."""
+    if policy != RANDOM:
+        return Policy.load(policy)
+    made = make_environment(environment)
+    made.close()
+    return RandomPolicy(made.action_space)
+
+
+def record_here(task: Task, policy: str, next_work: NextWork, on_episode: OnEpisode) -> Iterator[Commit]:
+    """Record ranges in this process, one after the other."""
+    recorder = Recorder(task, load_actor(policy, task.environment))
+    try:
+        while (work := next_work(set())) is not None:
+            yield recorder.record(work, on_episode)
+    finally:
+        recorder.close()
+
+
+def record_on_ray(
+    task: Task, policy: str, next_work: NextWork, runners: int, check: Callable[[], None]
+) -> Iterator[Commit]:
+    """Record ranges with Ray actors; commits come as they are made, in any order.
+
+    An actor that dies is replaced, and its range given out again.
+
+    Args:
+        task: what to record and where.
+        policy: path of the policy, or `RANDOM`.
+        next_work: gives out ranges.
+        runners: number of actors, one CPU each.
+        check: called at least every second; what it raises ends the recording.
+
+    Raises:
+        StorageError: actors keep dying.
+    """
+    import ray
+
+    actor_class = ray.remote(num_cpus=1)(_RemoteRecorder)
+    idle: list[Any] = [actor_class.remote(task, policy) for _ in range(runners)]
+    running: dict[Any, tuple[Any, Work]] = {}
+    deaths = 0
+    try:
+        while True:
+            given = {work.number for _, work in running.values()}
+            while idle and (work := next_work(given)) is not None:
+                recorder = idle.pop()
+                running[recorder.record.remote(work)] = (recorder, work)
+                given.add(work.number)
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+            check()
+            for reference in done:
+                recorder, work = running.pop(reference)
+                try:
+                    result = ray.get(reference)
+                except ray.exceptions.RayActorError as error:
+                    deaths += 1
+                    if deaths > _MOST_DEATHS:
+                        raise StorageError(f"{deaths} runners died, the last one with: {error}") from error
+                    idle.append(actor_class.remote(task, policy))
+                    continue
+                if isinstance(result, UserError):
+                    raise result
+                idle.append(recorder)
+                yield result
+    finally:
+        for recorder in [*idle, *(pair[0] for pair in running.values())]:
+            ray.kill(recorder)
+
+
+class _RemoteRecorder:
+    """A `Recorder` in a Ray actor. The user's mistakes come back as values, so that they keep their one sentence."""
+
+    def __init__(self, task: Task, policy: str) -> None:
+        self._task = task
+        self._policy = policy
+        self._recorder: Recorder | None = None
+
+    def record(self, work: Work) -> Commit | UserError:
+        """Record one range."""
+        try:
+            if self._recorder is None:
+                self._recorder = Recorder(self._task, load_actor(self._policy, self._task.environment))
+            return self._recorder.record(work)
+        except UserError as error:
+            return error

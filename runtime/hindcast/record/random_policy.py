@@ -1,0 +1,106 @@
+"""`policy: {random: {}}`: actions drawn uniformly from the action space, with their log-probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.models.policy import Actions
+from hindcast.store.spaces import flatten_space, unflatten
+
+
+class RandomPolicy:
+    """Uniform over the action space. Recorded actions are the environment's own.
+
+    Raises:
+        SpecError: the action space has no uniform distribution (an unbounded Box, Text).
+    """
+
+    def __init__(self, action_space: gym.Space) -> None:
+        self._space = action_space
+        self._leaves = flatten_space(action_space, Columns.ACTIONS)
+        self._sizes = {leaf: _noise_size(leaf, space) for leaf, space in self._leaves.items()}
+        self._noise_size = sum(self._sizes.values())
+        self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
+
+    def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
+        """`[count, K]` uniform on [0, 1)."""
+        return generator.random((count, self._noise_size), dtype=np.float32)
+
+    def act(
+        self,
+        obs: dict[str, NDArray[Any]],
+        noise: NDArray[np.float32] | None = None,
+        is_first: NDArray[np.bool_] | None = None,
+    ) -> Actions:
+        """Uniform actions from `noise` `[B, K]`."""
+        del obs, is_first
+        if noise is None:
+            raise SpecError("spec.policy.explore: a random policy has no mode; leave explore at true.")
+        actions: dict[str, NDArray[Any]] = {}
+        used = 0
+        for leaf, space in self._leaves.items():
+            actions[leaf] = _draw(space, noise[:, used : used + self._sizes[leaf]])
+            used += self._sizes[leaf]
+        width = len(noise)
+        return Actions(
+            env_actions=self._to_env(actions, width),
+            actions=actions,
+            logp=np.full(width, self._logp, dtype=np.float32),
+            dist_inputs=None,
+        )
+
+    def _to_env(self, actions: dict[str, NDArray[Any]], width: int) -> Any:
+        if list(actions) == [Columns.ACTIONS]:
+            return actions[Columns.ACTIONS]
+        return [
+            unflatten({leaf: rows[slot] for leaf, rows in actions.items()}, self._space, Columns.ACTIONS)
+            for slot in range(width)
+        ]
+
+
+def _noise_size(leaf: str, space: gym.Space) -> int:
+    if isinstance(space, gym.spaces.Box) and not space.is_bounded():
+        raise SpecError(
+            f"spec.policy.random: {leaf} is an unbounded Box ({space}), from which nothing can be drawn uniformly."
+        )
+    if isinstance(space, gym.spaces.Discrete):
+        return 1
+    if isinstance(space, gym.spaces.Box | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        return int(np.prod(space.shape))
+    raise SpecError(f"spec.policy.random: {leaf} has the space {space}, which a random policy cannot draw from.")
+
+
+def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
+    rows = len(noise)
+    if isinstance(space, gym.spaces.Discrete):
+        return (space.start + np.minimum(noise[:, 0] * space.n, space.n - 1).astype(np.int64)).astype(space.dtype)
+    shaped = noise.reshape(rows, *(space.shape or ()))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return (space.start + np.minimum(shaped * space.nvec, space.nvec - 1).astype(np.int64)).astype(space.dtype)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return (shaped < 0.5).astype(space.dtype)
+    assert isinstance(space, gym.spaces.Box)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if np.issubdtype(space.dtype, np.integer):
+        return np.minimum(low + np.floor(shaped * (high - low + 1)), high).astype(space.dtype)
+    return (low + shaped * (high - low)).astype(space.dtype)
+
+
+def _log_volume(space: gym.Space) -> float:
+    if isinstance(space, gym.spaces.Discrete):
+        return float(np.log(space.n))
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return float(np.log(space.nvec).sum())
+    if isinstance(space, gym.spaces.MultiBinary):
+        return float(np.prod(space.shape) * np.log(2.0))
+    assert isinstance(space, gym.spaces.Box)
+    width = space.high.astype(np.float64) - space.low
+    if np.issubdtype(space.dtype, np.integer):
+        width = width + 1
+    return float(np.log(width).sum())

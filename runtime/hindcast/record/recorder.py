@@ -1,0 +1,139 @@
+"""Makes ranges of episodes into committed files: all of a range, or nothing of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.quantity import parse_bytes
+from hindcast.api.recording import OutputSpec
+from hindcast.episodes.columns import Columns
+from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
+from hindcast.record.slots import Slots
+from hindcast.store.commits import Commit, file_stem, write_commit
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec, Leaf
+from hindcast.store.writer import EpisodeWriter
+
+_FLUSH_BYTES = 8 << 20
+
+OnEpisode = Callable[[Episode], None]
+
+
+class Work(NamedTuple):
+    """One range to record: its number and its episode indices."""
+
+    number: int
+    indices: range
+
+
+class Task(NamedTuple):
+    """All a runner must know to make any range of a recording; small, and the same for every runner."""
+
+    environment: EnvironmentSpec
+    width: int
+    seed: int
+    explore: bool
+    output: OutputSpec
+    folder: str
+    prefix: str
+    data: DataSpec
+
+
+class Recorder:
+    """Records ranges with one `EnvRunner`.
+
+    Args:
+        task: what to record and where.
+        policy: acts in the environments.
+    """
+
+    def __init__(self, task: Task, policy: Actor) -> None:
+        self._task = task
+        self._runner = EnvRunner(task.environment, policy, task.width, task.seed, task.explore)
+        self._folder = resolve(task.folder)
+        self._writer_id = uuid.uuid4().hex[:8]
+
+    def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:
+        """Play the range's episodes, write them, commit them.
+
+        Raises:
+            StorageError: a file could not be written; nothing of the range is counted.
+            UserCodeError: the environment raised.
+        """
+        task = self._task
+        writer = EpisodeWriter(
+            self._folder,
+            task.data,
+            stem=file_stem(work.number, self._writer_id),
+            max_rows_per_file=task.output.max_rows_per_file,
+            max_file_bytes=parse_bytes(task.output.max_file_size),
+            compression=task.output.compression,
+        )
+        try:
+            for chunk in _chunks(self._runner.play(work.indices), on_episode):
+                writer.write(episodes_to_block(chunk, task.prefix))
+            files = writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        commit = Commit(
+            range=work.number,
+            first=work.indices.start,
+            episodes=len(work.indices),
+            timesteps=sum(file.timesteps for file in files),
+            files=files,
+        )
+        write_commit(self._folder, commit)
+        return commit
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._runner.close()
+
+
+def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterator[list[Episode]]:
+    """Episodes in groups worth writing, so that memory stays flat."""
+    group: list[Episode] = []
+    size = 0
+    for episode in episodes:
+        if on_episode:
+            on_episode(episode)
+        group.append(episode)
+        size += sum(column.nbytes for column in episode.columns.values())
+        if size >= _FLUSH_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def describe(environment: EnvironmentSpec, policy: Actor, explore: bool) -> DataSpec:
+    """The columns that recording with `policy` writes: the spaces' leaves and what the policy gives besides.
+
+    Found by letting the policy act once, on zeros.
+    """
+    slots = Slots(environment, width=1)
+    slots.close()
+    noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
+    acted = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
+    rows = {**slots.observation, **acted.actions}
+    if acted.dist_inputs is not None:
+        rows[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
+    if acted.logp is not None:
+        rows[Columns.ACTION_LOGP] = acted.logp
+    leaves = {name: _leaf(row) for name, row in rows.items()}
+    leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64), (), "array")
+    leaves[Columns.INFOS] = Leaf(None, (), "json")
+    return DataSpec(leaves, slots.observation_space, slots.action_space, environment.id)
+
+
+def _leaf(row: NDArray[Any]) -> Leaf:
+    if row.dtype == object:
+        return Leaf(None, (), "text")
+    return Leaf(row.dtype, row.shape[1:], "array")

@@ -1,0 +1,185 @@
+"""`EnvRunner`: plays whole episodes, given by index, in B slots at once.
+
+The policy always sees all B slots, so that an episode's figures do not depend on how many others still run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
+from hindcast.models.policy import Actions
+from hindcast.pipeline.rng import generator
+from hindcast.record.seeding import EpisodeNoise, reset_seed
+from hindcast.record.slots import Slots
+from hindcast.record.trajectories import Trajectories
+
+
+class Actor(Protocol):
+    """What a runner needs of a policy; `Policy` and `RandomPolicy` are ones."""
+
+    def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
+        """`[count, K]` noise, all the randomness of `count` actions of one slot."""
+        ...
+
+    def act(
+        self,
+        obs: dict[str, NDArray[Any]],
+        noise: NDArray[np.float32] | None = None,
+        is_first: NDArray[np.bool_] | None = None,
+    ) -> Actions:
+        """Actions of all B slots; `noise` is `[B, K]`, None for the mode."""
+        ...
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: `columns[leaf]` is `[T, *shape]`, `[T+1, *shape]` for observations and infos."""
+
+    index: int
+    columns: dict[str, NDArray[Any]]
+    terminated: bool
+    truncated: bool
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return len(self.columns[Columns.REWARDS])
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of rewards."""
+        return float(self.columns[Columns.REWARDS].sum())
+
+
+class EnvRunner:
+    """Plays episodes of one environment with one policy.
+
+    Args:
+        environment: the environment.
+        policy: acts for all slots at once.
+        width: B, slots.
+        seed: with an episode's index it fixes the episode's start and the policy's noise.
+        explore: sample from the policy; False takes its mode.
+    """
+
+    def __init__(self, environment: EnvironmentSpec, policy: Actor, width: int, seed: int, explore: bool) -> None:
+        self.slots = Slots(environment, width)
+        self._policy = policy
+        self._seed = seed
+        self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None
+
+    def play(self, indices: Sequence[int]) -> Iterator[Episode]:
+        """Play the episodes of `indices` to their ends and yield them in that order."""
+        waiting: dict[int, Episode] = {}
+        order = iter(indices)
+        wanted = next(order, None)
+        for episode in self._finished(iter(indices)):
+            waiting[episode.index] = episode
+            while wanted in waiting:
+                yield waiting.pop(wanted)
+                wanted = next(order, None)
+
+    def rollout(self, first: int, steps: int) -> list[Episode]:
+        """Exactly `steps` steps in every slot, from fresh episodes numbered from `first`.
+
+        What still runs at the end comes last, neither terminated nor truncated.
+        """
+        return list(self._finished(itertools.count(first), steps))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.slots.close()
+
+    def _finished(self, queue: Iterator[int], most_steps: int | None = None) -> Iterator[Episode]:
+        """Episodes as they end; after `most_steps` steps also what is left of those that have not."""
+        slots = self.slots
+        history = Trajectories(slots.width)
+        infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
+        playing: dict[int, int] = {}
+        is_first = np.zeros(slots.width, dtype=np.bool_)
+        rewards = np.zeros(slots.width, dtype=np.float64)
+
+        def start(slot: int) -> None:
+            index = next(queue, None)
+            if index is None:
+                return
+            info = slots.reset(slot, reset_seed(self._seed, "episode", index))
+            playing[slot] = index
+            is_first[slot] = True
+            history.begin(slot)
+            infos[slot] = {0: _json(info)} if info else {}
+            if self._noise:
+                self._noise.start(slot, generator(self._seed, "noise", index))
+
+        for slot in range(slots.width):
+            start(slot)
+        steps = 0
+        while playing and steps != most_steps:
+            steps += 1
+            noise = self._noise.next() if self._noise else None
+            acted = self._policy.act(slots.observation, noise, is_first)
+            is_first[:] = False
+            row: dict[str, NDArray[Any]] = {**slots.observation, **acted.actions, Columns.REWARDS: rewards}
+            if acted.dist_inputs is not None:
+                row[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
+            if acted.logp is not None:
+                row[Columns.ACTION_LOGP] = acted.logp
+            history.append(row)
+            ended: list[tuple[int, bool, bool]] = []
+            for slot in playing:
+                rewards[slot], terminated, truncated, info = slots.step(slot, acted.env_actions[slot])
+                if info:
+                    infos[slot][history.length(slot)] = _json(info)
+                if terminated or truncated:
+                    ended.append((slot, terminated, truncated))
+            history.set_last(Columns.REWARDS, rewards)
+            for slot, terminated, truncated in ended:
+                columns = self._cut(history, slot, infos[slot])
+                yield Episode(playing.pop(slot), columns, terminated, truncated)
+                start(slot)
+        for slot in sorted(playing):
+            if history.length(slot):
+                yield Episode(playing[slot], self._cut(history, slot, infos[slot]), False, False)
+
+    def _cut(self, history: Trajectories, slot: int, infos: dict[int, str]) -> dict[str, NDArray[Any]]:
+        """The slot's columns; observations and infos have one row more than the steps: the final one."""
+        columns = history.cut(slot)
+        for leaf, current in self.slots.observation.items():
+            columns[leaf] = np.concatenate([columns[leaf], current[slot][None]])
+        text = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
+        for t, info in infos.items():
+            text[t] = info
+        columns[Columns.INFOS] = text
+        return columns
+
+
+def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
+    """Finished episodes as one block; ids are `<prefix>-<index>`."""
+    names = episodes[0].columns.keys()
+    return Block(
+        columns={name: np.concatenate([episode.columns[name] for episode in episodes]) for name in names},
+        length=np.array([episode.length for episode in episodes], dtype=np.int64),
+        eps_id=np.array([episode_id(prefix, episode.index) for episode in episodes], dtype=object),
+        t_started=np.zeros(len(episodes), dtype=np.int64),
+        terminated=np.array([episode.terminated for episode in episodes], dtype=np.bool_),
+        truncated=np.array([episode.truncated for episode in episodes], dtype=np.bool_),
+    )
+
+
+def episode_id(prefix: str, index: int) -> str:
+    """The id of a recorded episode; the index in it makes the set of episodes checkable."""
+    return f"{prefix}-{index:08d}"
+
+
+def _json(info: dict[str, Any]) -> str:
+    return orjson.dumps(info, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,60 @@
+"""Randomness of recording: an episode's start and its policy's noise follow from (seed, index) alone.
+
+So the data do not depend on which runner makes an episode, on how many there are, or on what was killed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.pipeline.rng import generator
+
+_CHUNK = 128
+
+F32 = NDArray[np.float32]
+DrawNoise = Callable[[np.random.Generator, int], F32]
+
+
+def reset_seed(seed: int, *path: int | str) -> int:
+    """A 31-bit seed for `env.reset(seed=...)`."""
+    return int(generator(seed, "reset", *path).integers(2**31))
+
+
+class EpisodeNoise:
+    """One noise stream per slot, each renewed when the slot starts another episode.
+
+    Args:
+        slots: B.
+        draw: the policy's `draw_noise(generator, count) -> [count, K]`.
+    """
+
+    def __init__(self, slots: int, draw: DrawNoise) -> None:
+        self._draw = draw
+        some = draw(np.random.default_rng(0), _CHUNK)
+        self._sources: list[np.random.Generator | None] = [None] * slots
+        self._chunk: F32 = np.repeat(some[None], slots, axis=0)
+        self._next = np.zeros(slots, dtype=np.int64)
+        self._rows = np.arange(slots)
+
+    def start(self, slot: int, source: np.random.Generator) -> None:
+        """Begin a new stream in a slot."""
+        self._sources[slot] = source
+        self._refill(slot)
+
+    def next(self) -> F32:
+        """`[B, K]` the next noise of every slot."""
+        if self._next.max() == _CHUNK:
+            for slot in np.nonzero(self._next == _CHUNK)[0]:
+                self._refill(int(slot))
+        noise = self._chunk[self._rows, self._next]
+        self._next += 1
+        return noise
+
+    def _refill(self, slot: int) -> None:
+        self._next[slot] = 0
+        source = self._sources[slot]
+        if source is not None:
+            self._chunk[slot] = self._draw(source, _CHUNK)

@@ -1,0 +1,81 @@
+"""B environments side by side, each reset on its own seed, so that an episode does not depend on its neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.record.environments import make_environment, raise_user_code
+from hindcast.store.spaces import flatten_space, flatten_value
+
+
+class Slots:
+    """Environments of one kind, one episode in each at a time.
+
+    Attributes:
+        observation: leaf -> `[B, *shape]`, the current observation of every slot.
+        observation_space: of one environment.
+        action_space: of one environment.
+    """
+
+    def __init__(self, environment: EnvironmentSpec, width: int) -> None:
+        self._name = environment.id
+        self._environments = [make_environment(environment) for _ in range(width)]
+        self.observation_space: gym.Space = self._environments[0].observation_space
+        self.action_space: gym.Space = self._environments[0].action_space
+        leaves = flatten_space(self.observation_space, Columns.OBS)
+        self._single = list(leaves) == [Columns.OBS]
+        self.observation = {leaf: _empty_rows(space, width) for leaf, space in leaves.items()}
+
+    @property
+    def width(self) -> int:
+        """B."""
+        return len(self._environments)
+
+    def reset(self, slot: int, seed: int) -> dict[str, Any]:
+        """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
+        try:
+            observation, info = self._environments[slot].reset(seed=seed)
+        except Exception as error:
+            raise_user_code(f"environment {self._name!r} in reset()", error)
+        self._put(slot, observation)
+        return info
+
+    def step(self, slot: int, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Step one slot. Returns reward, terminated, truncated, info; the observation is in `observation`."""
+        try:
+            observation, reward, terminated, truncated, info = self._environments[slot].step(action)
+        except Exception as error:
+            raise_user_code(f"environment {self._name!r} in step()", error)
+        self._put(slot, observation)
+        return float(reward), bool(terminated), bool(truncated), info
+
+    def close(self) -> None:
+        """Close the environments."""
+        for environment in self._environments:
+            environment.close()
+
+    def _put(self, slot: int, observation: Any) -> None:
+        try:
+            if self._single:
+                self.observation[Columns.OBS][slot] = observation
+                return
+            for leaf, value in flatten_value(observation, Columns.OBS).items():
+                self.observation[leaf][slot] = value
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that does not "
+                f"fit its observation_space {self.observation_space}: {error}"
+            ) from error
+
+
+def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:
+    if space.shape is None or space.dtype is None:
+        return np.full(width, "", dtype=object)
+    return np.zeros((width, *space.shape), dtype=space.dtype)

@@ -1,0 +1,111 @@
+"""Whose an output folder is: it carries the hash of the spec that fills it, and one process at a time fills it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
+from hindcast.errors import OutputConflict
+from hindcast.store.filesystem import Location
+
+SPEC_FILE = "spec.json"
+LOCK_FILE = "lock"
+
+
+def title(resource: OfflineRecording | OfflineTraining) -> str:
+    """`Kind/name`."""
+    return f"{resource.kind}/{resource.metadata.name}"
+
+
+def claim(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
+    """Put the resource's mark into `state`, or find it there.
+
+    Args:
+        state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
+        resource: the resource that is to fill the folder.
+
+    Returns:
+        True where the folder already carried this resource's hash: an earlier run left off there.
+
+    Raises:
+        OutputConflict: the folder carries another spec's hash.
+    """
+    mark = state.child(SPEC_FILE)
+    if mark.exists():
+        if carries_another(state, resource):
+            raise OutputConflict(_conflict(state, resource, orjson.loads(mark.read_bytes())))
+        return True
+    mark.write_bytes(orjson.dumps(_mark(resource), option=orjson.OPT_INDENT_2))
+    return False
+
+
+def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
+    """Whether `state` carries the hash of another spec."""
+    mark = state.child(SPEC_FILE)
+    return mark.exists() and orjson.loads(mark.read_bytes())["specHash"] != spec_hash(resource)
+
+
+def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
+    return {
+        "resource": title(resource),
+        "revision": resource.spec.revision,
+        "specHash": spec_hash(resource),
+        "spec": resource.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"}),
+    }
+
+
+def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, found: dict[str, Any]) -> str:
+    way_out = (
+        "give another output.path, or set output.onExisting: Replace"
+        if resource.kind == "OfflineRecording"
+        else "raise spec.revision, or give another checkpoint.path"
+    )
+    return (
+        f"{state} holds {found['resource']} with spec hash {found['specHash']}, and {title(resource)} has "
+        f"{spec_hash(resource)}: the spec changed or the folder is another run's; {way_out}."
+    )
+
+
+@contextlib.contextmanager
+def sole_writer(state: Location) -> Iterator[None]:
+    """Keep other processes of this machine out of the folder while the block runs.
+
+    The lock goes with the process, however it ends. Other file systems than the local one are not locked here.
+
+    Raises:
+        OutputConflict: another process is writing there.
+    """
+    if not state.is_local:
+        yield
+        return
+    state.mkdirs()
+    path = Path(state.path) / LOCK_FILE
+    descriptor = _lock(path)
+    if descriptor is None:
+        raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the lock file's lock; None where another process holds it."""
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)  # its last holder removed it between our opening and locking it

@@ -1,0 +1,55 @@
+"""Ctrl-C and SIGTERM as a request that a run answers at its next safe point."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from hindcast.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Whether the user asked to stop."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def check(self) -> None:
+        """Stop here if asked to.
+
+        Raises:
+            Interrupted: a stop was requested.
+        """
+        if self.requested:
+            raise Interrupted("interrupted; run the same command again to go on from here.")
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Turn the first Ctrl-C or SIGTERM into a request; the second one has its usual effect.
+
+    Outside the main thread nothing is installed, and nothing is ever requested.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def request(number: int, frame: FrameType | None) -> None:
+        del frame
+        interruption.requested = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in _SIGNALS:
+        signal.signal(number, request)
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,234 @@
+"""Carries out an `OfflineRecording`: the expert first, then range after range, then the manifest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from hindcast import __version__
+from hindcast.api import OfflineRecording, spec_hash
+from hindcast.errors import OutputConflict, SpecError
+from hindcast.models.policy import Policy
+from hindcast.record.extent import Extent, extent_of
+from hindcast.record.pool import RANDOM, load_actor, record_here, record_on_ray
+from hindcast.record.recorder import Task, Work, describe
+from hindcast.record.runner import Episode
+from hindcast.record.trim import keep_prefix
+from hindcast.run.claim import LOCK_FILE, carries_another, claim, sole_writer, title
+from hindcast.run.events import Outcome, Progress, Reporter, State
+from hindcast.run.expert import train_expert
+from hindcast.run.interruption import Interruption
+from hindcast.run.machine import clamp_replicas
+from hindcast.store.commits import Commit, read_commits, remove_orphans
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
+from hindcast.store.spec import DataSpec
+
+POLICY_FOLDER = "policy"
+
+
+class RecordingRun:
+    """One recording, started or continued.
+
+    Args:
+        resource: what to record.
+        reporter: hears how it goes.
+        interruption: asks to stop.
+        checkpoint: the policy's checkpoint, where the resource refers to a training.
+    """
+
+    def __init__(
+        self,
+        resource: OfflineRecording,
+        reporter: Reporter,
+        interruption: Interruption,
+        checkpoint: str | None = None,
+    ) -> None:
+        self._resource = resource
+        self._spec = resource.spec
+        self._name = title(resource)
+        self._reporter = reporter
+        self._interruption = interruption
+        self._checkpoint = checkpoint
+        self._folder = resolve(self._spec.output.path)
+        self._state = self._folder.child(FOLDER)
+
+    def carry_out(self) -> Outcome:
+        """Record until the duration is reached.
+
+        Raises:
+            OutputConflict: the folder holds something else.
+            UserError: what went wrong, in one sentence; committed ranges stay.
+        """
+        begun = time.monotonic()
+        self._check_folder()
+        with sole_writer(self._state):
+            self._make_way()
+            continued = claim(self._state, self._resource)
+            manifest = read_manifest(self._folder)
+            if manifest is not None:
+                return self._outcome(manifest, "AlreadyFinished", begun)
+            if continued:
+                self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+            manifest = self._record()
+        return self._outcome(manifest, "Succeeded", begun)
+
+    def _check_folder(self) -> None:
+        if self._state.exists() or not self._folder.list():
+            return
+        raise OutputConflict(
+            f"{self._folder} holds files that no recording of Hindcast made: give an empty or new output.path "
+            "(onExisting: Replace deletes only what a manifest lists)."
+        )
+
+    def _make_way(self) -> None:
+        """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
+        if self._spec.output.on_existing != "Replace" or not carries_another(self._state, self._resource):
+            return
+        self._reporter.note(self._name, f"replaces the recording in {self._folder}")
+        manifest = read_manifest(self._folder)
+        commits = read_commits(self._folder).values()
+        for file in manifest.files if manifest else [file for commit in commits for file in commit.files]:
+            self._folder.child(file.path).delete()
+        for entry in self._state.list():
+            if entry.relative != LOCK_FILE:
+                entry.location.delete()
+
+    def _record(self) -> Manifest:
+        policy = self._policy()
+        task = self._task(policy)
+        commits = read_commits(self._folder)
+        remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
+        progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
+        for commit in self._commits(task, policy, progress):
+            commits[commit.range] = commit
+            progress.committed()
+        if self._spec.duration.timesteps is not None:
+            commits = keep_prefix(task, commits, self._spec.duration.timesteps)
+        manifest = self._manifest(task, policy, commits)
+        write_manifest(self._folder, manifest)
+        return manifest
+
+    def _commits(self, task: Task, policy: str, progress: _Counter) -> Iterator[Commit]:
+        runners, note = clamp_replicas(self._spec.runners.replicas, "runners")
+        if note:
+            self._reporter.note(self._name, note)
+
+        def on_episode(episode: Episode) -> None:
+            self._interruption.check()
+            progress.played(episode)
+
+        if runners == 1:
+            return record_here(task, policy, progress.next_work, on_episode)
+        return record_on_ray(task, policy, progress.next_work, runners, self._interruption.check)
+
+    def _policy(self) -> str:
+        """Where the policy is: in the dataset's own folder, once it is trained or copied there."""
+        policy, folder = self._spec.policy, self._state.child(POLICY_FOLDER)
+        if policy.random is not None:
+            return RANDOM
+        module = folder.child("module")
+        if not module.child("module.json").exists():
+            if policy.train is not None:
+                train_expert(self._resource, policy.train, folder, self._reporter, self._interruption)
+            else:
+                Policy.load(self._given_checkpoint()).save(module)
+        return str(module)
+
+    def _given_checkpoint(self) -> str:
+        if self._spec.policy.checkpoint is not None:
+            return self._spec.policy.checkpoint.path
+        if self._checkpoint is None:
+            raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
+        return self._checkpoint
+
+    def _task(self, policy: str) -> Task:
+        spec = self._spec
+        actor = load_actor(policy, spec.environment)
+        data = describe(spec.environment, actor, spec.policy.explore)
+        if isinstance(actor, Policy):
+            _check_spaces(self._name, actor, data)
+        return Task(
+            environment=spec.environment,
+            width=spec.runners.envs_per_runner,
+            seed=spec.seed,
+            explore=spec.policy.explore,
+            output=spec.output,
+            folder=str(self._folder),
+            prefix=spec_hash(self._resource)[:8],
+            data=data,
+        )
+
+    def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
+        saved = Policy.load(policy) if policy != RANDOM else None
+        return Manifest(
+            spec_hash=spec_hash(self._resource),
+            environment=task.environment.model_dump(mode="json", by_alias=True),
+            seed=task.seed,
+            policy={"digest": saved.digest if saved else RANDOM, "explore": task.explore},
+            recorder=__version__,
+            connectors=saved.preprocessing.to_json() if saved else {},
+            spec=task.data.to_json(),
+            files=tuple(file for number in sorted(commits) for file in commits[number].files),
+        )
+
+    def _outcome(self, manifest: Manifest, state: State, begun: float) -> Outcome:
+        episodes = sum(file.episodes for file in manifest.files)
+        timesteps = sum(file.timesteps for file in manifest.files)
+        verb = "is finished already" if state == "AlreadyFinished" else "is recorded"
+        return Outcome(
+            resource=self._name,
+            state=state,
+            message=f"{self._name} {verb}: {episodes:,} episodes, {timesteps:,} timesteps in {self._folder}",
+            folder=str(self._folder),
+            metrics={"episodes": episodes, "timesteps": timesteps, "seconds": time.monotonic() - begun},
+        )
+
+
+class _Counter:
+    """Gives out ranges and counts what came of them."""
+
+    def __init__(self, name: str, extent: Extent, commits: dict[int, Commit], reporter: Reporter) -> None:
+        self._name = name
+        self._extent = extent
+        self._commits = commits
+        self._reporter = reporter
+        self._begun = time.monotonic()
+        self._returns: list[float] = []
+        self._steps = 0
+        self._uncommitted = {"episodes": 0, "timesteps": 0}
+
+    def next_work(self, given: set[int]) -> Work | None:
+        """Another range to record."""
+        return self._extent.next_work(self._commits, given)
+
+    def played(self, episode: Episode) -> None:
+        """An episode ended; it is not committed yet."""
+        self._returns.append(episode.episode_return)
+        self._steps += episode.length
+        self._uncommitted["episodes"] += 1
+        self._uncommitted["timesteps"] += episode.length
+        self._report()
+
+    def committed(self) -> None:
+        """A range was committed."""
+        self._uncommitted = {"episodes": 0, "timesteps": 0}
+        self._report()
+
+    def _report(self) -> None:
+        metrics = {"timesteps_per_s": self._steps / max(time.monotonic() - self._begun, 1e-9)}
+        if self._returns:
+            recent = self._returns[-100:]
+            metrics["return"] = sum(recent) / len(recent)
+        done = self._extent.done(self._commits) + self._uncommitted[self._extent.unit]
+        progress = Progress(self._name, "Recording", done, self._extent.total, self._extent.unit, metrics)
+        self._reporter.progress(progress)
+
+
+def _check_spaces(name: str, policy: Policy, data: DataSpec) -> None:
+    for what, own, given in (
+        ("observation", policy.observation_space, data.observation_space),
+        ("action", policy.action_space, data.action_space),
+    ):
+        if own != given:
+            raise SpecError(f"{name}: the policy has the {what} space {own}, the environment has {given}.")
