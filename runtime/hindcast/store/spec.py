@@ -140,6 +140,15 @@ class DataSpec:
                 return f"the {what.replace('_', ' ')} is {mine} in one and {theirs} in the other"
         return None
 
+    def merge(self, other: DataSpec) -> DataSpec:
+        """What two specs without a `difference` have together."""
+        return DataSpec(
+            leaves={**self.leaves, **other.leaves},
+            observation_space=_first_known(self.observation_space, other.observation_space),
+            action_space=_first_known(self.action_space, other.action_space),
+            environment=self.environment if self.environment == other.environment else None,
+        )
+
 
 def _required(leaves: Mapping[str, Leaf]) -> set[str]:
     """JSON columns may be missing from a file: they are written only where something stands in them."""
@@ -150,6 +159,10 @@ def _leaf_of(name: str, column: np.ndarray) -> Leaf:
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
+
+
+def _first_known(space: gym.Space | None, other: gym.Space | None) -> gym.Space | None:
+    return other if space is None else space
 
 
 def _space_to_json(space: gym.Space | None) -> Json | None:

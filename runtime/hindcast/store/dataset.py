@@ -1,0 +1,101 @@
+"""A dataset as the pipeline sees it: units of about 16 MiB that are read whole, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.store.episode_dataset import EpisodeDataset
+from hindcast.store.filesystem import Location, resolve
+from hindcast.store.footers import Indexed
+from hindcast.store.sources import check_distinct, find_files
+from hindcast.store.spec import DataSpec
+from hindcast.store.units import FilePart, Unit
+
+__all__ = ["Dataset", "FilePart", "Unit", "open_dataset"]
+
+
+class Dataset(Protocol):
+    """Recorded episodes.
+
+    Attributes:
+        spec: what they hold.
+        units: all of them, in the dataset's order.
+        digest: sha256 (hex) that changes when the data do.
+        num_episodes: episodes in all; one in fragments counts once.
+        num_steps: timesteps in all.
+        nbytes: size in memory.
+    """
+
+    spec: DataSpec
+    units: Sequence[Unit]
+    digest: str
+    num_episodes: int
+    num_steps: int
+    nbytes: int
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        """The unit's episodes; fragments of one episode that are in the same unit come as one.
+
+        Args:
+            unit: one of `units`.
+            columns: column names (`obs` means all its leaves) or leaf names; all by default.
+
+        Raises:
+            DataError: a damaged file, or a column that the dataset does not have.
+        """
+        ...
+
+    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+        """File and row (in the file) of an episode of the block that `read` gives."""
+        ...
+
+
+_Path = str | Path | Location
+
+
+def open_dataset(
+    paths: _Path | Sequence[_Path], filesystem: object | None = None, verify: bool = False
+) -> Dataset:
+    """Open recorded episodes.
+
+    A folder with a manifest is what its manifest lists; one with commits only, what they list; any other
+    folder is searched recursively for Parquet files, which are indexed from their footers. Several paths make
+    one dataset when their columns and spaces agree.
+
+    Args:
+        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
+        filesystem: a `pyarrow.fs` or fsspec file system in which the paths are.
+        verify: read all files of recordings and compare their checksums (sizes are always compared).
+
+    Raises:
+        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
+        StorageError: storage that refuses or fails.
+    """
+    several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
+    if not several:
+        raise DataError("no paths are given: name at least one folder or file with episodes")
+    files = [file for path in several for file in find_files(resolve(path, filesystem), verify)]
+    check_distinct(files)
+    dataset = EpisodeDataset(_common_spec(files), files)
+    if not dataset.num_steps:
+        raise DataError(f"{', '.join(str(path) for path in several)} holds no episodes: record some first")
+    return dataset
+
+
+def _common_spec(files: Sequence[Indexed]) -> DataSpec:
+    """What all files hold: the JSON columns of any, the spaces of the first that knows them."""
+    if not files:
+        return DataSpec()
+    common = files[0].spec
+    for file in files[1:]:
+        if file.spec is common:
+            continue
+        difference = files[0].spec.difference(file.spec)
+        if difference:
+            raise DataError(f"{files[0].location} and {file.location} cannot be one dataset: {difference}")
+        common = common.merge(file.spec)
+    return common

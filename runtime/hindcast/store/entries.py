@@ -1,0 +1,69 @@
+"""What is known of a dataset file without opening it; stands in commits and manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic.alias_generators import to_camel
+
+
+class Stored(BaseModel):
+    """Base of what is stored as JSON: camelCase there, snake_case here."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class RowGroup(Stored):
+    """One row group: the least that is read at once.
+
+    Attributes:
+        rows: episodes and fragments.
+        timesteps: their steps.
+        bytes: size in memory.
+        lengths: `[rows]` steps of each.
+        continued: rows that go on with the episode of the row before (row 0: of the row group before).
+    """
+
+    rows: int
+    timesteps: int
+    bytes: int
+    lengths: tuple[int, ...]
+    continued: tuple[int, ...] = ()
+
+
+class FileEntry(Stored):
+    """One Parquet file.
+
+    Attributes:
+        path: relative to the dataset's folder.
+        rows: episodes and fragments.
+        timesteps: their steps.
+        bytes: size of the file.
+        checksum: sha256 (hex) of its content.
+        row_groups: in the file's order.
+    """
+
+    path: str
+    rows: int
+    timesteps: int
+    bytes: int
+    checksum: str
+    row_groups: tuple[RowGroup, ...]
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        """A listed file is read, and deleted when its dataset is replaced: it cannot be anywhere else."""
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{path!r} leads out of the dataset's folder")
+        return path
+
+    @property
+    def episodes(self) -> int:
+        """Rows that start an episode."""
+        return self.rows - sum(len(group.continued) for group in self.row_groups)

@@ -1,0 +1,102 @@
+"""Long episodes as several adjacent rows, and back.
+
+A fragment is an episode cut out of another: the same `eps_id`, `t_started` where it starts, and its own final
+observation, which is the first one of the fragment after it. Only the last fragment carries the flags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import per_observation
+
+EPISODE_BYTES = 64 << 20
+FRAGMENT_BYTES = 32 << 20
+
+
+def split_long(
+    block: Block, nbytes: NDArray[np.int64], episode_bytes: int = EPISODE_BYTES
+) -> Iterator[tuple[Block, bool]]:
+    """The block in pieces: runs of ordinary episodes, and each fragment of an episode that is too long.
+
+    Args:
+        block: whole episodes.
+        nbytes: `[N]` bytes of each.
+        episode_bytes: an episode of more is cut into fragments of at most half of this.
+
+    Yields:
+        A piece, and whether it goes on with the episode of the piece before.
+    """
+    start = 0
+    for long in np.flatnonzero((nbytes > episode_bytes) & (block.length > 1)).tolist():
+        if long > start:
+            yield block.take(range(start, long)), False
+        count = min(math.ceil(nbytes[long] / (episode_bytes / 2)), int(block.length[long]))
+        yield from _fragments(block, long, count)
+        start = long + 1
+    if start == 0:
+        yield block, False
+    elif start < block.num_episodes:
+        yield block.take(range(start, block.num_episodes)), False
+
+
+def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, bool]]:
+    whole = block.take([episode])
+    steps = int(whole.length[0])
+    bounds = [steps * i // count for i in range(count + 1)]
+    for first, last in pairwise(bounds):
+        columns = {
+            leaf: column[first : last + per_observation(leaf)] for leaf, column in whole.columns.items()
+        }
+        final = np.array([last == steps])
+        fragment = replace(
+            whole,
+            columns=columns,
+            length=np.array([last - first]),
+            t_started=whole.t_started + first,
+            terminated=whole.terminated & final,
+            truncated=whole.truncated & final,
+        )
+        yield fragment, first > 0
+
+
+def join(block: Block, continued: NDArray[np.bool_]) -> Block:
+    """The block with fragments put together.
+
+    Args:
+        block: rows as stored.
+        continued: `[N]` whether the row goes on with the one before.
+    """
+    if not continued.any():
+        return block
+    heads = np.flatnonzero(~continued)
+    tails = np.append(heads[1:], block.num_episodes) - 1
+    shared = (block.obs_start + block.length)[:-1][continued[1:]]
+    return Block(
+        columns={
+            leaf: np.delete(column, shared, axis=0) if per_observation(leaf) else column
+            for leaf, column in block.columns.items()
+        },
+        length=np.add.reduceat(block.length, heads),
+        eps_id=block.eps_id[heads],
+        t_started=block.t_started[heads],
+        terminated=block.terminated[tails],
+        truncated=block.truncated[tails],
+    )
+
+
+def find_continued(
+    eps_id: NDArray[np.object_], t_started: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """`[N]` which rows go on with the row before: the same episode, where that one stopped."""
+    continued = np.zeros(len(length), dtype=np.bool_)
+    adjacent = (t_started[1:] > 0) & (t_started[1:] == t_started[:-1] + length[:-1])
+    continued[1:] = adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)
+    return continued

@@ -1,0 +1,154 @@
+"""Which data files a user's paths stand for: recordings, plain folders, files, globs."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from hindcast.errors import DataError
+from hindcast.store.commits import read_commits
+from hindcast.store.entries import FileEntry
+from hindcast.store.filesystem import Entry, Location, missing
+from hindcast.store.footers import Indexed, index_file, spec_of_file
+from hindcast.store.manifest import FOLDER, read_manifest
+
+_GLOB = re.compile(r"[*?\[]")
+_FOOTER_THREADS = 8
+
+
+def find_files(location: Location, verify: bool) -> list[Indexed]:
+    """The data files that one path of the user's stands for, indexed, in a fixed order.
+
+    Args:
+        location: a file, a folder (searched recursively) or a glob.
+        verify: whether to read every file of a recording and compare its checksum.
+
+    Raises:
+        DataError: nothing there, no Parquet files, nothing recorded yet, a file that is damaged or changed.
+    """
+    return [file for place in _expand(location) for file in _files_of(place, verify)]
+
+
+def _expand(location: Location) -> list[Location]:
+    """What a glob matches, sorted (nothing below another match); the location itself otherwise."""
+    if not _GLOB.search(location.path) or location.exists():
+        return [location]
+    head = location.path[: _GLOB.search(location.path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    below = location.path[len(head) :].strip("/")
+    base = Location(location.fs, head, location.uri[: len(location.uri) - len(below)].rstrip("/"))
+    pattern = _glob_pattern(below)
+    matches: list[Entry] = []
+    for entry in base.list(recursive=True):
+        inside = any(entry.relative.startswith(f"{match.relative}/") for match in matches)
+        if pattern.fullmatch(entry.relative) and not inside and not _is_hidden(entry.relative):
+            matches.append(entry)
+    if not matches:
+        raise DataError(f"nothing matches {location}: check the pattern")
+    return [match.location for match in matches]
+
+
+def _glob_pattern(glob: str) -> re.Pattern[str]:
+    """`*` and `?` within a name, `[…]`, and `**` over any number of folders."""
+    tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", glob)
+    return re.compile(
+        "".join(tokens.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+    )
+
+
+def _files_of(place: Location, verify: bool) -> list[Indexed]:
+    if not place.exists():
+        raise missing(place)
+    if not place.is_folder():
+        return [index_file(place, place.name)]
+    entries = place.list(recursive=True)
+    recordings = sorted(
+        {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
+    )
+    if "" in recordings:
+        return _recorded(place, entries, verify)
+    found: dict[str, list[Indexed]] = {}
+    for recording in recordings:
+        inside = [
+            entry._replace(relative=entry.relative[len(recording) + 1 :])
+            for entry in entries
+            if entry.relative.startswith(f"{recording}/")
+        ]
+        found[recording] = _recorded(place.child(recording), inside, verify)
+    plain = [entry for entry in entries if _is_data_file(entry, recordings)]
+    if not plain and not recordings:
+        names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
+        raise DataError(f"{place} holds no Parquet files: it holds {names}")
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        indexed = pool.map(lambda entry: index_file(entry.location, entry.relative), plain)
+        found.update({file.entry.path: [file] for file in indexed})
+    return [file for name in sorted(found) for file in found[name]]
+
+
+def _is_data_file(entry: Entry, recordings: list[str]) -> bool:
+    inside = any(entry.relative.startswith(f"{recording}/") for recording in recordings)
+    is_parquet = entry.relative.endswith((".parquet", ".pq"))
+    return entry.is_file and is_parquet and not inside and not _is_hidden(entry.relative)
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.split("/"))
+
+
+def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Indexed]:
+    """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        files, spec = manifest.files, manifest.data_spec
+    else:
+        files = tuple(file for commit in read_commits(folder).values() for file in commit.files)
+        if not files:
+            raise DataError(
+                f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
+            )
+        spec = None
+    sizes = {entry.relative: entry.size for entry in entries if entry.is_file}
+    for file in files:
+        _check_size(folder, file, sizes)
+    if verify:
+        with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+            list(pool.map(partial(_check_content, folder), files))
+    if spec is None:
+        spec = spec_of_file(folder.child(files[0].path))
+    return [Indexed(folder.child(file.path), file, spec) for file in files]
+
+
+def _check_size(folder: Location, file: FileEntry, sizes: Mapping[str, int]) -> None:
+    location = folder.child(file.path)
+    if file.path not in sizes:
+        raise DataError(f"{location} is missing, but the recording lists it: copy it again or record again")
+    if sizes[file.path] != file.bytes:
+        raise DataError(
+            f"{location} has {sizes[file.path]} bytes, but was recorded with {file.bytes}: "
+            "copy it again or record again"
+        )
+
+
+def _check_content(folder: Location, file: FileEntry) -> None:
+    location = folder.child(file.path)
+    checksum = hashlib.sha256(location.read_bytes()).hexdigest()
+    if checksum != file.checksum:
+        raise DataError(f"{location} was changed since it was recorded: copy it again or record again")
+
+
+def check_distinct(files: list[Indexed]) -> None:
+    """Make sure that no file is there twice.
+
+    Raises:
+        DataError: two paths stand for the same file.
+    """
+    seen: set[tuple[str, str]] = set()
+    for file in files:
+        key = (file.location.fs.type_name, file.location.path)
+        if key in seen:
+            raise DataError(f"{file.location} is named twice by the paths: its episodes would count double")
+        seen.add(key)

@@ -1,0 +1,78 @@
+"""Cutting a dataset's files into units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.store.entries import RowGroup
+from hindcast.store.footers import Indexed
+
+UNIT_BYTES = 16 << 20
+
+
+class FilePart(NamedTuple):
+    """Row groups of one file."""
+
+    path: str
+    row_groups: tuple[int, ...]
+
+
+class Unit(NamedTuple):
+    """What is read at once: adjacent row groups, over file ends where files are small.
+
+    Attributes:
+        id: position in the dataset.
+        parts: where it is.
+        lengths: `[N]` steps of each episode that `Dataset.read` gives.
+        nbytes: size in memory.
+    """
+
+    id: int
+    parts: tuple[FilePart, ...]
+    lengths: I64
+    nbytes: int
+
+
+def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
+    """Units of at most `unit_bytes`; a row group that is larger is a unit of its own."""
+    waiting: list[tuple[str, int, RowGroup]] = []
+    size = count = 0
+    for file in files:
+        for i, group in enumerate(file.entry.row_groups):
+            if not group.rows:
+                continue
+            if waiting and size + group.bytes > unit_bytes:
+                yield _unit(count, waiting, size)
+                count, waiting, size = count + 1, [], 0
+            waiting.append((str(file.location), i, group))
+            size += group.bytes
+    if waiting:
+        yield _unit(count, waiting, size)
+
+
+def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+    """`[rows]` which rows of adjacent row groups go on with the row before; never the first of all."""
+    continued = np.zeros(sum(group.rows for group in groups), dtype=np.bool_)
+    start = 0
+    for group in groups:
+        continued[[start + row for row in group.continued]] = True
+        start += group.rows
+    continued[:1] = False
+    return continued
+
+
+def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
+    parts: list[FilePart] = []
+    for path, i, _ in groups:
+        if parts and parts[-1].path == path:
+            parts[-1] = FilePart(path, (*parts[-1].row_groups, i))
+        else:
+            parts.append(FilePart(path, (i,)))
+    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for _, _, group in groups])
+    heads = np.flatnonzero(~continued_rows([group for _, _, group in groups]))
+    return Unit(number, tuple(parts), np.add.reduceat(lengths, heads), nbytes)
