@@ -11,7 +11,7 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.episodes.block import Block
 from hindcast.record.recorder import Task
 from hindcast.store.commits import COMMITS, Commit, file_stem, remove_orphans, write_commit
-from hindcast.store.dataset import EpisodeDataset
+from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.writer import EpisodeWriter
@@ -80,7 +80,7 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
 
 
 def _first(folder: Location, task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
-    dataset = EpisodeDataset(task.data, [Indexed(folder.child(file.path), file, None) for file in commit.files])
+    dataset = EpisodeDataset(task.data, [Indexed(folder.child(file.path), file, task.data) for file in commit.files])
     for unit in dataset.units:
         block = dataset.read(unit)
         yield block.take(range(min(episodes, block.num_episodes)))

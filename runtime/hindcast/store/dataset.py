@@ -38,7 +38,7 @@ class Dataset(Protocol):
     nbytes: int
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """The unit's episodes; fragments of one episode that are in the same unit come as one.
+        """The unit's episodes, whole: what was stored in fragments is put together.
 
         Args:
             unit: one of `units`.

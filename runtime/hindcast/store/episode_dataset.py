@@ -33,7 +33,7 @@ class EpisodeDataset:
         self.spec = spec
         self.units: Sequence[Unit] = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
-        self.num_episodes = sum(file.entry.episodes for file in files)
+        self.num_episodes = sum(len(unit.lengths) for unit in self.units)
         self.num_steps = sum(file.entry.timesteps for file in files)
         self.nbytes = sum(unit.nbytes for unit in self.units)
         self._files = {str(file.location): file for file in files}

@@ -28,7 +28,7 @@ class Unit(NamedTuple):
     Attributes:
         id: position in the dataset.
         parts: where it is.
-        lengths: `[N]` steps of each episode that `Dataset.read` gives.
+        lengths: `[N]` steps of each episode.
         nbytes: size in memory.
     """
 
@@ -39,14 +39,15 @@ class Unit(NamedTuple):
 
 
 def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
-    """Units of at most `unit_bytes`; a row group that is larger is a unit of its own."""
+    """Units of at most `unit_bytes`; only a row group or an episode that is larger makes a larger one."""
     waiting: list[tuple[str, int, RowGroup]] = []
     size = count = 0
     for file in files:
         for i, group in enumerate(file.entry.row_groups):
             if not group.rows:
                 continue
-            if waiting and size + group.bytes > unit_bytes:
+            goes_on = 0 in group.continued
+            if waiting and not goes_on and size + group.bytes > unit_bytes:
                 yield _unit(count, waiting, size)
                 count, waiting, size = count + 1, [], 0
             waiting.append((str(file.location), i, group))

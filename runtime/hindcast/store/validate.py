@@ -91,7 +91,7 @@ def check_block(
         space = leaf_spaces.get(name)
         fault = find_fault(name, column, space, check_bounds=not normalized_actions)
         if fault is not None:
-            raise DataError(_sentence(block, name, fault, where))
+            raise DataError(describe_fault(block, name, fault, where))
 
 
 def leaf_spaces_of(
@@ -131,6 +131,14 @@ def find_fault(
     return Fault(row, str(value), _describe(space))
 
 
+def outside_bounds(column: NDArray[Any], space: gym.Space) -> float:
+    """Share of a column's values that lie outside the bounds of their Box; 0 for other spaces."""
+    if not isinstance(space, spaces.Box) or not column.size:
+        return 0.0
+    low, high = _box_limits(space)
+    return float(((column < low) | (column > high)).mean())
+
+
 def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
     if isinstance(space, spaces.Text):
         return dtype is None
@@ -148,15 +156,19 @@ def _limits(name: str, space: gym.Space | None, check_bounds: bool) -> tuple[Any
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
     if isinstance(space, spaces.Box) and root(name) == Columns.ACTIONS and check_bounds:
-        if space.dtype.kind != "f":
-            return space.low, space.high
-        slack = _TOLERANCE * np.maximum(1.0, np.abs(_finite(space.high - space.low)))
-        return space.low - slack, space.high + slack
+        return _box_limits(space)
     return None
 
 
-def _finite(values: NDArray[Any]) -> NDArray[Any]:
-    return np.where(np.isfinite(values), values, 0)
+def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The bounds of a Box, those of floats widened by a 10,000th of their distance."""
+    if space.dtype.kind != "f":
+        return space.low, space.high
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, 1.0)
+    slack = _TOLERANCE * np.maximum(1.0, distance)
+    with np.errstate(over="ignore"):
+        return (low - slack).astype(space.dtype), (high + slack).astype(space.dtype)
 
 
 def _all_finite(column: NDArray[Any]) -> bool:
@@ -181,7 +193,8 @@ def _describe(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def _sentence(block: Block, name: str, fault: Fault, where: Where) -> str:
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> str:
+    """The sentence: file, row, timestep, leaf, what was found and what was expected."""
     starts = block.obs_start if per_observation(name) else block.start
     episode = int(np.searchsorted(starts, fault.row, side="right")) - 1
     path, file_row = where(episode)

@@ -195,7 +195,6 @@ class _ParquetFile:
             use_dictionary=False,
             write_statistics=statistics,
             write_page_checksum=True,
-            write_batch_size=16,  # pages are cut between batches: a batch of 1024 episodes would be one page
             metadata_collector=self._metadata,
         )
 

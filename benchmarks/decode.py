@@ -1,0 +1,141 @@
+"""How fast recorded episodes become arrays: one thread, files in the page cache.
+
+    python benchmarks/decode.py
+
+Episodes of 500 to 1,000 timesteps with 17 + 6 + 1 float32 a timestep, LZ4, read through `Dataset.read`. In
+the same run: NumPy copying as many bytes (the ceiling), and the same episodes as Parquet of nested lists read
+by pyarrow (the way to store episodes that suggests itself). Medians of several rounds, taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from hindcast.episodes.block import Block
+from hindcast.store.commits import file_stem
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+WIDTHS = {"obs": 17, "actions": 6, "rewards": 1}
+
+
+def make_block(steps: int, smooth: bool) -> Block:
+    """Episodes of random walks rounded to 3 digits (LZ4 can compress them), or of noise (it cannot)."""
+    rng = np.random.default_rng(0)
+    length = rng.integers(500, 1001, size=steps // 750)
+    total, episodes = int(length.sum()), len(length)
+
+    def column(rows: int, width: int) -> np.ndarray:
+        values = rng.standard_normal((rows, width), dtype=np.float32)
+        return (values * 0.01).cumsum(axis=0).round(3).astype(np.float32) if smooth else values
+
+    return Block(
+        columns={
+            "obs": column(total + episodes, WIDTHS["obs"]),
+            "actions": column(total, WIDTHS["actions"]),
+            "rewards": column(total, 1)[:, 0],
+        },
+        length=length,
+        eps_id=np.array([f"e-{i:06d}" for i in range(episodes)], dtype=object),
+        t_started=np.zeros(episodes, dtype=np.int64),
+        terminated=np.ones(episodes, dtype=np.bool_),
+        truncated=np.zeros(episodes, dtype=np.bool_),
+    )
+
+
+def write_nested(block: Block, path: Path) -> None:
+    """One row per episode, each column a list of lists of floats."""
+    columns = {"length": pa.array(block.length)}
+    for name, values in block.columns.items():
+        extra = name == "obs"
+        offsets = np.concatenate([[0], np.cumsum(block.length + extra)]).astype(np.int32)
+        inner: pa.Array = pa.array(values.reshape(-1))
+        if values.ndim == 2:
+            inner = pa.FixedSizeListArray.from_arrays(inner, values.shape[1])
+        columns[name] = pa.ListArray.from_arrays(offsets, inner)
+    pq.write_table(pa.table(columns), path, compression="lz4", row_group_size=220)
+
+
+def read_nested(path: Path) -> int:
+    """Read it back into `[S, *shape]` arrays, row group by row group."""
+    file, steps = pq.ParquetFile(path), 0
+    for i in range(file.num_row_groups):
+        table = file.read_row_group(i, use_threads=False)
+        for name, width in WIDTHS.items():
+            flat = table.column(name).combine_chunks().flatten()
+            values = flat.flatten() if pa.types.is_fixed_size_list(flat.type) else flat
+            values.to_numpy().reshape(-1, width)
+        steps += int(table.column("length").to_numpy().sum())
+    return steps
+
+
+def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, float]:
+    """Median timesteps per second of each, taking turns."""
+    rates: dict[str, list[float]] = {name: [] for name in rivals}
+    for i in range(rounds + 1):
+        for name, run in rivals.items():
+            started = time.process_time()
+            steps = run()
+            if i:  # the first round warms up
+                rates[name].append(steps / (time.process_time() - started))
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, float]:
+    """Write the data, then read it all three ways."""
+    block = make_block(steps, smooth)
+    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), file_stem(0, "bench")) as writer:
+        writer.write(block)
+    nested = folder / "_nested.parquet"
+    write_nested(block, nested)
+    dataset = open_dataset(folder)
+
+    def ours() -> int:
+        return sum(dataset.read(unit).num_steps for unit in dataset.units)
+
+    def copy() -> int:
+        for column in block.columns.values():
+            column.copy()
+        return block.num_steps
+
+    return measure(
+        {"numpy copy": copy, "Dataset.read": ours, "nested lists": lambda: read_nested(nested)}, rounds
+    )
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    table = Table(
+        "data", "way", "M steps/s", "of numpy copy", "of nested lists", title="decode, one thread, LZ4"
+    )
+    for label, smooth in (("random walks, 3 digits", True), ("noise", False)):
+        with tempfile.TemporaryDirectory() as folder:
+            rates = run_one(Path(folder), arguments.steps, smooth, arguments.rounds)
+        for way, rate in rates.items():
+            ratios = (rate / rates["numpy copy"], rate / rates["nested lists"])
+            table.add_row(label, way, f"{rate / 1e6:.1f}", *(f"{ratio:.2f} x" for ratio in ratios))
+        table.add_section()
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
