@@ -126,8 +126,10 @@ class _OneHot(_LeafEncoder):
         widest = max(sizes)
         self._width = widest
         possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
-        self._columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
+        columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
+        self._columns: Tensor | None
         self._starts: Tensor
+        self.register_buffer("_columns", columns, persistent=False)
         self.register_buffer("_starts", torch.tensor(starts), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:

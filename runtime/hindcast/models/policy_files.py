@@ -11,13 +11,15 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import safetensors.numpy
 import safetensors.torch
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 from safetensors import SafetensorError
 
 from hindcast.api.model import ModelSpec
@@ -66,17 +68,18 @@ def write(parts: Parts) -> dict[str, bytes]:
         WEIGHTS: safetensors.torch.save({name: t.contiguous() for name, t in module.get_state().items()}),
         STATISTICS: safetensors.numpy.save(parts.preprocessing.state()),
     }
-    description = {
-        "formatVersion": FORMAT_VERSION,
-        "class": _class_path(type(module)),
-        "observationSpace": space_to_json(parts.observation_space),
-        "actionSpace": space_to_json(parts.action_space),
-        "model": module.model_config.model_dump(by_alias=True, mode="json"),
-        "value": module.value,
-        "preprocessing": parts.preprocessing.to_json(),
-        "checksums": {name: hashlib.sha256(data).hexdigest() for name, data in tensors.items()},
-    }
-    return {**tensors, DESCRIPTION: json.dumps(description, indent=1, sort_keys=True).encode()}
+    description = _Description(
+        format_version=FORMAT_VERSION,
+        module_class=_class_path(type(module)),
+        observation_space=space_to_json(parts.observation_space),
+        action_space=space_to_json(parts.action_space),
+        model=module.model_config,
+        value=module.value,
+        preprocessing=parts.preprocessing.to_json(),
+        checksums={name: hashlib.sha256(data).hexdigest() for name, data in tensors.items()},
+    )
+    text = json.dumps(description.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
+    return {**tensors, DESCRIPTION: text.encode()}
 
 
 def read(files: Mapping[str, bytes], allow_classes: Sequence[type[RLModule]], where: str) -> Parts:
@@ -90,22 +93,37 @@ def read(files: Mapping[str, bytes], allow_classes: Sequence[type[RLModule]], wh
     Raises:
         DataError: damaged, of a newer format, or of a class that is not allowed.
     """
-    description = _description(files[DESCRIPTION], f"{where}/{DESCRIPTION}")
+    described_in = f"{where}/{DESCRIPTION}"
+    description = _describe(files[DESCRIPTION], described_in)
+    for name in (WEIGHTS, STATISTICS):
+        _check(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
+    module_class = _find_class(description.module_class, allow_classes, described_in)
     try:
-        for name in (WEIGHTS, STATISTICS):
-            _check(files[name], description["checksums"][name], f"{where}/{name}")
-        return _build(description, files, allow_classes, where)
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
-        raise DataError(f"{where}/{DESCRIPTION} is not a policy's description: {error!r}") from error
-    except (SafetensorError, RuntimeError) as error:
+        return _build(description, files, module_class)
+    except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise DataError(f"{where}: the tensors do not fit {DESCRIPTION}: {reason}") from error
+        raise DataError(f"{described_in} and the tensors beside it do not make a policy: {reason}") from error
 
 
-def _description(data: bytes, where: str) -> dict[str, Any]:
+class _Description(BaseModel):
+    """The content of `module.json`."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, protected_namespaces=())
+
+    format_version: int
+    module_class: str
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    model: ModelSpec
+    value: bool
+    preprocessing: dict[str, Any]
+    checksums: dict[str, str]
+
+
+def _describe(data: bytes, where: str) -> _Description:
     try:
-        description = json.loads(data)
-        version = description["formatVersion"]
+        content = json.loads(data)
+        version = content["formatVersion"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{where} is damaged or no policy's description: it is not JSON with a formatVersion ({error!r})."
@@ -115,7 +133,13 @@ def _description(data: bytes, where: str) -> dict[str, Any]:
             f"{where} has formatVersion {version!r}, and this Hindcast reads up to {FORMAT_VERSION}: "
             "use a newer Hindcast."
         )
-    return description
+    try:
+        return _Description.model_validate(content)
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        raise DataError(
+            f"{where} is damaged: wrong or missing are {wrong}; use another checkpoint."
+        ) from error
 
 
 def _check(data: bytes, checksum: str, where: str) -> None:
@@ -127,25 +151,18 @@ def _check(data: bytes, checksum: str, where: str) -> None:
         )
 
 
-def _build(
-    description: Mapping[str, Any],
-    files: Mapping[str, bytes],
-    allow_classes: Sequence[type[RLModule]],
-    where: str,
-) -> Parts:
-    observation_space = space_from_json(description["observationSpace"])
-    action_space = space_from_json(description["actionSpace"])
-    preprocessing = Preprocessing.from_json(observation_space, action_space, description["preprocessing"])
+def _build(description: _Description, files: Mapping[str, bytes], module_class: type[RLModule]) -> Parts:
+    observation_space = space_from_json(description.observation_space)
+    action_space = space_from_json(description.action_space)
+    preprocessing = Preprocessing.from_json(observation_space, action_space, description.preprocessing)
     preprocessing.load(safetensors.numpy.load(files[STATISTICS]))
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the weights are about to be replaced: leave the caller's stream alone
+    with torch.random.fork_rng(devices=[]):  # weights about to be replaced: leave the caller's stream alone
         module = build_module(
             preprocessing.observation_space,
             preprocessing.action_space,
-            ModelSpec.model_validate(description["model"]),
-            description["value"],
-            _find_class(description["class"], allow_classes, where),
+            description.model,
+            description.value,
+            module_class,
         )
     module.set_state(safetensors.torch.load(files[WEIGHTS]))
     return Parts(module, preprocessing, observation_space, action_space)
@@ -162,10 +179,11 @@ def _find_class(path: str, allow_classes: Sequence[type[RLModule]], where: str) 
             return kind
     if path.startswith("hindcast."):
         module_name, _, name = path.partition(":")
-        found = getattr(importlib.import_module(module_name), name, None)
-        if isinstance(found, type) and issubclass(found, RLModule):
-            return found
+        with suppress(ImportError):
+            found = getattr(importlib.import_module(module_name), name, None)
+            if isinstance(found, type) and issubclass(found, RLModule):
+                return found
     raise DataError(
-        f"{where}/{DESCRIPTION} names the module class {path!r}, which a file alone does not get imported; "
+        f"{where} names the module class {path!r}, and no class is imported because a file says so; "
         "if it is yours, pass it: Policy.load(path, allow_classes=[YourModule])."
     )

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
+from hindcast.models.action_head import distribution_for
+from hindcast.store.spaces import unflatten
+
+AUTO = ModelSpec()
+SPACES = [
+    Discrete(4),
+    Discrete(3, start=-1),
+    MultiDiscrete([2, 3]),
+    MultiDiscrete([[2, 3], [4, 2]]),
+    MultiBinary(5),
+    MultiBinary((2, 2)),
+    Box(-1.0, 1.0, (3,)),
+    Box(-1.0, 1.0, ()),
+    Box(-2, 5, (2, 2), dtype=np.int64),
+    Dict(a=Discrete(2), b=Dict(c=Box(-1.0, 1.0, (2,)), d=MultiBinary(2))),
+    Tuple((Discrete(2, start=1), MultiDiscrete([3, 3]))),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
+    torch.manual_seed(0)
+    model = ModelSpec(distribution="squashedGaussian") if "Box(-1" in str(space) else AUTO
+    head = distribution_for(space, model)
+    distribution = head.from_inputs(torch.randn(16, head.inputs_size))
+    for actions in (distribution.sample(torch.rand(16, head.noise_size)), distribution.mode()):
+        leaves = {"actions": actions} if isinstance(actions, torch.Tensor) else actions
+        assert torch.isfinite(distribution.logp(actions)).all()
+        for row in range(16):
+            one = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
+            assert space.contains(_cast(unflatten(one, space, "actions"), space))
+
+
+def _cast(value, space: Space):  # type: ignore[no-untyped-def]
+    if isinstance(space, Dict):
+        return {key: _cast(value[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_cast(item, part) for item, part in zip(value, space.spaces, strict=True))
+    return value.astype(space.dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "inputs_size", "noise_size", "noise", "discrete"),
+    [
+        (Discrete(4), 4, 1, "uniform", True),
+        (MultiDiscrete([2, 3]), 5, 2, "uniform", True),
+        (MultiBinary(5), 5, 5, "uniform", True),
+        (Box(-1.0, 1.0, (2, 3)), 12, 6, "normal", False),
+        (Box(0, 3, (2,), dtype=np.int32), 8, 2, "uniform", True),
+        (Tuple((Discrete(2), Box(-1.0, 1.0, (3,)))), 8, 4, "uniform", False),
+        (Dict(x=Box(-1.0, 1.0, (1,)), y=Box(-1.0, 1.0, (2,))), 6, 3, "normal", False),
+    ],
+    ids=str,
+)
+def test_sizes_and_noise(space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool) -> None:
+    head = distribution_for(space, AUTO)
+    assert (head.inputs_size, head.noise_size, head.noise) == (inputs_size, noise_size, noise)
+    assert (head.discrete, head.stochastic) == (discrete, True)
+
+
+def test_deterministic_needs_no_noise_and_has_no_log_probability() -> None:
+    head = distribution_for(Box(-1.0, 1.0, (3,)), ModelSpec(distribution="deterministic"))
+    assert (head.inputs_size, head.noise_size, head.stochastic) == (3, 0, False)
+
+
+def test_log_std_columns_of_a_composite_space() -> None:
+    head = distribution_for(Tuple((Box(-1.0, 1.0, (1,)), Discrete(2), Box(-1.0, 1.0, (2,)))), AUTO)
+    assert head.log_std_columns == (1, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("space", "distribution", "message"),
+    [
+        (Discrete(2), "gaussian", "'gaussian' is for continuous actions"),
+        (Discrete(2), "deterministic", "'deterministic' is for continuous actions"),
+        (Box(-1.0, 1.0, (2,)), "categorical", "'categorical' is for discrete actions"),
+        (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'squashedGaussian' needs bounds"),
+        (Text(5), "auto", "is a Text space"),
+        (Dict(a=Text(5)), "auto", "'actions/a' is a Text space"),
+        (Box(0, 10**6, (2,), dtype=np.int64), "auto", "1000001 values"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(space: Space, distribution: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        distribution_for(space, ModelSpec(distribution=distribution))

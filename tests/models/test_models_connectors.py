@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.model import ModelSpec
+from hindcast.models.connectors import ActionToEnv, FrameStack, Preprocessing, stack_rows
+from hindcast.models.mean_std import MeanStdFilter
+
+
+class TestMeanStd:
+    @given(
+        sizes=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+        offset=st.floats(-1e6, 1e6),
+        seed=st.integers(0, 1000),
+    )
+    @settings(deadline=None, max_examples=50)
+    def test_merged_parts_equal_the_whole(self, sizes: list[int], offset: float, seed: int) -> None:
+        rows = np.random.default_rng(seed).normal(offset, 3.0, (sum(sizes), 2))
+        parts, first = [], 0
+        for size in sizes:
+            part = MeanStdFilter((2,))
+            part.update(rows[first : first + size])
+            parts.append(part)
+            first += size
+        merged = MeanStdFilter((2,))
+        merged.merge(parts)
+        assert merged.count == len(rows)
+        if len(rows) >= 2:
+            np.testing.assert_allclose(merged.mean, rows.mean(0), rtol=1e-9)
+            np.testing.assert_allclose(merged.std, rows.std(0, ddof=1), rtol=1e-6)
+
+    def test_normalises_and_clips(self) -> None:
+        mean_std = MeanStdFilter((1,))
+        mean_std.update(np.array([[1.0], [2.0], [3.0]]))
+        assert mean_std(np.array([[2.0], [4.0], [1e6]])).tolist() == [[0.0], [2.0], [10.0]]
+
+    def test_before_any_rows_it_passes_them(self) -> None:
+        assert MeanStdFilter((1,))(np.array([[3.0]], dtype=np.float32)).tolist() == [[3.0]]
+
+    def test_a_figure_that_never_changes_is_only_shifted(self) -> None:
+        mean_std = MeanStdFilter((1,))
+        mean_std.update(np.full((5, 1), 0.1))
+        np.testing.assert_allclose(mean_std(np.array([[0.1], [0.3]])), [[0.0], [0.2]], atol=1e-7)
+
+    def test_large_float64_figures_keep_their_differences(self) -> None:
+        mean_std = MeanStdFilter((1,))
+        mean_std.update(np.array([[1e9], [1e9 + 2]]))
+        np.testing.assert_allclose(
+            mean_std(np.array([[1e9 + 1], [1e9 + 2]])), [[0.0], [1 / np.sqrt(2)]], atol=1e-6
+        )
+
+    def test_state_round_trip_is_exact(self) -> None:
+        one, other = MeanStdFilter((3,)), MeanStdFilter((3,))
+        one.update(np.random.default_rng(0).normal(size=(10, 3)))
+        other.load(one.state())
+        rows = np.random.default_rng(1).normal(size=(4, 3))
+        assert np.array_equal(one(rows), other(rows))
+
+    def test_state_of_another_shape_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="expected"):
+            MeanStdFilter((3,)).load(MeanStdFilter((2,)).state())
+
+
+class TestFrameStack:
+    def test_stacks_on_the_last_axis_oldest_first(self) -> None:
+        stack = FrameStack(3, ["obs"])
+        for step in (1.0, 2.0, 3.0, 4.0):
+            stacked = stack({"obs": np.full((1, 2), step)}, None)["obs"]
+        assert stacked.tolist() == [[2.0, 2.0, 3.0, 3.0, 4.0, 4.0]]
+
+    def test_a_slot_that_begins_an_episode_forgets_alone(self) -> None:
+        stack = FrameStack(2, ["obs"])
+        stack({"obs": np.array([[1.0], [1.0]])}, np.array([True, True]))
+        stacked = stack({"obs": np.array([[2.0], [2.0]])}, np.array([False, True]))["obs"]
+        assert stacked.tolist() == [[1.0, 2.0], [0.0, 2.0]]
+
+    def test_images(self) -> None:
+        stack = FrameStack(4, ["obs"])
+        assert stack({"obs": np.ones((2, 84, 84, 1), dtype=np.uint8)}, None)["obs"].shape == (2, 84, 84, 4)
+
+    def test_another_number_of_slots_is_refused(self) -> None:
+        stack = FrameStack(2, ["obs"])
+        stack({"obs": np.zeros((2, 1))}, None)
+        with pytest.raises(ValueError, match="3 slots, where the frame stack holds 2"):
+            stack({"obs": np.zeros((3, 1))}, None)
+
+    @pytest.mark.parametrize("shape", [(3,), (2, 2, 1), (2, 2, 3)])
+    @pytest.mark.parametrize("k", [2, 4])
+    def test_by_index_is_the_same_as_step_by_step(self, shape: tuple[int, ...], k: int) -> None:
+        lengths = [5, 1, 3]
+        column = np.random.default_rng(0).integers(1, 255, (sum(lengths), *shape)).astype(np.uint8)
+        first_rows = np.repeat(np.cumsum([0, *lengths[:-1]]), lengths)
+        stack, lived = FrameStack(k, ["obs"]), []
+        for row, first in enumerate(first_rows):
+            lived.append(stack({"obs": column[row : row + 1]}, np.array([row == first]))["obs"][0])
+        order = np.random.default_rng(1).permutation(len(column))
+        indexed = stack_rows(
+            torch.from_numpy(column), torch.from_numpy(order), torch.from_numpy(first_rows[order]), k
+        )
+        assert np.array_equal(indexed.numpy(), np.stack(lived)[order])
+
+
+class TestActionToEnv:
+    def test_scales_to_the_bounds_and_clips(self) -> None:
+        space = Box(np.array([-2.0, 0.0], dtype=np.float32), np.array([2.0, 10.0], dtype=np.float32))
+        to_env = ActionToEnv(space)
+        assert to_env.module_space == Box(-1.0, 1.0, (2,))
+        actions = to_env({"actions": np.array([[-1.0, -1.0], [0.0, 0.5], [7.0, 7.0]], dtype=np.float32)})
+        assert isinstance(actions, np.ndarray)
+        assert actions.tolist() == [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]]
+
+    def test_the_action_has_the_spaces_dtype_and_lies_in_it(self) -> None:
+        space = Box(-0.4, 0.4, (17,), dtype=np.float64)
+        actions = ActionToEnv(space)({"actions": np.full((2, 17), 3.0, dtype=np.float32)})
+        assert all(space.contains(action) for action in actions)
+
+    def test_without_normalising_actions_pass_or_are_clipped(self) -> None:
+        space, raw = Box(-2.0, 2.0, (1,)), {"actions": np.array([[3.0]], dtype=np.float32)}
+        assert ActionToEnv(space, normalize_actions=False)(raw)[0].tolist() == [3.0]
+        assert ActionToEnv(space, normalize_actions=False, clip_actions=True)(raw)[0].tolist() == [2.0]
+        assert ActionToEnv(space, normalize_actions=False).module_space == space
+
+    def test_an_unbounded_box_is_never_scaled(self) -> None:
+        space = Box(-np.inf, np.inf, (1,))
+        assert ActionToEnv(space)({"actions": np.array([[3.0]], dtype=np.float32)})[0].tolist() == [3.0]
+
+    def test_discrete_actions_pass(self) -> None:
+        actions = ActionToEnv(Discrete(3, start=5), clip_actions=True)({"actions": np.array([5, 7])})
+        assert isinstance(actions, np.ndarray)
+        assert actions.tolist() == [5, 7]
+
+    def test_composite_actions_come_as_one_per_slot(self) -> None:
+        space = Dict(grip=Discrete(2), move=Tuple((Box(0.0, 4.0, (1,)), MultiDiscrete([2, 2]))))
+        actions = ActionToEnv(space)(
+            {
+                "actions/grip": np.array([0, 1]),
+                "actions/move/0": np.array([[0.0], [1.0]], dtype=np.float32),
+                "actions/move/1": np.array([[0, 1], [1, 1]]),
+            }
+        )
+        assert len(actions) == 2
+        assert all(space.contains(action) for action in actions)
+        assert actions[1]["move"][0].tolist() == [4.0]
+
+
+class TestPreprocessing:
+    OBS = Dict(
+        image=Box(0, 255, (6, 6, 1), dtype=np.uint8),
+        speed=Box(1.0, 9.0, (2,), dtype=np.float64),
+        gear=Discrete(3),
+    )
+
+    def _make(self) -> Preprocessing:
+        return Preprocessing.of(
+            self.OBS, Box(0.0, 1.0, (2,)), ModelSpec(observation_filter="meanStd", frame_stack=3)
+        )
+
+    def _obs(self, count: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return {
+            "obs/gear": rng.integers(3, size=count),
+            "obs/image": rng.integers(255, size=(count, 6, 6, 1)).astype(np.uint8),
+            "obs/speed": rng.normal(5.0, 1.0, (count, 2)),
+        }
+
+    def test_the_modules_space_holds_what_the_module_sees(self) -> None:
+        preprocessing = self._make()
+        preprocessing.update(self._obs(50))
+        seen = preprocessing.observe(self._obs())
+        one = {leaf.removeprefix("obs/"): rows[0] for leaf, rows in seen.items()}
+        assert preprocessing.observation_space.contains(one)
+        assert preprocessing.observation_space["image"].shape == (6, 6, 3)
+        assert preprocessing.observation_space["speed"].shape == (6,)
+        assert preprocessing.action_space == Box(-1.0, 1.0, (2,))
+
+    def test_only_float_boxes_are_filtered_and_only_boxes_stacked(self) -> None:
+        preprocessing = self._make()
+        assert set(preprocessing.filters) == {"obs/speed"}
+        assert set(preprocessing.stacked_leaves) == {"obs/image", "obs/speed"}
+
+    def test_acting_does_not_change_the_filter(self) -> None:
+        preprocessing = self._make()
+        preprocessing.update(self._obs(20))
+        before = preprocessing.state()
+        preprocessing.observe(self._obs(seed=1))
+        preprocessing.filter_obs(self._obs(seed=2))
+        after = preprocessing.state()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+
+    def test_frames_are_stacked_after_filtering(self) -> None:
+        preprocessing = self._make()
+        preprocessing.update(self._obs(20))
+        obs = self._obs()
+        seen = preprocessing.observe(obs)["obs/speed"]
+        np.testing.assert_array_equal(seen[:, :4], 0.0)
+        np.testing.assert_array_equal(seen[:, 4:], preprocessing.filter_obs(obs)["obs/speed"])
+
+    def test_nested_batches_are_taken_apart(self) -> None:
+        flat = self._obs()
+        nested = {leaf.removeprefix("obs/"): rows for leaf, rows in flat.items()}
+        one, other = self._make().observe(flat), self._make().observe(nested)
+        assert all(np.array_equal(one[leaf], other[leaf]) for leaf in one)
+
+    def test_saved_and_loaded_it_sees_the_same(self) -> None:
+        preprocessing = self._make()
+        preprocessing.update(self._obs(20))
+        loaded = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
+        loaded.load(preprocessing.state())
+        one, other = preprocessing.observe(self._obs()), loaded.observe(self._obs())
+        assert all(np.array_equal(one[leaf], other[leaf]) for leaf in one)
+
+    def test_merging_adds_what_others_saw(self) -> None:
+        whole, first, second = self._make(), self._make(), self._make()
+        whole.update(self._obs(10, 0))
+        whole.update(self._obs(30, 1))
+        first.update(self._obs(10, 0))
+        second.update(self._obs(30, 1))
+        first.merge([second])
+        np.testing.assert_allclose(first.filters["obs/speed"].std, whole.filters["obs/speed"].std, rtol=1e-12)
+
+    def test_a_fork_shares_the_filter_and_not_the_frames(self) -> None:
+        preprocessing = self._make()
+        fork = preprocessing.fork()
+        preprocessing.observe(self._obs(4))
+        preprocessing.update(self._obs(20))
+        seen = fork.observe(self._obs(2))["obs/speed"]
+        assert (seen[:, :4] == 0).all()
+        np.testing.assert_array_equal(seen[:, 4:], preprocessing.filter_obs(self._obs(2))["obs/speed"])
+
+    def test_without_options_observations_pass_untouched(self) -> None:
+        preprocessing = Preprocessing.of(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())
+        obs = np.zeros((8, 4), dtype=np.float32)
+        assert preprocessing.observe(obs)["obs"] is obs
+        assert preprocessing.state() == {}
+
+    def test_the_environments_options_are_followed(self) -> None:
+        environment = EnvironmentSpec(id="x", normalize_actions=False, clip_actions=True)
+        preprocessing = Preprocessing.of(Discrete(2), Box(-2.0, 2.0, (1,)), ModelSpec(), environment)
+        assert preprocessing.action_space == Box(-2.0, 2.0, (1,))
+        assert preprocessing.to_env({"actions": np.array([[9.0]], dtype=np.float32)})[0].tolist() == [2.0]

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
+from hindcast.models.encoders import Encoder
+from hindcast.store.spaces import flatten_value
+
+BARE = ModelSpec(fcnet_hiddens=[])
+SMALL = ModelSpec(fcnet_hiddens=[8])
+
+
+def _batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
+    space.seed(0)
+    samples = [flatten_value(space.sample(), "obs") for _ in range(count)]
+    return {leaf: torch.from_numpy(np.stack([sample[leaf] for sample in samples])) for leaf in samples[0]}
+
+
+def test_the_stack_stands_on_the_concatenated_leaves() -> None:
+    space = Dict(a=Box(-1.0, 1.0, (2, 2)), b=Discrete(3, start=5), c=MultiDiscrete([2, 4]), d=MultiBinary(2))
+    batch = {
+        "obs/a": torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]),
+        "obs/b": torch.tensor([6]),
+        "obs/c": torch.tensor([[1, 3]]),
+        "obs/d": torch.tensor([[1, 0]], dtype=torch.int8),
+    }
+    features = Encoder(space, BARE)(batch)
+    assert features.tolist() == [[1, 2, 3, 4, 0, 1, 0, 0, 1, 0, 0, 0, 1, 1, 0]]
+
+
+def test_float64_observations_are_computed_in_float32() -> None:
+    encoder = Encoder(Box(-1.0, 1.0, (4,), dtype=np.float64), SMALL)
+    assert encoder(_batch(Box(-1.0, 1.0, (4,), dtype=np.float64))).dtype == torch.float32
+
+
+def test_uint8_is_divided_by_its_bound() -> None:
+    encoder = Encoder(Box(0, 255, (3,), dtype=np.uint8), BARE)
+    torch.testing.assert_close(
+        encoder({"obs": torch.tensor([[0, 51, 255]], dtype=torch.uint8)}), torch.tensor([[0.0, 0.2, 1.0]])
+    )
+
+
+@pytest.mark.parametrize("side", [4, 7, 10, 15, 36, 42, 64, 84, 96])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_images_of_usual_sizes_have_default_filters(side: int, channels: int) -> None:
+    space = Box(0, 255, (side, side, channels), dtype=np.uint8)
+    encoder = Encoder(space, SMALL)
+    assert any(isinstance(layer, torch.nn.Conv2d) for layer in encoder.modules())
+    features = encoder(_batch(space))
+    assert features.shape == (3, 8)
+    assert torch.isfinite(features).all()
+
+
+def test_images_are_channels_last() -> None:
+    space = Box(0.0, 1.0, (5, 9, 2))
+    encoder = Encoder(space, ModelSpec(fcnet_hiddens=[], conv_filters=[[1, 1, 1]], conv_activation="linear"))
+    convolution = next(layer for layer in encoder.modules() if isinstance(layer, torch.nn.Conv2d))
+    images = torch.rand(3, 5, 9, 2)
+    expected = (images @ convolution.weight.flatten() + convolution.bias).flatten(1)
+    torch.testing.assert_close(encoder({"obs": images}), expected)
+
+
+def test_filters_too_large_for_the_image_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"\[8, 5, 2\] leaves nothing of the 8x8 images of 'obs'"):
+        Encoder(Box(0, 255, (8, 8, 1), dtype=np.uint8), ModelSpec(conv_filters=[[8, 5, 2], [8, 5, 2]]))
+
+
+def test_text_is_refused() -> None:
+    space = Dict(image=Box(0, 255, (7, 7, 3), dtype=np.uint8), mission=Text(20))
+    with pytest.raises(SpecError, match="'obs/mission' is a Text space"):
+        Encoder(space, SMALL)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(-1.0, 1.0, ()),
+        Box(-1.0, 1.0, (2, 2, 2)),
+        Discrete(7),
+        MultiDiscrete([[2, 3], [2, 3]]),
+        MultiBinary((2, 3)),
+        Tuple((Discrete(2), Dict(x=Box(0, 255, (12, 12, 3), dtype=np.uint8), y=Box(-1.0, 1.0, (3,))))),
+    ],
+    ids=str,
+)
+def test_leading_dimensions_are_free(space: Space) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(space, SMALL)
+    batch = _batch(space, 6)
+    sequences = {leaf: rows.reshape(2, 3, *rows.shape[1:]) for leaf, rows in batch.items()}
+    torch.testing.assert_close(encoder(sequences).reshape(6, 8), encoder(batch))

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from torch import Tensor, nn
+
+from hindcast.api.model import ModelSpec
+from hindcast.errors import DataError
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import PolicyModule, RLModule, build_module
+
+OBS = Box(-np.inf, np.inf, (4,))
+COMPOSITE_OBS = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3))
+COMPOSITE_ACTION = Dict(go=Box(0.0, 2.0, (1,)), how=Tuple((Discrete(2, start=4), MultiBinary(2))))
+
+
+def _policy(
+    observation_space: Space = OBS,
+    action_space: Space | None = None,
+    module_class: type[RLModule] = PolicyModule,
+    **options: object,
+) -> Policy:
+    torch.manual_seed(0)
+    action_space = action_space or Discrete(3)
+    model = ModelSpec(fcnet_hiddens=[16], **options)
+    preprocessing = Preprocessing.of(observation_space, action_space, model)
+    spaces = preprocessing.observation_space, preprocessing.action_space
+    module = build_module(*spaces, model, value=True, module_class=module_class)
+    with torch.no_grad():  # away from the nearly uniform start
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+    return Policy(module, preprocessing, observation_space, action_space)
+
+
+def _rows(count: int = 8, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+
+
+def _noise(policy: Policy, count: int = 8, seed: int = 0) -> np.ndarray:
+    return policy.draw_noise(np.random.default_rng(seed), count)
+
+
+class TestAct:
+    @pytest.mark.parametrize(
+        ("space", "distribution"),
+        [
+            (Discrete(3, start=7), "auto"),
+            (MultiDiscrete([2, 4]), "auto"),
+            (MultiBinary(3), "auto"),
+            (Box(-2.0, 3.0, (2,)), "auto"),
+            (Box(-2.0, 3.0, (2, 2), dtype=np.float64), "squashedGaussian"),
+            (Box(-2.0, 3.0, (2,)), "deterministic"),
+            (COMPOSITE_ACTION, "auto"),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("explore", [True, False])
+    def test_environment_actions_lie_in_the_space(
+        self, space: Space, distribution: str, explore: bool
+    ) -> None:
+        policy = _policy(action_space=space, distribution=distribution)
+        acted = policy.act(_rows(), _noise(policy) if explore else None)
+        assert all(space.contains(acted.env_actions[slot]) for slot in range(8))
+        assert (acted.logp is not None) == policy.has_logp(explore)
+        assert acted.dist_inputs is not None
+        assert acted.dist_inputs.shape == (8, policy.module.action_head.inputs_size)
+
+    @pytest.mark.parametrize("space", [Discrete(3, start=7), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
+    def test_logp_is_what_the_recorded_columns_give_again(self, space: Space) -> None:
+        policy = _policy(action_space=space)
+        acted = policy.act(_rows(), _noise(policy))
+        actions = {leaf: torch.from_numpy(rows) for leaf, rows in acted.actions.items()}
+        distribution = policy.module.distribution(torch.from_numpy(acted.dist_inputs))
+        again = distribution.logp(actions.get("actions", actions))
+        assert acted.logp is not None
+        assert acted.logp.dtype == np.float32
+        assert np.array_equal(acted.logp, again.numpy())
+
+    def test_greedy_discrete_actions_have_probability_one(self) -> None:
+        acted = _policy().act(_rows())
+        assert acted.logp is not None
+        assert (acted.logp == 0).all()
+        assert acted.dist_inputs is not None
+        assert np.array_equal(acted.actions["actions"], acted.dist_inputs.argmax(-1))
+
+    def test_a_row_depends_on_its_own_observation_and_noise(self) -> None:
+        policy = _policy()
+        obs, noise = _rows(), _noise(policy)
+        other_obs, other_noise = _rows(seed=1), _noise(policy, seed=1)
+        other_obs[5], other_noise[5] = obs[5], noise[5]
+        one, other = policy.act(obs, noise), policy.act(other_obs, other_noise)
+        assert one.actions["actions"][5] == other.actions["actions"][5]
+        assert one.logp is not None
+        assert other.logp is not None
+        assert one.logp[5] == other.logp[5]
+
+    def test_read_only_and_float64_observations(self) -> None:
+        policy = _policy()
+        frozen = _rows()
+        frozen.flags.writeable = False
+        np.testing.assert_array_equal(policy.act(frozen).dist_inputs, policy.act(_rows()).dist_inputs)
+        np.testing.assert_array_equal(
+            policy.act(frozen.astype(np.float64)).dist_inputs, policy.act(_rows()).dist_inputs
+        )
+
+    def test_module_actions_are_recorded_and_scaled_ones_played(self) -> None:
+        policy = _policy(action_space=Box(-2.0, 6.0, (1,)))
+        acted = policy.act(_rows(), _noise(policy))
+        expected = np.clip(2.0 + 4.0 * acted.actions["actions"], -2.0, 6.0)
+        np.testing.assert_allclose(acted.env_actions, expected, rtol=1e-6)
+
+
+class TestCall:
+    def test_one_observation_gives_what_act_gives(self) -> None:
+        policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
+        np.testing.assert_array_equal(policy(_rows()[0]), policy.act(_rows()[:1]).env_actions[0])
+
+    def test_it_keeps_its_own_frames_until_reset(self) -> None:
+        policy = _policy(action_space=Box(-2.0, 6.0, (2,)), frame_stack=2, observation_filter="meanStd")
+        first, second = _rows(2)
+        begun = policy(first)
+        went_on = policy(second)
+        policy.act(_rows(8))
+        assert not np.array_equal(policy(second), went_on)
+        policy.reset()
+        np.testing.assert_array_equal(policy(first), begun)
+        np.testing.assert_array_equal(policy(second), went_on)
+
+    def test_composite_spaces(self) -> None:
+        policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION)
+        COMPOSITE_OBS.seed(0)
+        assert COMPOSITE_ACTION.contains(policy(COMPOSITE_OBS.sample(), explore=True))
+
+    def test_a_seed_fixes_exploration(self) -> None:
+        policy = _policy(action_space=Box(-2.0, 6.0, (2,)))
+        policy.reset(seed=3)
+        first = [policy(_rows()[0], explore=True).tolist() for _ in range(3)]
+        policy.reset(seed=3)
+        assert [policy(_rows()[0], explore=True).tolist() for _ in range(3)] == first
+        assert first[0] != first[1]
+
+    @pytest.mark.parametrize("obs", [np.zeros(5), np.zeros((1, 4)), 3.0, {"a": np.zeros(4)}], ids=str)
+    def test_an_observation_of_another_shape_is_refused(self, obs: object) -> None:
+        with pytest.raises(DataError, match=r"expected Box\(-inf, inf, \(4,\)"):
+            _policy()(obs)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("below", ["", "module"])
+    def test_a_loaded_policy_acts_the_same(self, tmp_path: Path, below: str) -> None:
+        policy = _policy(action_space=Box(-2.0, 6.0, (2,)), observation_filter="meanStd", frame_stack=2)
+        policy.preprocessing.update({"obs": _rows(100) * 3})
+        policy.save(tmp_path / below)
+        loaded = Policy.load(tmp_path)
+        assert loaded.observation_space == OBS
+        assert loaded.action_space == policy.action_space
+        noise = _noise(policy)
+        for step in range(3):
+            one, other = policy.act(_rows(seed=step), noise), loaded.act(_rows(seed=step), noise)
+            assert np.array_equal(one.env_actions, other.env_actions)
+            assert np.array_equal(one.dist_inputs, other.dist_inputs)
+
+    def test_composite_spaces_and_options_come_back(self, tmp_path: Path) -> None:
+        policy = _policy(COMPOSITE_OBS, COMPOSITE_ACTION, free_log_std=True, vf_share_layers=True)
+        policy.save(tmp_path)
+        loaded = Policy.load(tmp_path)
+        assert loaded.module.model_config == policy.module.model_config
+        assert loaded.module.value
+        assert loaded.digest == policy.digest
+
+    def test_the_digest_follows_weights_and_filter(self) -> None:
+        policy, same = _policy(observation_filter="meanStd"), _policy(observation_filter="meanStd")
+        assert policy.digest == same.digest
+        same.preprocessing.update({"obs": _rows()})
+        assert policy.digest != same.digest
+        with torch.no_grad():
+            next(policy.module.parameters()).add_(1.0)
+        assert policy.digest != _policy(observation_filter="meanStd").digest
+
+    def test_loading_leaves_torchs_random_stream_alone(self, tmp_path: Path) -> None:
+        _policy().save(tmp_path)
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+        torch.manual_seed(5)
+        Policy.load(tmp_path)
+        assert torch.equal(torch.rand(3), expected)
+
+    def test_through_an_fsspec_file_system(self) -> None:
+        policy = _policy()
+        policy.save("memory://models-test/checkpoint/module")
+        assert Policy.load("memory://models-test/checkpoint").digest == policy.digest
+
+    def test_ray_is_not_needed(self, tmp_path: Path) -> None:
+        _policy().save(tmp_path)
+        code = (
+            "import sys, numpy; from hindcast.models.policy import Policy\n"
+            f"Policy.load({str(tmp_path)!r})(numpy.zeros(4)); assert 'ray' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestDamage:
+    @pytest.fixture
+    def saved(self, tmp_path: Path) -> Path:
+        _policy(observation_filter="meanStd").save(tmp_path / "module")
+        return tmp_path
+
+    def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"holds no policy: neither module\.json nor module/module\.json"):
+            Policy.load(tmp_path)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
+    def test_a_missing_file_is_named(self, saved: Path, name: str) -> None:
+        (saved / "module" / name).unlink()
+        with pytest.raises(DataError, match=name):
+            Policy.load(saved)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
+    def test_a_truncated_file_is_named(self, saved: Path, name: str) -> None:
+        file = saved / "module" / name
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(DataError, match=rf"{name} is damaged: its sha256"):
+            Policy.load(saved)
+
+    def test_a_pickle_is_never_opened(self, saved: Path, tmp_path: Path) -> None:
+        mark = tmp_path / "executed"
+
+        class Bomb:
+            def __reduce__(self) -> tuple[object, ...]:
+                return Path.touch, (mark,)
+
+        for name in ("weights.safetensors", "preprocessing.safetensors"):
+            (saved / "module" / name).write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(DataError, match="is damaged"):
+            Policy.load(saved)
+        self._edit(saved, "checksums", None)
+        with pytest.raises(DataError, match="wrong or missing are checksums"):
+            Policy.load(saved)
+        assert not mark.exists()
+
+    def test_a_newer_format_is_refused(self, saved: Path) -> None:
+        self._edit(saved, "formatVersion", 2)
+        with pytest.raises(DataError, match="formatVersion 2, and this Hindcast reads up to 1"):
+            Policy.load(saved)
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\x80\x04", b'{"a": 1}'])
+    def test_a_broken_description_is_named(self, saved: Path, content: bytes) -> None:
+        (saved / "module" / "module.json").write_bytes(content)
+        with pytest.raises(DataError, match=r"module\.json is damaged"):
+            Policy.load(saved)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("model", {"fcnetHiddens": "many"}),
+            ("model", {"unknown": 1}),
+            ("moduleClass", 3),
+            ("value", None),
+        ],
+    )
+    def test_a_wrong_field_of_the_description_is_named(self, saved: Path, key: str, value: object) -> None:
+        self._edit(saved, key, value)
+        with pytest.raises(DataError, match=rf"module\.json is damaged: wrong or missing are {key}"):
+            Policy.load(saved)
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("model", {"fcnetHiddens": [3]}),
+            ("observationSpace", {"type": "Discrete"}),
+            ("preprocessing", {}),
+        ],
+    )
+    def test_a_description_of_another_policy(self, saved: Path, key: str, value: object) -> None:
+        self._edit(saved, key, value)
+        with pytest.raises(
+            DataError, match=r"module/module\.json and the tensors beside it do not make a policy"
+        ):
+            Policy.load(saved)
+
+    @staticmethod
+    def _edit(saved: Path, key: str, value: object) -> None:
+        file = saved / "module" / "module.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+
+
+class _Own(RLModule):
+    def setup(self) -> None:
+        self.net = nn.Linear(4, self.action_head.inputs_size)
+
+    def _forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+class TestClasses:
+    def test_a_users_class_is_used_when_passed(self, tmp_path: Path) -> None:
+        policy = _policy(module_class=_Own)
+        policy.save(tmp_path)
+        loaded = Policy.load(tmp_path, allow_classes=[_Own])
+        assert isinstance(loaded.module, _Own)
+        np.testing.assert_array_equal(loaded.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+
+    def test_it_is_not_imported_because_a_file_names_it(self, tmp_path: Path) -> None:
+        _policy(module_class=_Own).save(tmp_path)
+        with pytest.raises(DataError, match=r":_Own', and no class is imported because a file says so"):
+            Policy.load(tmp_path)
+
+    @pytest.mark.parametrize("path", ["os:system", "hindcast.models.policy:Policy", "hindcast.nothing:X"])
+    def test_nor_is_anything_that_is_no_module_of_hindcasts(self, tmp_path: Path, path: str) -> None:
+        _policy().save(tmp_path)
+        file = tmp_path / "module.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))
+        with pytest.raises(DataError, match=path):
+            Policy.load(tmp_path)
