@@ -158,8 +158,8 @@ _LOCATION_SCHEMA: dict[str, Any] = {
 }
 
 Int = Annotated[int, BeforeValidator(_integral)]
-Positive = Annotated[Int, Field(ge=1)]
-NonNegative = Annotated[Int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_integral)]
+NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_integral)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 ShortText = Annotated[str, Field(min_length=1, max_length=253)]
 Labels = Annotated[dict[ShortText, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]

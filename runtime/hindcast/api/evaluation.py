@@ -18,7 +18,7 @@ def _check_duration(value: Any) -> Any:
 EvaluationDuration = Annotated[
     int | Literal["auto"],
     BeforeValidator(_check_duration),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 4, "minimum": 1, "pattern": "^auto$"}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 16, "minimum": 1, "pattern": "^auto$"}),
 ]
 
 

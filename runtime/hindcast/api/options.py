@@ -69,7 +69,7 @@ def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_algorithm(kind: str, algorithm: str, config: Any, at: Steps) -> list[Problem]:
     """What is wrong with an algorithm's name and options. `at` is the place of the two (`("spec",)`)."""
-    if is_custom(algorithm):
+    if is_custom(algorithm) and kind == "OfflineTraining":
         return []
     if algorithm not in schemas():
         hint = nearest(algorithm, algorithms(kind))

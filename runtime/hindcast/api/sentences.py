@@ -202,12 +202,12 @@ def model_at(model: type[BaseModel], steps: Steps) -> type[BaseModel] | None:
     here: Any = model
     for step in steps:
         here = _step_into(here, step)
-    found = _models_in(here)
+    found = models_in(here)
     return found[0] if len(found) == 1 else None
 
 
 def _step_into(annotation: Any, step: str | int) -> Any:
-    for model in _models_in(annotation):
+    for model in models_in(annotation):
         for name, field in model.model_fields.items():
             if step == (field.alias or name):
                 return field.annotation
@@ -217,7 +217,8 @@ def _step_into(annotation: Any, step: str | int) -> Any:
     return None
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models among the alternatives of an annotation."""
     return [p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
 
 

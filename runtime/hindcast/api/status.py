@@ -1,6 +1,6 @@
 """What a resource's run has come to. Written by the operator alone; the same for both kinds."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,11 @@ from hindcast.api.base import FreeForm, Model, NonNegative, ShortText, Text
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Message = Annotated[str, Field(max_length=32768)]
+
+
+def _map_by(*keys: str) -> dict[str, Any]:
+    """A list that server-side apply merges by these fields of its entries."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 class Condition(Model):
@@ -112,8 +117,10 @@ class Status(Model):
     """One word for people, derived from the conditions."""
     message: Message | None = None
     """One sentence for people: why it is in this state, what to do next."""
-    conditions: Annotated[list[Condition], Field(max_length=32)] = []
+    conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=_map_by("type"))] = []
     """The conditions."""
+    ray_job: ShortText | None = None
+    """Name of the current attempt's RayJob."""
     progress: Progress | None = None
     """How far the run is."""
     output: OutputStatus | None = None
@@ -122,5 +129,7 @@ class Status(Model):
     """The run's checkpoints."""
     resolved: FreeForm = {}
     """Sizes that were chosen, each with its reason."""
-    runs: Annotated[list[RunStatus], Field(max_length=32)] = []
-    """The latest attempts."""
+    runs: Annotated[
+        list[RunStatus], Field(max_length=32, json_schema_extra=_map_by("revision", "attempt"))
+    ] = []
+    """The latest attempts, newest first."""

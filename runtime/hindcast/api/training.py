@@ -14,6 +14,7 @@ from hindcast.api.base import (
     Model,
     NonNegative,
     Positive,
+    Rule,
     ShortText,
 )
 from hindcast.api.cluster import ClusterSpec
@@ -74,6 +75,33 @@ class CheckpointSpec(Model):
 
 class OfflineTrainingSpec(Model):
     """What is trained, on which data, how, until when."""
+
+    rules: ClassVar = (
+        Rule(
+            "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
+            "weights stand on some entries of input only; give one to each, or to none",
+        ),
+        Rule(
+            "has(self.environment) || self.input.all(source, !has(source.sampler))",
+            "input has a sampler, but there is no environment to sample from",
+        ),
+        Rule(
+            "has(self.environment) || !has(self.evaluation)",
+            "there is evaluation, but no environment to evaluate in",
+        ),
+        Rule(
+            "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
+            "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
+        ),
+        Rule(
+            "has(self.customConfig) ? self.algorithm.contains(':') : true",
+            "customConfig is for one's own algorithm; use config",
+        ),
+        Rule(
+            "!has(self.config) || !self.algorithm.contains(':')",
+            "one's own algorithm takes customConfig, not config",
+        ),
+    )
 
     algorithm: ShortText
     """Name of an algorithm, or "package.module:Class" for one's own."""

@@ -1,0 +1,271 @@
+"""The CustomResourceDefinitions: schema, CEL rules, printer columns. Pure; `make crds` writes the result.
+
+What pydantic checks when a resource is loaded, the API server checks at admission: types, bounds and choices
+by the schema, the rest by CEL rules that stand beside the validators in the models. Rules that need more than
+one place at a time are made here: options against the algorithm, changes against the revision.
+
+An option that takes a number or a list (a schedule) has no one type, so CEL cannot see it: that it applies to
+the algorithm and that it does not change is checked by the loader and by the spec hash.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Model, Operational
+from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
+from hindcast.api.recording import OfflineRecording
+from hindcast.api.sentences import models_in
+from hindcast.api.structural import OPEN, Schema, structural, without_defaults
+from hindcast.api.training import OfflineTraining
+
+Kind = type[OfflineRecording] | type[OfflineTraining]
+
+KINDS: Final[dict[Kind, tuple[str, str]]] = {
+    OfflineRecording: ("offlinerecordings", "orec"),
+    OfflineTraining: ("offlinetrainings", "otr"),
+}
+
+_COLUMNS: Final = {
+    "OfflineRecording": (
+        ("Algorithm", "string", ".spec.policy.train.algorithm", 0),
+        ("Output", "string", ".status.output.path", 1),
+    ),
+    "OfflineTraining": (
+        ("Algorithm", "string", ".spec.algorithm", 0),
+        ("Checkpoint", "string", ".status.checkpoint.path", 1),
+    ),
+}
+
+
+def custom_resource_definitions(algorithms: Mapping[str, Schema]) -> dict[str, dict[str, Any]]:
+    """Plural name -> CRD. `algorithms` maps names to the JSON schemas of their options (see `options`)."""
+    return {plural: _definition(kind, plural, short, algorithms) for kind, (plural, short) in KINDS.items()}
+
+
+def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
+    name = kind.__name__
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": name,
+                "listKind": f"{name}List",
+                "plural": plural,
+                "singular": name.lower(),
+                "shortNames": [short],
+                "categories": ["hindcast"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": _columns(name),
+                    "schema": {"openAPIV3Schema": _root(kind, algorithms)},
+                }
+            ],
+        },
+    }
+
+
+def _columns(name: str) -> list[dict[str, Any]]:
+    own_first, own_wide = _COLUMNS[name]
+    columns = (
+        ("State", "string", ".status.state", 0),
+        own_first,
+        ("Progress", "string", ".status.progress.summary", 0),
+        ("Return", "string", ".status.progress.episodeReturn", 0),
+        ("Age", "date", ".metadata.creationTimestamp", 0),
+        ("RayJob", "string", ".status.rayJob", 1),
+        own_wide,
+        ("Message", "string", ".status.message", 1),
+    )
+    return [
+        {"name": title, "type": type_, "jsonPath": path} | ({"priority": priority} if priority else {})
+        for title, type_, path, priority in columns
+    ]
+
+
+def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
+    schema = structural(kind.model_json_schema(by_alias=True))
+    spec, status = schema["properties"]["spec"], schema["properties"]["status"]
+    usable = {name: options for name, options in algorithms.items() if kind.__name__ in options["x-kinds"]}
+    owner = spec if kind is OfflineTraining else spec["properties"]["policy"]["properties"]["train"]
+    owner["properties"]["config"] = _config(usable, owner["properties"]["config"]["description"])
+    _add_rules(owner, _algorithm_rules(kind, usable, owner["properties"]["config"]))
+    _add_rules(spec, _revision_rules(kind.model_fields["spec"].annotation, spec))
+    # An object that no operator has seen yet must not read as finished.
+    status["default"] = {"observedGeneration": -1}
+    return {
+        "description": schema["description"],
+        "type": "object",
+        "required": ["metadata", "spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+        "x-kubernetes-validations": [_name_rule()],
+    }
+
+
+def _name_rule() -> dict[str, str]:
+    return {
+        "rule": f"self.metadata.name.size() <= {NAME_LIMIT} && self.metadata.name.matches('{NAME_PATTERN}')",
+        "message": f"metadata.name: at most {NAME_LIMIT} lower-case letters, digits and '-' are allowed, "
+        "beginning with a letter and not ending with '-'",
+    }
+
+
+def _add_rules(schema: dict[str, Any], rules: list[dict[str, str]]) -> None:
+    schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", []), *rules]
+
+
+# -- options ------------------------------------------------------------------------------------------------
+
+
+def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any]:
+    """The union of the algorithms' options. No defaults: they would make inapplicable fields appear."""
+    fields: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for name, options in algorithms.items():
+        for field, part in options["properties"].items():
+            fields.setdefault(field, []).append(
+                (name, without_defaults(structural(part, options.get("$defs"))))
+            )
+    return {
+        "description": description,
+        "type": "object",
+        "properties": {field: _common(variants) for field, variants in sorted(fields.items())},
+    }
+
+
+def _common(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What all algorithms agree on about a field; the loader checks the rest."""
+    (_, first), *others = variants
+    text = first.get("description", "")
+    if any(schema.get("type") != first.get("type") for _, schema in others):
+        first = {OPEN: True}
+    shared = {
+        key: value for key, value in first.items() if all(schema.get(key) == value for _, schema in others)
+    }
+    texts: dict[str, list[str]] = {}
+    for name, schema in variants:
+        texts.setdefault(schema.get("description", ""), []).append(name)
+    described = " ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+    return {**shared, "description": described if len(texts) > 1 else text}
+
+
+def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> list[dict[str, str]]:
+    rules = [_name_of_algorithm_rule(kind, list(algorithms))]
+    for field in config["properties"]:
+        owners = [name for name, options in algorithms.items() if field in options["properties"]]
+        if len(owners) == len(algorithms) or _hidden(config["properties"][field]):
+            continue
+        allowed = ", ".join(f"'{name}'" for name in owners)
+        rules.append(
+            {
+                "rule": f"!has(self.config) || !has(self.config.{_cel(field)}) || "
+                f"self.algorithm in [{allowed}]",
+                "messageExpression": f"'config.{field} does not apply to ' + self.algorithm + "
+                f"'; it is a field of {', '.join(owners)}'",
+            }
+        )
+    return rules
+
+
+def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> dict[str, str]:
+    listed, usable = ", ".join(f"'{name}'" for name in names), ", ".join(names)
+    rule = f"self.algorithm in [{listed}]"
+    if kind is OfflineTraining:
+        rule += f" || self.algorithm.matches(r'{CLASS_PATH}')"
+        usable += " or package.module:Class"
+    found = f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {usable}'"
+    return {"rule": rule, "messageExpression": found}
+
+
+_CEL_KEYWORDS: Final = re.compile(
+    "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"
+)
+
+
+def _cel(field: str) -> str:
+    """The field's name in CEL, where keywords are escaped."""
+    return f"__{field}__" if _CEL_KEYWORDS.fullmatch(field) else field
+
+
+# -- revisions ----------------------------------------------------------------------------------------------
+
+
+def _revision_rules(model: Any, spec: Schema) -> list[dict[str, str]]:
+    rules = [
+        {
+            "rule": "self.revision >= oldSelf.revision",
+            "message": "revision never decreases",
+            "fieldPath": ".revision",
+        }
+    ]
+    for path in _defining(model, spec):
+        rules.append(
+            {
+                "rule": f"self.revision > oldSelf.revision || {_unchanged(path, spec)}",
+                "message": f"{'.'.join(path)} defines the run: it changes only with a higher revision",
+            }
+        )
+    return rules
+
+
+def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
+    """CEL: a field is what it was. (Optional types would say it shorter, at an unbounded cost.)"""
+    guards, chain = [], ""
+    for step in path:
+        chain += f".{_cel(step)}"
+        part = schema["properties"][step]
+        if step not in schema.get("required", ()) and "default" not in part:
+            guards.append(f"has(%s{chain})")
+        schema = part
+    same = f"self{chain} == oldSelf{chain}"
+    if not guards:
+        return same
+    given = " && ".join(guards)
+    now, before = given.replace("%s", "self"), given.replace("%s", "oldSelf")
+    return f"(({now}) ? ({before}) && {same} : !({before}))"
+
+
+def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The largest parts of the spec that define the run through and through, and that CEL can see."""
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        part = schema["properties"][alias]
+        marks = [mark for mark in field.metadata if isinstance(mark, Operational)]
+        if any(not mark.frozen for mark in marks) or _hidden(part):
+            continue
+        below = models_in(field.annotation)
+        if len(below) == 1 and "properties" in part and _has_operational(below[0]):
+            yield from _defining(below[0], part, (*path, alias))  # type: ignore[arg-type]
+        else:
+            yield (*path, alias)
+
+
+def _hidden(schema: Schema) -> bool:
+    """Whether CEL sees nothing of a field, or not enough to compare it."""
+    if OPEN in schema and "properties" not in schema:
+        return True
+    return isinstance(schema.get("items"), dict) and _hidden(schema["items"])
+
+
+def _has_operational(model: type[BaseModel]) -> bool:
+    return any(
+        any(isinstance(mark, Operational) and not mark.frozen for mark in field.metadata)
+        or any(_has_operational(below) for below in models_in(field.annotation))
+        for field in model.model_fields.values()
+    )

@@ -1,0 +1,154 @@
+"""From pydantic's JSON schema to Kubernetes' structural schema.
+
+The API server wants one type per field, no references and no null unions; what cannot be said so is left open
+(`x-kubernetes-preserve-unknown-fields`) and checked when the resource is loaded.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Schema = Mapping[str, Any]
+OPEN: Final = "x-kubernetes-preserve-unknown-fields"
+
+# Bounds for what has none: everything that a CEL rule may read must be bounded.
+_LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
+
+_ARTICLES: Final = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+_KEPT: Final = (
+    "description",
+    "enum",
+    "format",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "pattern",
+    "required",
+    "type",
+)
+
+
+def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) -> dict[str, Any]:
+    """The structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
+
+    Defaults stay, except empty lists and mappings and sections that would only fill in such: these say
+    nothing.
+    """
+    definitions = definitions or schema.get("$defs", {})
+    schema = _resolve(schema, definitions)
+    if "discriminator" in schema:
+        return _tagged(schema)
+    if "anyOf" in schema:
+        return _union(schema, definitions)
+    result = {key: schema[key] for key in _KEPT if key in schema}
+    result |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
+    if "const" in schema:
+        result |= {"type": "string", "enum": [schema["const"]]}
+    for bound in ("minimum", "maximum"):
+        exclusive = f"exclusive{bound.capitalize()}"
+        if exclusive in schema:
+            result |= {bound: schema[exclusive], exclusive: True}
+    if "description" in result:
+        result["description"] = " ".join(result["description"].split())
+    if result.get("type") == "integer":
+        result["format"] = "int64"
+    if result.get("type") in _LIMITS and "enum" not in result:
+        limit, value = _LIMITS[result["type"]]
+        result.setdefault(limit, value)
+    result |= _children(schema, definitions)
+    if _tells(schema.get("default"), result):
+        result["default"] = {} if "properties" in result else schema["default"]
+    return result
+
+
+def without_defaults(schema: Schema) -> dict[str, Any]:
+    """The schema with no default anywhere in it."""
+    result = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in result:
+        result["properties"] = {n: without_defaults(part) for n, part in result["properties"].items()}
+    if isinstance(result.get("items"), dict):
+        result["items"] = without_defaults(result["items"])
+    return result
+
+
+def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """The schema itself in place of a reference; what stands beside the reference wins."""
+    if "$ref" not in schema:
+        return schema
+    target = _resolve(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
+    return {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
+    if "properties" in schema:
+        parts = schema["properties"].items()
+        return {"properties": {name: structural(part, definitions) for name, part in parts}}
+    if schema.get("type") == "array":
+        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}}
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict):
+        return {"additionalProperties": structural(values, definitions)} | (
+            {} if "maxProperties" in schema else {"maxProperties": 64}
+        )
+    typed = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
+    return {} if typed or schema.get("type", "object") != "object" else {OPEN: True}
+
+
+def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
+    """The one alternative besides null, or an open field. Null is kept only where it says something."""
+    alternatives = [part for part in schema["anyOf"] if part.get("type") != "null"]
+    around = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
+    if len(alternatives) == 1:
+        only = _resolve(alternatives[0], definitions)
+        result = structural({**only, **around}, definitions)
+    else:
+        result = _open({key: around[key] for key in ("description",) if key in around}, alternatives)
+    if len(alternatives) < len(schema["anyOf"]) and schema.get("default") is not None:
+        result["nullable"] = True
+    return result
+
+
+def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
+    """A field of several types. Values of other types are refused by bounds that nothing meets."""
+    kinds = {part.get("type") for part in alternatives}
+    result = {**structural(around), OPEN: True}
+    if None in kinds:
+        return result
+    if "string" not in kinds:
+        result["pattern"] = f"^expected {' or '.join(sorted(_ARTICLES[str(kind)] for kind in kinds))}$"
+    if "object" not in kinds:
+        result["maxProperties"] = 0
+    return result
+
+
+def _tagged(schema: Schema) -> dict[str, Any]:
+    """A union told apart by a field: that field is checked, the rest is left open (it may contain itself)."""
+    tag = schema["discriminator"]["propertyName"]
+    tags = sorted(schema["discriminator"]["mapping"])
+    described = {"description": schema["description"]} if "description" in schema else {}
+    return described | {
+        "type": "object",
+        "required": [tag],
+        "properties": {tag: {"type": "string", "enum": tags}},
+        OPEN: True,
+    }
+
+
+def _tells(default: Any, result: Mapping[str, Any]) -> bool:
+    """Whether a default says more than that the field is absent."""
+    if default is None or default in ([], {}):
+        return False
+    if "properties" in result:
+        return any("default" in part for part in result["properties"].values())
+    return True
