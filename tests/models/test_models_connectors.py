@@ -90,6 +90,11 @@ class TestFrameStack:
         with pytest.raises(ValueError, match="3 slots, where the frame stack holds 2"):
             stack({"obs": np.zeros((3, 1))}, None)
 
+    def test_unless_all_of_them_begin_an_episode(self) -> None:
+        stack = FrameStack(2, ["obs"])
+        stack({"obs": np.ones((2, 1))}, None)
+        assert stack({"obs": np.ones((3, 1))}, np.ones(3, dtype=np.bool_))["obs"].tolist() == [[0.0, 1.0]] * 3
+
     @pytest.mark.parametrize("shape", [(3,), (2, 2, 1), (2, 2, 3)])
     @pytest.mark.parametrize("k", [2, 4])
     def test_by_index_is_the_same_as_step_by_step(self, shape: tuple[int, ...], k: int) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import subprocess
@@ -193,6 +194,13 @@ class TestFiles:
         torch.manual_seed(5)
         Policy.load(tmp_path)
         assert torch.equal(torch.rand(3), expected)
+
+    @pytest.mark.parametrize("space", [Discrete(3), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
+    def test_copies_are_the_same_policy(self, space: Space) -> None:
+        policy = _policy(COMPOSITE_OBS, space, observation_filter="meanStd", frame_stack=2)
+        assert copy.deepcopy(policy).digest == policy.digest
+        assert pickle.loads(pickle.dumps(policy)).digest == policy.digest
+        assert Policy.from_files(policy.to_files()).digest == policy.digest
 
     def test_through_an_fsspec_file_system(self) -> None:
         policy = _policy()

@@ -187,13 +187,14 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
     inputs_columns = _columns({leaf: head.inputs_size for leaf, head in heads.items()})
     noise_columns = _columns({leaf: head.noise_size for leaf, head in heads.items()})
     to_normal = frozenset(leaf for leaf, head in heads.items() if head.noise != noise)
-
-    def from_inputs(inputs: Tensor) -> Distribution:
-        parts = {leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()}
-        return Product(parts, noise_columns, to_normal)
-
     return ActionHead(
-        from_inputs=from_inputs,
+        from_inputs=partial(
+            _product_from_inputs,
+            heads=heads,
+            inputs_columns=inputs_columns,
+            noise_columns=noise_columns,
+            to_normal=to_normal,
+        ),
         inputs_size=sum(head.inputs_size for head in heads.values()),
         noise_size=sum(head.noise_size for head in heads.values()),
         noise=noise,
@@ -205,6 +206,17 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
             for column in head.log_std_columns
         ),
     )
+
+
+def _product_from_inputs(
+    inputs: Tensor,
+    heads: Mapping[str, ActionHead],
+    inputs_columns: Mapping[str, slice],
+    noise_columns: Mapping[str, slice],
+    to_normal: frozenset[str],
+) -> Product:
+    parts = {leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()}
+    return Product(parts, noise_columns, to_normal)
 
 
 def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:

@@ -48,7 +48,7 @@ class FrameStack:
         """Add a step of every slot; those in `is_first` `[B]` begin an episode (all of them, at first).
 
         Raises:
-            ValueError: another number of slots than in the step before.
+            ValueError: another number of slots than in the step before, and not all begin an episode.
         """
         self._history = {name: self._stacked(name, rows, is_first) for name, rows in batch.items()}
         return self._history
@@ -62,7 +62,7 @@ class FrameStack:
             return rows
         width = rows.shape[-1]
         previous = self._history.get(name)
-        if previous is None:
+        if previous is None or (is_first is not None and is_first.all()):
             previous = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
         elif len(previous) != len(rows):
             raise ValueError(
@@ -183,7 +183,7 @@ class Preprocessing:
         }
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
-        self._leaves = leaves.keys()
+        self._leaves = frozenset(leaves)
         self.frame_stack = frame_stack
         self.filters = {
             leaf: MeanStdFilter(space.shape)
