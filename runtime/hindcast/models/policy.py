@@ -17,8 +17,6 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
-from hindcast.models.distributions import Actions as DistributionActions
-from hindcast.models.distributions import Distribution
 from hindcast.models.rl_module import RLModule
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.spaces import flatten_space, flatten_value
@@ -183,14 +181,11 @@ class Policy:
             if isinstance(chosen, Tensor)
             else {leaf: _array(tensor) for leaf, tensor in chosen.items()}
         )
-        logp = self._logp(distribution, chosen, explore=noise is not None)
+        logp: F32 | None = None
+        if self.has_logp(explore=noise is not None):
+            greedy = np.zeros(len(dist_inputs), dtype=np.float32)
+            logp = greedy if noise is None else _array(distribution.logp(chosen))
         return Actions(preprocessing.to_env(actions), actions, logp, _array(dist_inputs))
-
-    def _logp(self, distribution: Distribution, chosen: DistributionActions, explore: bool) -> F32 | None:
-        if not self.has_logp(explore):
-            return None
-        logp = _array(distribution.logp(chosen))
-        return logp if explore else np.zeros_like(logp)
 
     def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
         values = {leaf: np.asarray(value) for leaf, value in flatten_value(obs, Columns.OBS).items()}
