@@ -18,7 +18,7 @@ _REASONS = {
     errno.EACCES: "permission denied: choose another path or change its permissions",
     errno.EPERM: "the operation is not permitted: choose another path or change its permissions",
     errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
-    errno.EEXIST: "something else is there already: choose another path",
+    errno.EEXIST: "a file is in the way: choose another path",
     errno.EISDIR: "it is a folder, and a file was expected",
     errno.EIO: "the disk reported an input/output error",
 }

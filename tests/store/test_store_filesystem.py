@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import pyarrow.fs as pafs
+import pytest
+
+from hindcast.errors import DataError, StorageError
+from hindcast.store.filesystem import resolve
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def folder(request, tmp_path, memory):
+    """A folder of each kind, as the user writes it."""
+    return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[request.param]
+
+
+def test_what_is_written_is_read_listed_and_deleted(folder):
+    location = resolve(folder)
+    assert not location.exists()
+    assert location.list() == []
+    location.child("a", "one.bin").write_bytes(b"1")
+    location.child("a/two.bin").write_bytes(b"22")
+    assert resolve(f"{folder}/a/two.bin").read_bytes() == b"22"
+    assert [(e.relative, e.size, e.is_file) for e in location.list(recursive=True)] == [
+        ("a", 0, False),
+        ("a/one.bin", 1, True),
+        ("a/two.bin", 2, True),
+    ]
+    assert [e.relative for e in location.list()] == ["a"]
+    assert [e.relative for e in location.files()] == []
+    assert location.child("a").is_folder()
+    location.child("a/one.bin").delete()
+    assert [e.relative for e in location.child("a").list()] == ["two.bin"]
+    location.delete()
+    location.delete()
+    assert not location.exists()
+
+
+def test_writing_replaces_and_creating_does_not(folder):
+    location = resolve(folder).child("x")
+    assert location.create_exclusive(b"first")
+    assert not location.create_exclusive(b"second")
+    assert location.read_bytes() == b"first"
+    location.write_bytes(b"third")
+    assert location.read_bytes() == b"third"
+
+
+def test_the_uri_stays_as_the_user_wrote_it(folder):
+    location = resolve(folder)
+    assert str(location) == folder
+    assert str(location.child("a", "b.parquet")) == f"{folder}/a/b.parquet"
+    assert str(location.child("a", "b.parquet").parent()) == f"{folder}/a"
+    assert location.child("a/b.parquet").name == "b.parquet"
+
+
+def test_folders_are_made_and_may_be_there(folder):
+    location = resolve(folder).child("a/b")
+    location.mkdirs()
+    location.mkdirs()
+    assert location.is_folder()
+
+
+def test_relative_paths_start_at_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    resolve("runs/../runs/x").write_bytes(b"x")
+    assert (tmp_path / "runs" / "x").read_bytes() == b"x"
+    resolve(Path("y")).write_bytes(b"y")
+    assert (tmp_path / "y").read_bytes() == b"y"
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/x").path == f"{tmp_path}/x"
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "path"),
+    [
+        (lambda root: fsspec.filesystem("file"), "{root}/x"),
+        (lambda root: fsspec.filesystem("file"), "file://{root}/x"),
+        (lambda root: pafs.LocalFileSystem(), "{root}/x"),
+        (lambda root: pafs.LocalFileSystem(), "file://{root}/x"),
+        (lambda root: pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem()), "x"),
+    ],
+)
+def test_a_file_system_object_with_a_path_in_it(tmp_path, filesystem, path):
+    location = resolve(path.format(root=tmp_path), filesystem(tmp_path))
+    location.write_bytes(b"x")
+    assert (tmp_path / "x").read_bytes() == b"x"
+    assert location.is_local
+
+
+def test_an_fsspec_object_with_or_without_its_scheme(memory):
+    filesystem = fsspec.filesystem("memory")
+    resolve("store-tests/x", filesystem).write_bytes(b"x")
+    assert resolve("memory://store-tests/x", filesystem).read_bytes() == b"x"
+    assert resolve("memory://store-tests/x").read_bytes() == b"x"
+
+
+def test_locations_travel_to_other_processes(tmp_path):
+    location = resolve(tmp_path / "x")
+    location.write_bytes(b"x")
+    assert pickle.loads(pickle.dumps(location)).read_bytes() == b"x"
+
+
+def test_secrets_in_a_uri_are_refused_and_not_repeated():
+    with pytest.raises(StorageError, match="carries credentials") as caught:
+        resolve("s3://AKIA:topsecret@bucket/data")
+    assert "topsecret" not in str(caught.value)
+    assert "AKIA" not in str(caught.value)
+
+
+def test_an_unknown_scheme_names_those_that_are_known():
+    with pytest.raises(StorageError, match=r"foo://.*s3://"):
+        resolve("foo://bucket/data")
+
+
+def test_something_else_than_a_file_system_is_refused():
+    with pytest.raises(StorageError, match="filesystem is a dict"):
+        resolve("x", {})
+
+
+def test_reading_what_is_not_there_says_so(folder):
+    with pytest.raises(DataError, match=r"cannot read .*/nothing: it does not exist"):
+        resolve(folder).child("nothing").read_bytes()
+
+
+def test_a_file_in_the_way_of_a_folder(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot write .*file/x: a file is in the way"):
+        resolve(tmp_path / "file" / "x").write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"cannot make the folder .*file"):
+        resolve(tmp_path / "file").mkdirs()
+
+
+def test_a_place_that_takes_no_files():
+    with pytest.raises(StorageError, match=r"cannot write /proc/hindcast/x"):
+        resolve("/proc/hindcast/x").write_bytes(b"x")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(mounted):
+    folder = mounted("size=64k")
+    resolve(folder / "old").write_bytes(b"kept")
+    with pytest.raises(StorageError, match=r"cannot write .*/new: the disk is full"):
+        resolve(folder / "new").write_bytes(bytes(1 << 20))
+    with pytest.raises(StorageError, match=r"cannot write .*/old: the disk is full"):
+        resolve(folder / "old").write_bytes(bytes(1 << 20))
+    assert os.listdir(folder) == ["old"]
+    assert (folder / "old").read_bytes() == b"kept"
+
+
+def test_a_read_only_file_system_is_named(mounted):
+    folder = mounted("size=64k")
+    resolve(folder / "old").write_bytes(b"kept")
+    mounted("remount,ro")
+    for act in (
+        lambda: resolve(folder / "new").write_bytes(b"x"),
+        lambda: resolve(folder / "new").create_exclusive(b"x"),
+        lambda: resolve(folder / "old").delete(),
+        lambda: resolve(folder / "sub").mkdirs(),
+    ):
+        with pytest.raises(StorageError, match="read-only"):
+            act()
+    assert resolve(folder / "old").read_bytes() == b"kept"
+
+
+def test_a_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch):
+    location = resolve(tmp_path / "x")
+    location.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        location.write_bytes(b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert location.read_bytes() == b"old"
+
+
+def test_one_of_many_creators_wins(tmp_path):
+    location = resolve(tmp_path / "lock")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
+    assert sum(won) == 1
+    assert location.read_bytes() == b"%d" % won.index(True)
+    assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
+    class CloudError(Exception):
+        pass
+
+    def refuse(*args, **kwargs):
+        raise CloudError("403 the account may not write\nmore lines")
+
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
+    with pytest.raises(StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"):
+        resolve(memory).write_bytes(b"x")
