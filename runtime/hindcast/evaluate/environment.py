@@ -14,6 +14,9 @@ from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
 
 
+_MOST_ROUNDS = 100
+
+
 @dataclass(frozen=True)
 class EnvReport:
     """Returns and lengths of the evaluated episodes, in order of their index."""
@@ -40,30 +43,39 @@ class EnvEvaluator:
 
     Args:
         environment: where to play.
-        duration: how much, in `unit`; all begun episodes are finished.
+        duration: how much, in `unit`; all begun episodes are finished. "auto" is rounds of episodes for as long
+            as the caller lets them begin.
         unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
         num_envs: slots stepped side by side.
         explore: sample actions; False takes the policy's mode.
+
+    Attributes:
+        open_ended: the duration is "auto".
     """
 
     def __init__(
         self,
         environment: EnvironmentSpec,
-        duration: int = 10,
+        duration: int | Literal["auto"] = 10,
         unit: Literal["episodes", "timesteps"] = "episodes",
         num_envs: int = 8,
         explore: bool = False,
     ) -> None:
+        self.open_ended = duration == "auto"
         self._environment = environment
-        self._duration = duration
-        self._unit = unit
-        self._width = min(num_envs, duration) if unit == "episodes" else num_envs
+        self._duration = num_envs * _MOST_ROUNDS if duration == "auto" else duration
+        self._unit = "episodes" if self.open_ended else unit
+        self._width = min(num_envs, self._duration) if self._unit == "episodes" else num_envs
         self._explore = explore
 
     def shares(self, workers: int) -> list[range | None]:
-        """The episodes cut into one consecutive share per worker; a duration in timesteps is not cut."""
+        """The episodes cut into consecutive shares: one per worker, or one per round of "auto".
+
+        A duration in timesteps is not cut.
+        """
         if self._unit == "timesteps":
             return [None]
+        workers = _MOST_ROUNDS if self.open_ended else workers
         bounds = [self._duration * worker // workers for worker in range(workers + 1)]
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 

@@ -34,26 +34,29 @@ class EvaluationWorkers:
 
     def submit(self, policy: Policy, seed: int) -> list[Future[EnvReport | UserError]]:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
+        files = policy.to_files()
         shares = self._evaluator.shares(self._workers)
-        return [self._pool.submit(_play, policy, seed, share) for share in shares]
+        return [self._pool.submit(_play, files, seed, share) for share in shares]
 
     def close(self) -> None:
         """Stop the processes, evaluating or not."""
         self._pool.shutdown(wait=True, kill_workers=True)
 
 
-def gather(parts: list[Future[EnvReport | UserError]], timeout: float | None = None) -> EnvReport:
+def gather(parts: list[Future[EnvReport | UserError]], timeout: float | None, open_ended: bool) -> EnvReport:
     """The report of an evaluation, its episodes in order of their index.
 
     Args:
         parts: what `submit` returned.
         timeout: seconds to wait, None for ever.
+        open_ended: drop the parts that have not begun, all but the first.
 
     Raises:
         UserError: the environment or the user's evaluation function raised.
         TimeoutError: no result in time.
     """
-    reports = [part.result(timeout) for part in parts]
+    begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
+    reports = [part.result(timeout) for part in begun]
     for report in reports:
         if isinstance(report, UserError):
             raise report
@@ -72,9 +75,9 @@ def _hold(evaluator: EnvEvaluator) -> None:
     torch.set_num_threads(1)
 
 
-def _play(policy: Policy, seed: int, share: range | None) -> EnvReport | UserError:
+def _play(files: dict[str, bytes], seed: int, share: range | None) -> EnvReport | UserError:
     assert _evaluator is not None
     try:
-        return _evaluator(policy, seed, share)
+        return _evaluator(Policy.from_files(files), seed, share)
     except UserError as error:
         return error

@@ -116,9 +116,10 @@ def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterat
 def describe(environment: EnvironmentSpec, policy: Actor, explore: bool) -> DataSpec:
     """The columns that recording with `policy` writes: the spaces' leaves and what the policy gives besides.
 
-    Found by letting the policy act once, on zeros.
+    Found by letting the policy act once, on a first observation.
     """
     slots = Slots(environment, width=1)
+    slots.reset(0, seed=0)
     slots.close()
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
     acted = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))

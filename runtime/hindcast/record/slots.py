@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.record.environments import make_environment, raise_user_code
+from hindcast.record.environments import make_environment
 from hindcast.store.spaces import flatten_space, flatten_value
+from hindcast.user_code import calling
 
 
 class Slots:
@@ -40,10 +41,8 @@ class Slots:
 
     def reset(self, slot: int, seed: int) -> dict[str, Any]:
         """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
-        try:
+        with calling(f"environment {self._name!r} in reset()"):
             observation, info = self._environments[slot].reset(seed=seed)
-        except Exception as error:
-            raise_user_code(f"environment {self._name!r} in reset()", error)
         self._put(slot, observation)
         return info
 
@@ -51,8 +50,9 @@ class Slots:
         """Step one slot. Returns reward, terminated, truncated, info; the observation is in `observation`."""
         try:
             observation, reward, terminated, truncated, info = self._environments[slot].step(action)
-        except Exception as error:
-            raise_user_code(f"environment {self._name!r} in step()", error)
+        except Exception:
+            with calling(f"environment {self._name!r} in step()"):
+                raise
         self._put(slot, observation)
         return float(reward), bool(terminated), bool(truncated), info
 

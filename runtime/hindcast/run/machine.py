@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
     """As many replicas as this machine has processors, and the sentence that says so.
 
@@ -15,7 +20,19 @@ def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
     Returns:
         The number to use, and a note where it is smaller than wanted.
     """
-    available = len(os.sched_getaffinity(0))
+    available = processors()
     if wanted <= available:
         return wanted, None
     return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
+
+
+def leave_processors(busy: int) -> None:
+    """Let torch compute on the processors that `busy` other processes of this run leave free, at least one.
+
+    Threads that wait for each other on occupied processors cost more than they bring.
+    """
+    import torch
+
+    free = max(1, processors() - busy)
+    if torch.get_num_threads() > free:
+        torch.set_num_threads(free)

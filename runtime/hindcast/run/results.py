@@ -39,7 +39,7 @@ class ResultsLog:
     def __init__(self, folder: Location, resume_at: int) -> None:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
-        self.results = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
+        self.results = [result for result in read_results(folder) if _stays(result, resume_at)]
         self._file.write_bytes(b"".join(map(_line, self.results)))
         self._boards = _TensorBoard(folder, purge_from=resume_at + 1)
 
@@ -56,6 +56,11 @@ class ResultsLog:
         if not self._file.is_local:
             self._file.write_bytes(b"".join(map(_line, self.results)))
         self._boards.close()
+
+
+def _stays(result: Result, resume_at: int) -> bool:
+    """Results up to the iteration stay; a last evaluation, which has a line of its own, will come again."""
+    return result[ITERATION] <= resume_at and "learners" in result
 
 
 class _TensorBoard:

@@ -1,0 +1,135 @@
+"""When a training is evaluated, and which checkpoint the result belongs to.
+
+Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end of k + 1
+whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, TimeoutError
+from dataclasses import dataclass
+from typing import Any
+
+from hindcast.api import OfflineTraining
+from hindcast.errors import UserError
+from hindcast.evaluate.environment import EnvEvaluator, EnvReport
+from hindcast.evaluate.parallel import EvaluationWorkers, gather
+from hindcast.learn.checkpoint import CheckpointStore
+from hindcast.models.policy import Policy
+from hindcast.pipeline.rng import generator
+from hindcast.run.claim import title
+from hindcast.run.events import Reporter
+from hindcast.run.machine import clamp_replicas, leave_processors
+from hindcast.run.results import ITERATION, Result
+from hindcast.user_code import calling, import_object
+
+_ENVIRONMENTS = 8
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An evaluation that runs beside training: of which iteration's weights, and the updates they had."""
+
+    iteration: int
+    updates: int
+    parts: list[Future[EnvReport | UserError]]
+
+
+class Evaluations:
+    """Evaluates a training as its resource says.
+
+    Args:
+        resource: has an evaluation section, or none: then nothing is ever due.
+        store: of the training's checkpoints.
+        reporter: hears of clamps and timeouts.
+    """
+
+    def __init__(self, resource: OfflineTraining, store: CheckpointStore, reporter: Reporter) -> None:
+        self._spec = resource.spec.evaluation
+        self._resource = resource
+        self._store = store
+        self._reporter = reporter
+        self._pending: Pending | None = None
+        self._workers: EvaluationWorkers | None = None
+        self._last = 0
+        if self._spec is None:
+            return
+        assert resource.spec.environment is not None
+        duration, per_runner = self._spec.duration, self._spec.envs_per_runner
+        self._evaluator = EnvEvaluator(
+            resource.spec.environment, duration, self._spec.duration_unit, per_runner or _ENVIRONMENTS, self._spec.explore
+        )
+        if self._spec.parallel_to_training:
+            runners, note = clamp_replicas(max(1, self._spec.runners), "evaluation runners")
+            if note:
+                reporter.note(title(resource), note)
+            self._workers = EvaluationWorkers(self._evaluator, runners)
+            leave_processors(busy=runners)
+
+    @property
+    def pending_updates(self) -> int | None:
+        """Updates of the weights under evaluation; a checkpoint keeps them."""
+        return self._pending.updates if self._pending else None
+
+    @property
+    def beside(self) -> bool:
+        """Whether evaluation runs beside training."""
+        return self._workers is not None
+
+    def due(self, iteration: int) -> bool:
+        """Whether the weights after this iteration are to be evaluated."""
+        return self._spec is not None and self._spec.interval is not None and iteration % self._spec.interval == 0
+
+    def now(self, policy: Policy, iteration: int) -> Result:
+        """Evaluate here, and wait for it."""
+        assert self._spec is not None
+        self._last = iteration
+        seed = self._seed(iteration)
+        if self._spec.custom_function is None:
+            return self._result(iteration, self._evaluator(policy, seed).summary())
+        function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
+        with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
+            return self._result(iteration, dict(function(policy, self._resource.spec.environment, seed)))
+
+    def launch(self, policy: Policy, iteration: int, updates: int) -> None:
+        """Begin an evaluation of the policy as it is now, beside training."""
+        assert self._workers is not None
+        self._last = iteration
+        self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
+
+    def collect(self) -> Result | None:
+        """The result of the evaluation under way, waited for; None where none is, or where it took too long."""
+        if self._pending is None or self._spec is None:
+            return None
+        pending, self._pending = self._pending, None
+        try:
+            report = gather(pending.parts, self._spec.sample_timeout_seconds, self._evaluator.open_ended)
+        except TimeoutError:
+            limit = self._spec.sample_timeout_seconds
+            self._reporter.note(
+                title(self._resource),
+                f"the evaluation of iteration {pending.iteration} took over {limit:g} s and is left out "
+                "(spec.evaluation.sampleTimeoutSeconds)",
+            )
+            return None
+        result = self._result(pending.iteration, report.summary())
+        checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
+        if checkpoint is not None:
+            self._store.mark_best(checkpoint, result["env_runners"]["episode_return_mean"])
+        return result
+
+    def wanted_at_end(self, iteration: int) -> bool:
+        """Whether the last weights are still to be evaluated: an evaluation section without an interval."""
+        return self._spec is not None and self._spec.interval is None and self._last != iteration
+
+    def close(self) -> None:
+        """Stop the processes."""
+        if self._workers is not None:
+            self._workers.close()
+
+    def _seed(self, iteration: int) -> int:
+        return int(generator(self._resource.spec.seed, "evaluation", iteration).integers(2**31))
+
+    @staticmethod
+    def _result(iteration: int, summary: dict[str, Any]) -> Result:
+        return {ITERATION: iteration, "env_runners": summary}

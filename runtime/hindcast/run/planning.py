@@ -1,0 +1,39 @@
+"""What a training would do, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.run.carry_out import inputs_of
+from hindcast.run.claim import title
+from hindcast.run.session import TrainingSession
+from hindcast.run.training import run_folder
+
+
+def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:
+    """Dataset, feed, windows, sizes of a training, as JSON. Its data must exist; nothing is written.
+
+    Args:
+        resource: the training.
+        others: resources that it may refer to.
+
+    Raises:
+        UserError: what would keep it from starting.
+    """
+    inputs = inputs_of(resource, {title(other): other for other in others})
+    session = TrainingSession(resource, inputs)
+    try:
+        parameters = {
+            name: sum(parameter.numel() for parameter in net.parameters()) for name, net in session.learner.nets.items()
+        }
+        return {
+            "algorithm": resource.spec.algorithm,
+            "runFolder": str(run_folder(resource)),
+            "inputs": [path for path, _ in inputs],
+            "data": session.data.plan(),
+            "parameters": parameters,
+        }
+    finally:
+        session.close()

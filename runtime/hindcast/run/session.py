@@ -1,0 +1,188 @@
+"""A training under way: data, learner, evaluation; one iteration at a time.
+
+`hindcast run` and the Python builder both drive it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from hindcast.algorithms import resolve
+from hindcast.api import OfflineTraining, spec_hash
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
+from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
+from hindcast.learn.learner import Learner
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.offline_data import offline_data_class, open_sources
+from hindcast.run.results import ITERATION, Result
+from hindcast.run.spaces import Spaces, spaces_of
+
+Inputs = list[tuple[str, float | None]]
+"""(path, weight) of each input of a training, references resolved."""
+
+
+class TrainingSession:
+    """A training in this process.
+
+    Args:
+        resource: what to train.
+        inputs: its data.
+
+    Attributes:
+        policy: acts with the weights as they are.
+        learner: of the policy.
+        data: where batches come from.
+        iteration: iterations finished.
+    """
+
+    def __init__(self, resource: OfflineTraining, inputs: Inputs) -> None:
+        spec = resource.spec
+        self._resource = resource
+        self.device = _device(spec.learners.device)
+        self.algorithm = make_algorithm(resource)
+        sources = open_sources(inputs)
+        spaces = spaces_of(resource, sources)
+        self.policy, nets = _networks(resource, self.algorithm, spaces, self.device)
+        self.learner = Learner(self.algorithm, nets, self.device, seed=spec.seed)
+        batch_size = self.algorithm.options.train_batch_size_per_learner * spec.learners.replicas
+        self.data = offline_data_class(spec.pipeline)(
+            sources,
+            self.algorithm.needs,
+            pipeline=spec.pipeline,
+            batch_size=batch_size,
+            seed=spec.seed,
+            device=self.device,
+            preprocessing=self.policy.preprocessing,
+            observation_space=spaces.observation,
+            action_space=spaces.action,
+        )
+        self.iteration = 0
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """A new training: statistics of the observation filter from the data, weights from `initialCheckpoint`."""
+        initial = self._resource.spec.initial_checkpoint
+        if initial is not None:
+            self._warm_start(initial)
+        else:
+            self.data.fit_preprocessing()
+
+    def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
+        """Train to the end of the iteration; its result, under the reference's names.
+
+        Args:
+            check: called before each update; what it raises ends the iteration early, and a checkpoint taken
+                then goes on in the middle of it.
+        """
+        data, learner = self.data, self.learner
+        begun, waited = time.monotonic(), data.metrics()["data_wait_seconds"]
+        last = (self.iteration + 1) * data.updates_per_iteration
+        first_update = learner.updates
+        try:
+            while learner.updates < last:
+                check()
+                learner.update(data.next())
+        finally:
+            self._seconds += time.monotonic() - begun
+        metrics = learner.metrics()
+        seconds = time.monotonic() - begun
+        self.iteration += 1
+        feed = data.metrics()
+        return {
+            ITERATION: self.iteration,
+            "num_updates_lifetime": learner.updates,
+            "num_env_steps_trained_lifetime": learner.timesteps,
+            "epoch": feed["epoch"],
+            "coverage": feed["coverage"],
+            "time_total_s": self._seconds,
+            "timesteps_per_s": (learner.updates - first_update) * data.batch_size / seconds,
+            "learners": {"default_policy": metrics},
+            "timers": {
+                "data_wait_s": feed["data_wait_seconds"] - waited,
+                "update_s": seconds - (feed["data_wait_seconds"] - waited),
+            },
+        }
+
+    def save(
+        self, store: CheckpointStore, metrics: dict[str, float] | None = None, **counters: Any
+    ) -> Checkpoint:
+        """Write a checkpoint from which `load` goes on bit for bit."""
+        state = TrainingState(
+            iteration=self.iteration,
+            algorithm=self._resource.spec.algorithm,
+            options=self.algorithm.options.model_dump(mode="json", by_alias=True),
+            spec_hash=spec_hash(self._resource),
+            feed=self.data.state(),
+            metrics=dict(metrics or {}),
+            counters={"seconds": self._seconds, **counters},
+        )
+        protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
+        return store.save(self.policy, self.learner.state(), state, protect)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on where the checkpoint was written.
+
+        Raises:
+            DataError: it is damaged, or of other networks, data or order.
+        """
+        self.learner.load(checkpoint.learner_state())
+        self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
+        self.data.seek(checkpoint.training.feed)
+        self.iteration = checkpoint.training.iteration
+        self._seconds = float(checkpoint.training.counters["seconds"])
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self.data.close()
+
+    def _warm_start(self, path: str) -> None:
+        saved = Policy.load(path)
+        module = cast(RLModule, self.policy.module)
+        own, given = module.state_dict(), saved.module.state_dict()
+        for name, tensor in own.items():
+            if name in given and given[name].shape != tensor.shape:
+                raise SpecError(
+                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this model has "
+                    f"{list(tensor.shape)}; the model sections must be the same."
+                )
+        module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
+        self.policy.preprocessing.load(saved.preprocessing.state())
+
+
+def make_algorithm(resource: OfflineTraining) -> Algorithm:
+    """The resource's algorithm with its options.
+
+    Raises:
+        SpecError: it does not train offline.
+    """
+    spec = resource.spec
+    kind = resolve(spec.algorithm)
+    if "OfflineTraining" not in kind.kinds:
+        raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
+    return kind(kind.Options.model_validate(spec.custom_config if spec.custom_config is not None else spec.config))
+
+
+def _networks(
+    resource: OfflineTraining, algorithm: Algorithm, spaces: Spaces, device: torch.device
+) -> tuple[Policy, torch.nn.ModuleDict]:
+    spec = resource.spec
+    preprocessing = Preprocessing.of(spaces.observation, spaces.action, spec.model, spec.environment)
+    inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, spec.model)
+    nets = new_networks(algorithm, inputs, spec.seed).to(device)
+    policy = Policy(cast(RLModule, nets["policy"]), preprocessing, spaces.observation, spaces.action)
+    return policy, nets
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise SpecError("spec.learners.device: cuda was asked for, and torch finds no CUDA device here.")
+    return torch.device(wanted)

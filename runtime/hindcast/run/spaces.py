@@ -1,0 +1,49 @@
+"""The spaces that a training works with, and where they come from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import gymnasium as gym
+
+from hindcast.api import OfflineTraining
+from hindcast.errors import SpecError
+from hindcast.pipeline.offline_data import Source
+from hindcast.record.environments import make_environment
+from hindcast.store.spaces import space_from_json
+
+
+class Spaces(NamedTuple):
+    """Observation and action space of an environment."""
+
+    observation: gym.Space
+    action: gym.Space
+
+
+def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
+    """The environment's spaces, else those given in the resource, else those recorded with the data.
+
+    Raises:
+        SpecError: there are none.
+    """
+    spec = resource.spec
+    if spec.environment is not None:
+        environment = make_environment(spec.environment)
+        environment.close()
+        return Spaces(environment.observation_space, environment.action_space)
+    recorded = sources[0].dataset.spec
+    observation = _given(spec.observation_space) or recorded.observation_space
+    action = _given(spec.action_space) or recorded.action_space
+    if observation is None or action is None:
+        missing = "observationSpace" if observation is None else "actionSpace"
+        raise SpecError(
+            f"OfflineTraining/{resource.metadata.name}: spec.{missing} is needed: there is no environment, and the "
+            f"data in {sources[0].name} do not say their spaces."
+        )
+    return Spaces(observation, action)
+
+
+def _given(space: object) -> gym.Space | None:
+    if space is None:
+        return None
+    return space_from_json(space.model_dump(mode="json", by_alias=True, exclude_none=True))  # type: ignore[attr-defined]

@@ -1,0 +1,228 @@
+"""Carries out an `OfflineTraining`: iterations until a stop criterion holds, resumable at any update."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+
+from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.training import StopSpec
+from hindcast.errors import Interrupted
+from hindcast.learn.checkpoint import Checkpoint, CheckpointStore
+from hindcast.models.policy import Policy
+from hindcast.run.claim import claim, sole_writer, title
+from hindcast.run.evaluations import Evaluations
+from hindcast.run.events import Outcome, Progress, Reporter, State
+from hindcast.run.interruption import Interruption
+from hindcast.run.machine import clamp_replicas
+from hindcast.run.results import ITERATION, Result, ResultsLog
+from hindcast.run.session import Inputs, TrainingSession
+from hindcast.store.filesystem import Location, resolve
+
+SUCCESS_FILE = "success.json"
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+def run_folder(resource: OfflineTraining) -> Location:
+    """`<checkpoint.path>/<name>/r<revision>`."""
+    return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
+
+
+class TrainingRun:
+    """One training, started or continued.
+
+    Args:
+        resource: what to train.
+        inputs: its data, references resolved.
+        reporter: hears how it goes.
+        interruption: asks to stop.
+    """
+
+    def __init__(
+        self, resource: OfflineTraining, inputs: Inputs, reporter: Reporter, interruption: Interruption
+    ) -> None:
+        self._resource = resource
+        self._inputs = inputs
+        self._name = title(resource)
+        self._reporter = reporter
+        self._interruption = interruption
+        self._folder = run_folder(resource)
+        self._store = CheckpointStore(self._folder.child(CHECKPOINTS_FOLDER), keep=resource.spec.checkpoint.keep)
+
+    def carry_out(self) -> Outcome:
+        """Train until a stop criterion holds.
+
+        Raises:
+            Interrupted: asked to stop; a checkpoint was written.
+            OutputConflict: the run folder holds another run.
+            UserError: what went wrong, in one sentence.
+        """
+        begun = time.monotonic()
+        with sole_writer(self._folder):
+            claim(self._folder, self._resource)
+            marker = self._folder.child(SUCCESS_FILE)
+            if marker.exists():
+                return self._outcome(orjson.loads(marker.read_bytes()), "AlreadyFinished", begun)
+            success = self._train()
+            marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
+        return self._outcome(success, "Succeeded", begun)
+
+    def _train(self) -> dict[str, Any]:
+        note = clamp_replicas(self._resource.spec.learners.replicas, "learners")[1]
+        if self._resource.spec.learners.replicas > 1:
+            self._reporter.note(self._name, note or "one learner takes the batches of all, in this process")
+        session = TrainingSession(self._resource, self._inputs)
+        evaluations = Evaluations(self._resource, self._store, self._reporter)
+        try:
+            self._begin(session, evaluations)
+            log = ResultsLog(self._folder, resume_at=session.iteration)
+            try:
+                self._iterate(session, evaluations, log)
+                return self._finish(session, evaluations, log)
+            finally:
+                log.close()
+        finally:
+            evaluations.close()
+            session.close()
+
+    def _begin(self, session: TrainingSession, evaluations: Evaluations) -> None:
+        latest = self._store.latest()
+        if latest is None:
+            session.begin()
+            return
+        session.load(latest)
+        self._reporter.note(self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})")
+        evaluating = latest.training.counters.get("evaluating")
+        if evaluating is not None and evaluations.beside:
+            weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
+            evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
+
+    def _iterate(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> None:
+        stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
+        result = log.results[-1] if log.results else None
+        while result is None or not reached(stop, result):
+            try:
+                result = session.iterate(self._interruption.check)
+            except Interrupted:
+                checkpoint = session.save(self._store, evaluating=evaluations.pending_updates)
+                raise Interrupted(
+                    f"{self._name} was interrupted at update {checkpoint.updates:,}; "
+                    "run the same command again to go on from there."
+                ) from None
+            begun = time.monotonic()
+            evaluation = evaluations.collect()
+            if evaluations.due(session.iteration) and not evaluations.beside:
+                evaluation = evaluations.now(session.policy, session.iteration)
+            if evaluation is not None:
+                result["evaluation"] = evaluation
+            result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
+            log.append(result)
+            self._keep(session, evaluations, result, every)
+            self._reporter.progress(self._progress(result, log))
+
+    def _keep(self, session: TrainingSession, evaluations: Evaluations, result: Result, every: int) -> None:
+        """Checkpoint, where one is due or an evaluation needs it; begin the evaluation beside training."""
+        if evaluations.beside and evaluations.due(session.iteration):
+            evaluations.launch(session.policy, session.iteration, session.learner.updates)
+            self._save(session, evaluations, result)
+            return
+        score = _score(result) if result.get("evaluation", {}).get(ITERATION) == session.iteration else None
+        best = self._store.best_score()
+        if score is not None and (best is None or score > best):
+            self._store.mark_best(self._save(session, evaluations, result), score)
+        elif session.iteration % every == 0:
+            self._save(session, evaluations, result)
+
+    def _save(self, session: TrainingSession, evaluations: Evaluations, result: Result) -> Checkpoint:
+        metrics = dict(result["learners"]["default_policy"])
+        score = _score(result)
+        if score is not None:
+            metrics["episode_return_mean"] = score
+        return session.save(self._store, metrics, evaluating=evaluations.pending_updates)
+
+    def _finish(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
+        """Collect what is under evaluation, keep the last weights, and say how it ended."""
+        last = log.results[-1]
+        evaluation = evaluations.collect()
+        if evaluations.wanted_at_end(session.iteration):
+            evaluation = evaluations.now(session.policy, session.iteration)
+        checkpoint = session.save(self._store, _flat_metrics(last))
+        if evaluation is not None:
+            log.append({ITERATION: session.iteration, "evaluation": evaluation})
+            score = evaluation["env_runners"]["episode_return_mean"]
+            if evaluation[ITERATION] == session.iteration:
+                self._store.mark_best(checkpoint, score)
+        best = self._store.best()
+        scores = [score for result in log.results if (score := _score(result)) is not None]
+        return {
+            "specHash": spec_hash(self._resource),
+            "iterations": session.iteration,
+            "updates": session.learner.updates,
+            "timesteps": session.learner.timesteps,
+            "seconds": last.get("time_total_s"),
+            "checkpoint": str(checkpoint.location),
+            "best": {"path": str(best.location), "score": self._store.best_score()} if best else None,
+            "episode_return_mean": scores[-1] if scores else None,
+            "loss": last["learners"]["default_policy"].get("total_loss"),
+        }
+
+    def _progress(self, result: Result, log: ResultsLog) -> Progress:
+        stop = self._resource.spec.stop
+        done, total, unit = _nearest_stop(stop, result)
+        metrics = {
+            "loss": result["learners"]["default_policy"].get("total_loss", float("nan")),
+            "timesteps": result["num_env_steps_trained_lifetime"],
+            "timesteps_per_s": result["timesteps_per_s"],
+        }
+        scores = [score for line in log.results if (score := _score(line)) is not None]
+        if scores:
+            metrics["return"] = scores[-1]
+        return Progress(self._name, "Training", done, total, unit, metrics)
+
+    def _outcome(self, success: dict[str, Any], state: State, begun: float) -> Outcome:
+        found = success["episode_return_mean"]
+        verb = "is finished already" if state == "AlreadyFinished" else "is trained"
+        quality = f"return {found:.1f}" if found is not None else f"loss {success['loss']:.4g}"
+        best = success["best"] or {"path": success["checkpoint"]}
+        return Outcome(
+            resource=self._name,
+            state=state,
+            message=f"{self._name} {verb}: {quality} after {success['updates']:,} updates; checkpoint {best['path']}",
+            folder=str(self._folder),
+            metrics={**success, "seconds": time.monotonic() - begun},
+        )
+
+
+def reached(stop: StopSpec, result: Result) -> bool:
+    """Whether a stop criterion holds."""
+    score = _score(result)
+    if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
+        return True
+    return any(total is not None and done >= total for done, total, _ in _counts(stop, result))
+
+
+def _counts(stop: StopSpec, result: Result) -> list[tuple[float, float | None, str]]:
+    return [
+        (result[ITERATION], stop.iterations, "iterations"),
+        (result.get("num_env_steps_trained_lifetime", 0), stop.timesteps, "timesteps"),
+        (result.get("num_updates_lifetime", 0), stop.updates, "updates"),
+        (result.get("epoch", 0.0), stop.epochs, "epochs"),
+    ]
+
+
+def _nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
+    """The count that will end the training first; iterations without an end where only a return ends it."""
+    limited = [(done, total, unit) for done, total, unit in _counts(stop, result) if total is not None]
+    if not limited:
+        return result[ITERATION], None, "iterations"
+    return max(limited, key=lambda count: count[0] / count[1])
+
+
+def _score(result: Result) -> float | None:
+    return result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean")
+
+
+def _flat_metrics(result: Result) -> dict[str, float]:
+    return dict(result.get("learners", {}).get("default_policy", {}))
