@@ -1,0 +1,60 @@
+"""What all commands have in common: the flags --json, --debug and --quiet, and how they fail."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from hindcast.cli.failures import tell
+from hindcast.cli.screen import Flags, Screen
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+
+_FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
+
+# Typer's own control flow: exits, and mistakes in the command line, which `main` puts into words.
+USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
+_CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a typer command of a function that takes a `screen`.
+
+    The command has the function's other parameters and the common flags; what the function raises becomes a
+    sentence and an exit code.
+    """
+    name = function.__name__
+
+    @functools.wraps(function)
+    def run_command(context: typer.Context, json: bool, debug: bool, quiet: bool, **arguments: Any) -> None:
+        flags = Flags(json, debug, quiet)
+        screen = Screen(flags | context.obj if isinstance(context.obj, Flags) else flags)
+        try:
+            function(**arguments, screen=screen)
+        except _CONTROL_FLOW:
+            raise
+        except BaseException as error:
+            if isinstance(error, SystemExit):
+                raise
+            raise typer.Exit(tell(error, name, screen)) from None
+
+    _declare(run_command, function)
+    return run_command
+
+
+def _declare(run_command: Callable[..., None], function: Callable[..., None]) -> None:
+    """Give the command the signature that typer reads its parameters from."""
+    own = inspect.signature(function, eval_str=True).parameters
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+    parameters += [parameter.replace(kind=keyword) for name, parameter in own.items() if name != "screen"]
+    parameters += [
+        inspect.Parameter(name, keyword, annotation=annotation, default=False)
+        for name, annotation in _FLAGS.items()
+    ]
+    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,0 +1,50 @@
+"""`hindcast evaluate CHECKPOINT`: how well a trained policy plays."""
+
+from typing import Annotated
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+
+@command
+def evaluate(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A checkpoint, a run folder (its best checkpoint) or a dataset's expert.")
+    ],
+    *,
+    screen: Screen,
+    env: Annotated[
+        str | None, typer.Option(help="Environment id or package.module:EnvClass. Default: the run's own.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
+    explore: Annotated[
+        bool, typer.Option("--explore", help="Sample actions instead of taking the likeliest.")
+    ] = False,
+) -> None:
+    """Play whole episodes with a checkpoint's policy and report their returns."""
+    from hindcast import words
+    from hindcast.run.evaluation import evaluate_checkpoint
+
+    done = evaluate_checkpoint(checkpoint, environment=env, episodes=episodes, seed=seed, explore=explore)
+    summary = done.report.summary()
+    document = {
+        "checkpoint": done.policy,
+        "environment": done.environment.id,
+        "seed": seed,
+        "explore": explore,
+        **summary,
+        "returns": done.report.returns,
+        "lengths": done.report.lengths,
+    }
+    figure = {name: words.significant(value) for name, value in summary.items()}
+    screen.result(
+        document,
+        f"{done.environment.id}, {words.plural(summary['num_episodes'], 'episode')}: "
+        f"return {figure['episode_return_mean']} ± {figure['episode_return_std']} "
+        f"(least {figure['episode_return_min']}, most {figure['episode_return_max']}), "
+        f"mean length {figure['episode_len_mean']}\n"
+        f"checkpoint: {done.policy}",
+    )

@@ -1,0 +1,70 @@
+"""`hindcast plan FILE`: what a training would do, without doing it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+
+@command
+def plan(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
+    screen: Screen,
+) -> None:
+    """Show each training's dataset, feed, windows, units, batch sizes, updates an epoch and model size."""
+    from hindcast.api import load_resources
+
+    resources = [loaded.resource for loaded in load_resources(files)]
+
+    from hindcast.errors import SpecError
+    from hindcast.run import plan as plan_of
+
+    trainings = [resource for resource in resources if resource.kind == "OfflineTraining"]
+    if not trainings:
+        names = ", ".join(map(str, files))
+        raise SpecError(f"{names} holds no OfflineTraining: there is nothing to plan")
+    plans = {
+        f"{training.kind}/{training.metadata.name}": plan_of(training, resources) for training in trainings
+    }
+    screen.result({"plans": plans}, *(_tree(name, content) for name, content in plans.items()))
+
+
+def _tree(name: str, content: Mapping[str, Any]) -> "Tree":
+    from rich.tree import Tree
+
+    tree = Tree(f"[bold]{name}", guide_style="dim")
+    _grow(tree, content)
+    return tree
+
+
+def _grow(tree: "Tree", content: Mapping[str, Any]) -> None:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            _grow(tree.add(_label(key)), value)
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            branch = tree.add(_label(key))
+            for index, entry in enumerate(value):
+                _grow(branch.add(f"[dim]{index}"), entry)
+        else:
+            tree.add(f"{_label(key)}: [cyan]{_text(value)}")
+
+
+def _label(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return escape(", ".join(map(str, value)))
+    return "-" if value is None else escape(str(value))

@@ -1,0 +1,97 @@
+"""What a command says when it fails: one sentence and an exit code."""
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from hindcast.cli.screen import Screen
+from hindcast.errors import UserError
+
+DEFECT = 70
+INTERRUPTED = 130
+
+EXIT_CODES = {
+    0: "done, or there was nothing to do",
+    1: "a mistake of another kind, or the runtime extra is missing",
+    2: "a resource or the command line is wrong",
+    3: "recorded data or a checkpoint cannot be used",
+    4: "the output folder belongs to something else",
+    5: "storage refused or failed",
+    6: "your own code raised",
+    DEFECT: "a defect of Hindcast",
+    INTERRUPTED: "interrupted; run it again to go on",
+}
+
+_RUNTIME_PACKAGES = frozenset(
+    {
+        "fsspec",
+        "gymnasium",
+        "jinja2",
+        "matplotlib",
+        "msgpack",
+        "msgpack_numpy",
+        "numpy",
+        "orjson",
+        "pyarrow",
+        "ray",
+        "safetensors",
+        "tensorboard",
+        "torch",
+    }
+)
+
+
+def tell(error: BaseException, command: str, screen: Screen) -> int:
+    """Say what went wrong, on stderr (with --json as a document on stdout too).
+
+    Args:
+        error: what was raised.
+        command: name of the command that raised it.
+        screen: where to say it.
+
+    Returns:
+        The exit code.
+    """
+    message, exit_code = _explain(error, command, screen)
+    if screen.flags.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    for line in message.splitlines():
+        text, style = (line, None) if exit_code == INTERRUPTED else (f"error: {line}", "red")
+        screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    if screen.flags.json:
+        kind = type(error).__name__
+        screen.json_line({"error": {"type": kind, "message": message, "exitCode": exit_code}})
+    return exit_code
+
+
+def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:
+    if isinstance(error, UserError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    missing = _missing_package(error)
+    if missing is not None:
+        return (
+            f"hindcast {command} needs {missing}, which is not installed: pip install 'hindcast-rl[runtime]'",
+            1,
+        )
+    return _defect(error, screen), DEFECT
+
+
+def _missing_package(error: BaseException) -> str | None:
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    package = error.name.partition(".")[0]
+    return package if package in _RUNTIME_PACKAGES else None
+
+
+def _defect(error: BaseException, screen: Screen) -> str:
+    what = f"this is a defect of Hindcast, not of your files: {type(error).__name__}: {error}"
+    if screen.flags.debug:
+        return f"{what} (traceback above)"
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="hindcast-", suffix=".traceback.txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write("".join(traceback.format_exception(error)))
+    return f"{what}; please report it with the traceback in {Path(file.name)} (--debug prints it here)"

@@ -1,0 +1,69 @@
+"""The `hindcast` command. Commands import what they need when they run, so that help comes at once."""
+
+import sys
+
+import typer
+
+from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
+from hindcast.cli.commands.demo import demo
+from hindcast.cli.commands.evaluate import evaluate
+from hindcast.cli.commands.inspect import inspect
+from hindcast.cli.commands.plan import plan
+from hindcast.cli.commands.run import run
+from hindcast.cli.commands.validate import validate
+from hindcast.cli.commands.version import version
+from hindcast.cli.failures import EXIT_CODES, INTERRUPTED
+
+_EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + "."
+
+app = typer.Typer(
+    name="hindcast",
+    help="Offline reinforcement learning from recorded experience.",
+    epilog=_EPILOG,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for function in (run, validate, inspect, evaluate, plan, demo, version):
+    app.command()(function)
+
+
+@app.callback()
+def _flags(context: typer.Context, json: Json = False, debug: Debug = False, quiet: Quiet = False) -> None:
+    from hindcast.cli.screen import Flags
+
+    context.obj = Flags(json, debug, quiet)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Entry point: run the command line and exit with its code."""
+    try:
+        code = app(prog_name="hindcast", standalone_mode=False)
+    except USAGE_ERROR as error:
+        print(f"error: {_usage(error)}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        sys.stdout = None  # nothing more can be flushed into it
+        sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: BaseException) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = " ".join(message.split()).rstrip(".")
+    stop = "" if message.endswith("?") else "."
+    context = getattr(error, "ctx", None)
+    name = context.command_path if context is not None else "hindcast"
+    return f"{message[:1].lower()}{message[1:]}{stop} See {name} --help."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Reporters of the command line: bars on a terminal, a line now and then elsewhere, JSON for machines."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from hindcast import words
+from hindcast.cli.screen import Screen
+from hindcast.run.events import Outcome, Progress, Reporter
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+LOG_EVERY_S = 10.0
+_METRICS = {
+    "return": "return {}",
+    "loss": "loss {}",
+    "iteration": "iteration {}",
+    "episodes": "{} episodes",
+    "timesteps": "{} timesteps",
+    "timesteps_per_s": "{} timesteps/s",
+}
+
+
+@contextmanager
+def reporting(screen: Screen) -> Iterator[Reporter]:
+    """The reporter that fits the screen: bars when a person watches, else a log."""
+    if screen.err.is_terminal and not screen.flags.quiet and not screen.flags.json:
+        bars = BarReporter(screen)
+        try:
+            yield bars
+        finally:
+            bars.stop()
+    else:
+        yield LogReporter(screen)
+
+
+def show_outcome(outcome: Outcome, screen: Screen) -> None:
+    """The end of a resource, on stdout."""
+    named = outcome.message.startswith(outcome.resource)
+    text = outcome.message if named else f"{outcome.resource}: {outcome.message}"
+    if outcome.report is not None and outcome.report not in text:
+        text += f"\nreport: {outcome.report}"
+    screen.result(asdict(outcome), text)
+
+
+class LogReporter:
+    """Writes a line when a stage begins, when it is done, and every ten seconds in between."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._stage: tuple[str, str] | None = None
+        self._pace = Pace()
+        self._logged = 0.0
+
+    def progress(self, progress: Progress) -> None:
+        """Log it if it is time to."""
+        stage = (progress.resource, progress.stage)
+        begins, self._stage = stage != self._stage, stage
+        if begins:
+            self._pace = Pace()
+        self._pace.add(progress.done)
+        done = progress.total is not None and progress.done >= progress.total
+        now = time.monotonic()
+        if begins or done or now - self._logged >= LOG_EVERY_S:
+            self._logged = now
+            self._screen.note(f"{progress.resource}: {progress.stage}: {describe(progress, self._pace)}")
+
+    def note(self, resource: str, message: str) -> None:
+        """Log it."""
+        self._screen.note(f"{resource}: {message}")
+
+    def finished(self, outcome: Outcome) -> None:
+        """Show the outcome."""
+        show_outcome(outcome, self._screen)
+
+
+class BarReporter:
+    """One bar for each stage, with its figures and the time left."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._bars: Bars | None = None
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._resource = ""
+
+    def progress(self, progress: Progress) -> None:
+        """Move the stage's bar."""
+        bars = self._running(progress.resource)
+        stage = (progress.resource, progress.stage)
+        if stage not in self._tasks:
+            for task in self._tasks.values():
+                bars.stop_task(task)
+            self._tasks[stage] = bars.add_task(progress.stage, total=progress.total, figures="")
+        bars.update(
+            self._tasks[stage],
+            completed=progress.done,
+            total=progress.total,
+            figures=f"{amount(progress)}  {figures(progress.metrics)}".strip(),
+        )
+
+    def note(self, resource: str, message: str) -> None:
+        """Write it above the bars."""
+        self._running(resource).console.print(
+            message, style="dim", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def finished(self, outcome: Outcome) -> None:
+        """Leave the bars as they are and show the outcome."""
+        self.stop()
+        show_outcome(outcome, self._screen)
+
+    def stop(self) -> None:
+        """Stop redrawing; the bars stay on the screen."""
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars, self._tasks = None, {}
+
+    def _running(self, resource: str) -> "Bars":
+        if self._bars is None:
+            self._bars = _new_bars(self._screen)
+            self._bars.start()
+        if resource != self._resource:
+            self._resource = resource
+            self._bars.console.print(resource, style="bold", markup=False, highlight=False)
+        return self._bars
+
+
+class Pace:
+    """Time left, from the average pace since the stage was first seen."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._first: float | None = None
+        self._done = 0.0
+
+    def add(self, done: float) -> None:
+        """So much is done now."""
+        if self._first is None:
+            self._first = done
+        self._done = done
+
+    def seconds_left(self, total: float | None) -> float | None:
+        """None while it cannot be told."""
+        if total is None or self._first is None or self._done <= self._first or self._done >= total:
+            return None
+        return (time.monotonic() - self._began) * (total - self._done) / (self._done - self._first)
+
+
+def describe(progress: Progress, pace: Pace) -> str:
+    """One line: `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
+    parts = [amount(progress), figures(progress.metrics, ", ")]
+    left = pace.seconds_left(progress.total)
+    if left is not None:
+        parts.append(f"{words.duration(left)} left")
+    return ", ".join(part for part in parts if part)
+
+
+def amount(progress: Progress) -> str:
+    """How far: `120/500 episodes`; nothing where the unit is the return, which is among the figures."""
+    if progress.unit == "return":
+        return ""
+    total = "" if progress.total is None else f"/{words.whole(progress.total)}"
+    return f"{words.whole(progress.done)}{total} {progress.unit}"
+
+
+def figures(metrics: Mapping[str, float], separator: str = "  ") -> str:
+    """The figures worth a look, in a fixed order."""
+    return separator.join(
+        text.format(words.count(metrics[name])) for name, text in _METRICS.items() if name in metrics
+    )
+
+
+def _new_bars(screen: Screen) -> "Bars":
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    return Bars(
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[figures]}", style="cyan"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=screen.err,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -1,0 +1,186 @@
+"""The one visual style of all pictures: a figure with its finding as title, in a light and a dark dress.
+
+Colours are Okabe and Ito's (2008) eight, distinguishable with any colour vision; the dark dress takes their
+lighter relatives. Figures are built with matplotlib's objects alone: no pyplot, no global state.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hindcast import words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 6.0
+DPI = 200
+TITLE_CHARACTERS = 60
+CAPTION_CHARACTERS = 70
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one dress, as hex."""
+
+    name: str
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    series: tuple[str, ...]
+
+    @property
+    def main(self) -> str:
+        """Colour of what the picture is about."""
+        return self.series[0]
+
+    @property
+    def reference(self) -> str:
+        """Colour of what it is compared with."""
+        return self.series[1]
+
+
+LIGHT = Theme(
+    "light", "#ffffff", "#1c2127", "#66707b", "#e7eaee",
+    ("#0072B2", "#D55E00", "#009E73", "#B0548A", "#C28500", "#56B4E9", "#8a939c"),
+)  # fmt: skip
+DARK = Theme(
+    "dark", "#171b21", "#e9ecf0", "#98a2ad", "#2b313a",
+    ("#56B4E9", "#FF8A4C", "#35C49A", "#E39BC4", "#F0C04A", "#9BD3F5", "#7d8792"),
+)  # fmt: skip
+THEMES = (LIGHT, DARK)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that can be drawn in either dress.
+
+    Attributes:
+        title: the finding, as a sentence.
+        caption: what is shown.
+        draw: fills an empty figure.
+        height: of the figure below title and caption, inches.
+    """
+
+    title: str
+    caption: str
+    draw: Callable[[Figure, Theme], None]
+    height: float = 3.5
+
+
+@dataclass(frozen=True)
+class Label:
+    """A word at the right end of a line, in the line's colour; `y` in data units."""
+
+    y: float
+    text: str
+    colour: str
+
+
+def render(picture: Picture, theme: Theme) -> bytes:
+    """The picture as a PNG, 1200 pixels wide."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = _blank(picture, theme)
+    picture.draw(figure, theme)
+    FigureCanvasAgg(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor=theme.paper, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _blank(picture: Picture, theme: Theme) -> Figure:
+    """Figure with title and caption, and room below them."""
+    from matplotlib.figure import Figure
+
+    title = textwrap.wrap(picture.title, TITLE_CHARACTERS)
+    caption = textwrap.wrap(picture.caption, CAPTION_CHARACTERS)
+    head = 0.21 + 0.21 * len(title) + 0.17 * len(caption)
+    total = picture.height + head
+    figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor=theme.paper)
+    figure.set_layout_engine(
+        "constrained", rect=(0.0, 0.0, 1.0, 1 - head / total), h_pad=0.07, w_pad=0.09, hspace=0.06
+    )
+    top = 1 - 0.14 / total
+    figure.text(
+        0.02, top, "\n".join(title), fontsize=12, fontweight="bold", color=theme.ink, va="top",
+        linespacing=1.25, in_layout=False,
+    )  # fmt: skip
+    figure.text(
+        0.02, top - (0.21 * len(title) + 0.03) / total, "\n".join(caption), fontsize=9.5, color=theme.muted,
+        va="top", linespacing=1.3, in_layout=False,
+    )  # fmt: skip
+    return figure
+
+
+def dress(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
+    """Axes without frame: a light horizontal grid, units named, quiet ticks with short numbers."""
+    axes.set_facecolor(theme.paper)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(theme.muted)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=theme.muted, labelsize=9.5, length=0, pad=5)
+    axes.tick_params(axis="x", length=3, color=theme.muted)
+    axes.set_xlabel(x, fontsize=10, color=theme.muted)
+    axes.set_ylabel(y, fontsize=10, color=theme.muted)
+    short_numbers(axes)
+
+
+def short_numbers(axes: Axes, *, whole_x: bool = False) -> None:
+    """Tick labels such as `12k`; `whole_x`: the x axis ticks at whole numbers alone (iterations)."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    for axis, whole in ((axes.xaxis, whole_x), (axes.yaxis, False)):
+        axis.set_major_locator(MaxNLocator(nbins=9 if whole else 6, integer=whole, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+
+
+def tick(value: float) -> str:
+    """Label of a tick: `0`, `0.25`, `450`, `1,500`, `12k`."""
+    return f"{value:,.6g}" if abs(value) < 10_000 else words.count(value)
+
+
+def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
+    """Write labels right of the axes, moved apart where they would overlap; the limits must be set."""
+    low, high = axes.get_ylim()
+    gap = 1.35 * size / 72 * DPI / axes.bbox.height
+    ordered = sorted(labels, key=lambda label: label.y)
+    heights = [(label.y - low) / (high - low) for label in ordered]
+    for label, height in zip(ordered, spread(heights, gap), strict=True):
+        axes.text(
+            1.015, height, label.text, transform=axes.transAxes, color=label.colour, fontsize=size,
+            va="center", fontweight="bold", clip_on=False,
+        )  # fmt: skip
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Ascending heights moved as little as needed to lie at least `gap` apart and not above 1."""
+    placed: list[list[float]] = []  # clusters [sum of wished centres, size]
+    for height in heights:
+        placed.append([height, 1])
+        while len(placed) > 1 and _bottom(placed[-1], gap) < _top(placed[-2], gap) + gap:
+            centre, size = placed.pop()
+            below, count = placed[-1]
+            placed[-1] = [(below * count + centre * size) / (count + size), count + size]
+    result: list[float] = []
+    for cluster in placed:
+        bottom = _bottom(cluster, gap)
+        result.extend(bottom + gap * index for index in range(int(cluster[1])))
+    overshoot = max(0.0, result[-1] - 1.0) if result else 0.0
+    return [height - overshoot for height in result]
+
+
+def _bottom(cluster: Sequence[float], gap: float) -> float:
+    return cluster[0] - gap * (cluster[1] - 1) / 2
+
+
+def _top(cluster: Sequence[float], gap: float) -> float:
+    return cluster[0] + gap * (cluster[1] - 1) / 2

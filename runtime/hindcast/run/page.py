@@ -1,0 +1,136 @@
+"""The report's page: what stands on it, and how it becomes one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hindcast.run.canvas import DARK, LIGHT, Picture, render
+from hindcast.store.filesystem import Location
+
+REPORT_FILE = "report.html"
+PLOTS_FOLDER = "plots"
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One key figure."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pictures under a heading: file name (without ending) -> picture; a picture that is None is left out."""
+
+    title: str
+    pictures: dict[str, Picture | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a heading; the first cell names the row."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to type, and what it does."""
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with the data."""
+
+    severity: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    kind: str
+    name: str
+    outcome: str
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
+    tables: Sequence[Table]
+    commands: Sequence[Command]
+    spec: str
+    versions: Table
+    footer: str
+    problems: Sequence[Problem] = field(default=())
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A picture as data URIs, in both dresses."""
+
+    alt: str
+    light: str
+    dark: str
+    width: int
+    height: int
+
+
+def write_page(folder: Location, page: Page) -> str:
+    """Write `report.html` and the light pictures as `plots/*.png`.
+
+    Args:
+        folder: where both go.
+        page: what to show.
+
+    Returns:
+        The report's path as the user would write it.
+    """
+    sections = [
+        {"title": section.title, "pictures": _draw(folder.child(PLOTS_FOLDER), section)}
+        for section in page.sections
+    ]
+    report = folder.child(REPORT_FILE)
+    report.write_bytes(_html(page, sections).encode())
+    return str(report)
+
+
+def _draw(folder: Location, section: Section) -> list[_Shown]:
+    shown = []
+    for name, picture in section.pictures.items():
+        if picture is None:
+            continue
+        light, dark = render(picture, LIGHT), render(picture, DARK)
+        folder.child(f"{name}.png").write_bytes(light)
+        width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
+        alt = f"{picture.title}. {picture.caption}."
+        shown.append(_Shown(alt, _data_uri(light), _data_uri(dark), width, height))
+    return shown
+
+
+def _html(page: Page, sections: Sequence[object]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(page=page, sections=sections)
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -1,0 +1,84 @@
+"""Numbers as people read them: `12.3k`, `1.5 MiB`, `2 min 4 s`. For the console and the report."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def count(value: float) -> str:
+    """Short form of a quantity with three significant digits: 950, 12.3k, 4.56M, 0.0123."""
+    magnitude = abs(value)
+    if magnitude < 999.5:
+        return significant(value)
+    for suffix, size in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if magnitude < 999.5 * size:
+            return significant(value / size) + suffix
+    return f"{value:.3g}"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, in groups of three from 1000 on: 0.0123, 4.5, 487, 10,401."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def whole(value: float) -> str:
+    """A count in full, in groups of three: 225,280."""
+    return f"{value:,.0f}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in binary units: 512 B, 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Time span: 0.42 s, 8.1 s, 2 min 4 s, 3 h 12 min."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def share(part: float) -> str:
+    """Fraction as a percentage: 51 %, 0.4 %, < 0.1 %."""
+    percent = 100 * part
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    return f"{percent:.1f} %" if 0 < percent < 1 else f"{percent:.0f} %"
+
+
+def plural(number: float, noun: str) -> str:
+    """`1 episode`, `500 episodes`, `1,024 updates`."""
+    return f"{whole(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def space(document: Mapping[str, Any] | None) -> str:
+    """A space's JSON in short: `Box(4) in [-1, 1]`, `Discrete(2)`, `Dict(goal: Box(3), on: Discrete(2))`."""
+    if document is None:
+        return "unknown"
+    kind, parts = document["type"], document.get("spaces")
+    if kind == "Box":
+        inside = ", ".join(map(str, document["shape"]))
+        return f"Box({inside}){_bounds(document['low'], document['high'])}"
+    if isinstance(parts, Mapping):
+        return f"{kind}({', '.join(f'{name}: {space(part)}' for name, part in parts.items())})"
+    if parts is not None:
+        return f"{kind}({', '.join(map(space, parts))})"
+    return f"{kind}({document.get('n', document.get('nvec', ''))})"
+
+
+def _bounds(low: Any, high: Any) -> str:
+    if isinstance(low, list) or isinstance(high, list) or "inf" in f"{low}{high}":
+        return ""
+    return f" in [{significant(low)}, {significant(high)}]"

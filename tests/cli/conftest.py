@@ -1,0 +1,67 @@
+"""Calls the command line in this process."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hindcast.cli.main import main
+
+
+@dataclass(frozen=True)
+class Called:
+    code: int
+    out: str
+    err: str
+
+
+Hindcast = Callable[..., Called]
+
+RESOURCES = """
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineRecording
+metadata: {name: random-data}
+spec:
+  environment: {id: CartPole-v1}
+  policy: {random: {}}
+  duration: {episodes: 12}
+  output: {path: data}
+---
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: clone}
+spec:
+  algorithm: BC
+  config: {lr: 1.0e-3, trainBatchSizePerLearner: 64}
+  environment: {id: CartPole-v1}
+  model: {fcnetHiddens: [16]}
+  input: [{recordingRef: {name: random-data}}]
+  evaluation: {interval: 1, duration: 2}
+  stop: {iterations: 2}
+"""
+
+
+@pytest.fixture
+def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
+    """Run `hindcast ARGUMENTS…` as `main` does; gives exit code, stdout and stderr."""
+
+    def call(*arguments: object) -> Called:
+        monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capfd.readouterr()
+        return Called(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a small recording and a training of it, in an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "resources.yaml"
+    file.write_text(RESOURCES)
+    return file
