@@ -149,20 +149,33 @@ def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any
     }
 
 
+_SHAPE: Final = ("type", "properties", "items", "additionalProperties", "x-kubernetes-int-or-string", OPEN)
+_BOUND_BY: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
 def _common(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """What all algorithms agree on about a field; the loader checks the rest."""
-    (_, first), *others = variants
-    text = first.get("description", "")
-    if any(schema.get("type") != first.get("type") for _, schema in others):
-        first = {OPEN: True}
-    shared = {
-        key: value for key, value in first.items() if all(schema.get(key) == value for _, schema in others)
-    }
-    texts: dict[str, list[str]] = {}
+    schemas = [schema for _, schema in variants]
+    first = schemas[0]
+    shared: dict[str, Any] = {OPEN: True}
+    if all(schema.get(key) == first.get(key) for schema in schemas for key in _SHAPE):
+        shared = {key: value for key, value in first.items() if all(s.get(key) == value for s in schemas)}
+    for exclusive, bound in _BOUND_BY.items():
+        if bound not in shared:
+            shared.pop(exclusive, None)
+    if any(schema.get("nullable") for schema in schemas):
+        shared["nullable"] = True
+    return {**shared, "description": _texts(variants)}
+
+
+def _texts(variants: list[tuple[str, dict[str, Any]]]) -> str:
+    """The description of a field; where algorithms describe it differently, each by name."""
+    names_by_text: dict[str, list[str]] = {}
     for name, schema in variants:
-        texts.setdefault(schema.get("description", ""), []).append(name)
-    described = " ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
-    return {**shared, "description": described if len(texts) > 1 else text}
+        names_by_text.setdefault(schema.get("description", ""), []).append(name)
+    if len(names_by_text) == 1:
+        return next(iter(names_by_text))
+    return " ".join(f"{', '.join(names)}: {text}" for text, names in names_by_text.items())
 
 
 def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> list[dict[str, str]]:

@@ -34,7 +34,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: its plain value, the 1-based line of every key and entry, what is wrong with it."""
+    """One YAML document: its plain value, the 1-based line of every key and entry, what is wrong with it.
+
+    The value is None when it could not be read.
+    """
 
     value: Any
     line: int
@@ -101,18 +104,20 @@ class _Reader:
         self.lines: dict[Steps, int] = {}
         self.problems: list[Problem] = []
         self.open: set[int] = set()
+        self.unreadable = False
         self.seen = 0
 
     def document(self, root: Node) -> Document:
         value = self.value(root, ())
-        return Document(value, root.start_mark.line + 1, self.lines, self.problems)
+        return Document(
+            None if self.unreadable else value, root.start_mark.line + 1, self.lines, self.problems
+        )
 
     def value(self, node: Node, steps: Steps) -> Any:
         self.seen += 1
         if id(node) in self.open or self.seen > _NODE_LIMIT:
             # Only aliases can do this: a node inside itself, or a few lines that stand for millions.
-            self.problem(node, steps, "refers to itself or to too much by YAML aliases; write it out")
-            return None
+            return self.unread(node, steps, "refers to itself or to too much by YAML aliases; write it out")
         self.lines.setdefault(steps, node.start_mark.line + 1)
         if isinstance(node, ScalarNode):
             return self.scalar(node, steps)
@@ -132,7 +137,7 @@ class _Reader:
             if key.tag == f"{_TAG}merge":
                 merged = self.merge(entry, steps) | merged
                 continue
-            name, line = str(key.value), key.start_mark.line + 1
+            name, line = _text(str(key.value)), key.start_mark.line + 1
             if not isinstance(key, ScalarNode):
                 self.problem(key, steps, "has a key that is not a plain word")
             elif name in first:
@@ -157,15 +162,27 @@ class _Reader:
     def scalar(self, node: ScalarNode, steps: Steps) -> Any:
         convert = _SCALARS.get(str(node.tag).removeprefix(_TAG))
         if convert is None:
-            self.problem(node, steps, f"has the YAML tag {node.tag}, which is not supported")
-            return None
+            return self.unread(node, steps, f"has the YAML tag {node.tag}, which is not supported")
         try:
             return convert(node.value)
         except ValueError:
             return node.value
 
+    def unread(self, node: Node, steps: Steps, text: str) -> None:
+        """A value that is not known, so that nothing more can be said about the document."""
+        if not self.unreadable:
+            self.problem(node, steps, text)
+        self.unreadable = True
+
     def problem(self, node: Node, steps: Steps, text: str) -> None:
         self.problems.append(Problem(steps, text, node.start_mark.line + 1))
+
+
+def _text(text: str) -> str:
+    """JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _integer(text: str) -> int:
@@ -187,6 +204,6 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "float": _float,
     "int": _integer,
     "null": lambda _: None,
-    "str": str,
+    "str": _text,
     "timestamp": str,
 }

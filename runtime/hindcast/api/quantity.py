@@ -1,5 +1,6 @@
 """Sizes as Kubernetes writes them: `128Mi`, `1Gi`, `500M`, or a plain number of bytes."""
 
+import math
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -30,7 +31,7 @@ def parse_bytes(quantity: str | int) -> int:
     match = re.match(_PATTERN, str(quantity))
     if match is None:
         raise ValueError(f"is {quantity!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
-    return -int(-(Decimal(match.group(1)) * _UNITS[match.group(3) or ""]) // 1)
+    return math.ceil(Decimal(match.group(1)) * _UNITS[match.group(3) or ""])
 
 
 def _check(value: Any) -> Any:

@@ -176,8 +176,13 @@ def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) 
 def _expected(details: ErrorDetails) -> str | None:
     kind = details["type"]
     if kind in _BOUNDS:
-        return _BOUNDS[kind].format(**details.get("ctx", {})).replace("'", "")
+        return _BOUNDS[kind].format(**_plain_numbers(details.get("ctx", {}))).replace("'", "")
     return _EXPECTED.get(kind)
+
+
+def _plain_numbers(context: dict[str, Any]) -> dict[str, Any]:
+    """Whole numbers without `.0`, however pydantic keeps its bounds."""
+    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in context.items()}
 
 
 def _found(details: ErrorDetails) -> Any:

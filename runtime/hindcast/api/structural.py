@@ -140,7 +140,7 @@ def _tagged(schema: Schema) -> dict[str, Any]:
     return described | {
         "type": "object",
         "required": [tag],
-        "properties": {tag: {"type": "string", "enum": tags}},
+        "properties": {tag: {"description": "What it is.", "type": "string", "enum": tags}},
         OPEN: True,
     }
 

@@ -1,0 +1,63 @@
+"""What is generated is what would be generated now; and loading a resource costs no heavy import."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FILES = (
+    "runtime/hindcast/api/generated/algorithms.json",
+    "runtime/hindcast/api/generated/offlinerecordings.yaml",
+    "runtime/hindcast/api/generated/offlinetrainings.yaml",
+    "crds/hindcast.dev_offlinerecordings.yaml",
+    "crds/hindcast.dev_offlinetrainings.yaml",
+    "docs/reference.md",
+)
+
+
+@pytest.fixture(scope="module")
+def regenerated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("generated")
+    tool = REPOSITORY / "tools" / "generate_crds.py"
+    command = [sys.executable, str(tool), "--root", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(FILES)
+    return root
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_no_drift(regenerated: Path, path: str) -> None:
+    stored = (REPOSITORY / path).read_text(encoding="utf-8")
+    assert stored == (regenerated / path).read_text(encoding="utf-8"), "run `make crds`"
+
+
+def test_crds_are_yaml_that_ships_with_the_package() -> None:
+    for plural in ("offlinerecordings", "offlinetrainings"):
+        crd = REPOSITORY / "crds" / f"hindcast.dev_{plural}.yaml"
+        loaded = YAML(typ="safe", pure=True).load(crd.read_text(encoding="utf-8"))
+        assert loaded["metadata"]["name"] == f"{plural}.hindcast.dev"
+        shipped = REPOSITORY / "runtime/hindcast/api/generated" / f"{plural}.yaml"
+        assert shipped.read_text(encoding="utf-8") == crd.read_text(encoding="utf-8")
+
+
+def test_the_reference_names_every_option() -> None:
+    page = (REPOSITORY / "docs/reference.md").read_text(encoding="utf-8")
+    schemas = json.loads((REPOSITORY / FILES[0]).read_text(encoding="utf-8"))
+    for name, schema in schemas.items():
+        chapter = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
+        assert all(f"| `{option}` |" in chapter for option in schema["properties"])
+
+
+def test_api_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, hindcast.api, hindcast.api.crd\n"
+        "heavy = {'torch', 'ray', 'numpy', 'gymnasium', 'pyarrow', 'pandas'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,162 @@
+"""The spec hash: the same for the same experiment however it is written, another for another experiment."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast.api import Resource, load_resources, spec_hash, validate_resource
+
+RECORDING: dict[str, Any] = {
+    "environment": {"id": "CartPole-v1", "kwargs": {"a": 1}},
+    "policy": {"train": {"config": {"lr": 1e-3}, "stop": {"episodeReturnMean": 450}}},
+    "duration": {"episodes": 500},
+    "output": {"path": "data"},
+}
+TRAINING: dict[str, Any] = {
+    "algorithm": "BC",
+    "config": {"lr": 8e-4},
+    "environment": {"id": "CartPole-v1"},
+    "input": [{"recordingRef": {"name": "a"}}],
+    "evaluation": {"interval": 3},
+    "stop": {"iterations": 10},
+}
+
+
+def resource(kind: str, spec: dict[str, Any]) -> Resource:
+    header = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
+    return validate_resource({**header, "spec": spec})
+
+
+def merged(spec: Any, change: Any) -> Any:
+    if not (isinstance(spec, dict) and isinstance(change, dict)):
+        return change
+    return spec | {key: merged(spec.get(key, {}), value) for key, value in change.items()}
+
+
+def recording(change: dict[str, Any] | None = None) -> str:
+    return spec_hash(resource("OfflineRecording", merged(RECORDING, change or {})))
+
+
+def training(change: dict[str, Any] | None = None) -> str:
+    return spec_hash(resource("OfflineTraining", merged(TRAINING, change or {})))
+
+
+def test_form() -> None:
+    assert len(recording()) == 16
+    assert int(recording(), 16) >= 0
+    assert recording() != training()
+
+
+def test_formatting_and_key_order_do_not_matter(tmp_path: Path) -> None:
+    block = """\
+kind: OfflineTraining
+spec:
+  stop: {iterations: 1e1}
+  evaluation:
+    interval: 3
+  input: [recordingRef: {name: "a"}]   # the same
+  environment:
+    id: CartPole-v1
+  config: {"lr": 0.0008}
+  algorithm: BC
+metadata: {name: another-name, labels: {team: red}}
+apiVersion: hindcast.dev/v1alpha1
+"""
+    (tmp_path / "a.yaml").write_text(block)
+    (loaded,) = load_resources(tmp_path / "a.yaml")
+    assert spec_hash(loaded.resource) == training()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 0},
+        {"config": {"trainBatchSizePerLearner": 1024}},
+        {"config": {"gradClip": None}},
+        {"model": {"fcnetHiddens": [256, 256]}},
+        {"model": {}},
+        {"pipeline": {"windowSteps": 2**20, "sampling": "Epochs"}},
+        {"evaluation": {"duration": 10}},
+    ],
+)
+def test_a_default_written_out_is_no_change_of_a_training(change: dict[str, Any]) -> None:
+    assert training(change) == training()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"revision": 2},
+        {"suspend": True},
+        {"learners": {"replicas": 4, "gpus": 1, "device": "cuda"}},
+        {"pipeline": {"dataWorkers": {"replicas": 9}, "prefetchBatches": 5, "residency": "Streaming"}},
+        {"evaluation": {"runners": 2}},
+        {"checkpoint": {"every": 1, "keep": 9, "path": "s3://elsewhere"}},
+        {"cluster": {"image": "x"}},
+        {"runPolicy": {"backoffLimit": 9}},
+    ],
+)
+def test_how_and_where_a_training_runs_does_not_count(change: dict[str, Any]) -> None:
+    assert training(change) == training()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"lr": 1e-3}},
+        {"seed": 1},
+        {"stop": {"iterations": 11}},
+        {"input": [{"path": "a"}]},
+        {"model": {"fcnetHiddens": [256]}},
+        {"environment": {"kwargs": {"a": 1}}},
+        {"pipeline": {"windowBytes": "2Gi"}},
+        {"evaluation": {"interval": 4}},
+        {"evaluation": None},
+        {"initialCheckpoint": "x"},
+    ],
+)
+def test_what_is_trained_counts(change: dict[str, Any]) -> None:
+    assert training(change) != training()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runners": {"replicas": 5, "cpus": 2.0}},
+        {"output": {"onExisting": "Replace", "path": "s3://elsewhere"}},
+        {"policy": {"train": {"algorithm": "PPO", "checkpointEvery": 1, "config": {"lr": 1.0e-3}}}},
+        {"policy": {"explore": True}},
+        {"seed": 0},
+    ],
+)
+def test_how_and_where_a_recording_runs_does_not_count(change: dict[str, Any]) -> None:
+    assert recording(change) == recording()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runners": {"envsPerRunner": 4}},
+        {"output": {"maxRowsPerFile": 25}},
+        {"policy": {"train": {"config": {"lr": 2e-3}}}},
+        {"policy": {"explore": False}},
+        {"duration": {"episodes": 501}},
+        {"environment": {"kwargs": {"a": 2}}},
+        {"seed": 7},
+    ],
+)
+def test_what_is_recorded_counts(change: dict[str, Any]) -> None:
+    assert recording(change) != recording()
+
+
+def test_an_empty_choice_is_a_choice() -> None:
+    random = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"random": {}}}))
+    loaded = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"checkpoint": {"path": "x"}}}))
+    assert random != loaded
+
+
+def test_the_hash_stays_what_it_was_when_the_code_changes() -> None:
+    """Datasets and runs carry it: another value here orphans what users have recorded."""
+    assert recording() == "445ca057f1b0342a"
+    assert training() == "eb3094d41b489421"

@@ -1,0 +1,309 @@
+"""From YAML to resources: what a user may write, and the one sentence for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hindcast.api import OfflineRecording, OfflineTraining, load_resources, validate_resource
+from hindcast.api.documents import read_documents
+from hindcast.errors import SpecError
+
+RECORDING = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineRecording
+metadata: {name: expert}
+spec:
+  environment: {id: CartPole-v1}
+  policy:
+    train: {algorithm: PPO, stop: {episodeReturnMean: 450}}
+  duration: {episodes: 500}
+  output: {path: data}
+"""
+TRAINING = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: clone}
+spec:
+  algorithm: BC
+  config: {lr: 8e-4}
+  input:
+    - recordingRef: {name: expert}
+  stop: {epochs: 3}
+"""
+
+
+def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """The sentences for a file, without the folder's name."""
+    path = write(folder, text)
+    with pytest.raises(SpecError) as error:
+        load_resources([path])
+    return str(error.value).replace(f"{folder}/", "").splitlines()
+
+
+def test_both_kinds_from_one_file_in_order_with_their_lines(tmp_path: Path) -> None:
+    path = write(tmp_path, f"# a comment\n{RECORDING}---\n{TRAINING}---\n")
+    recording, training = load_resources([path])
+    assert isinstance(recording.resource, OfflineRecording)
+    assert isinstance(training.resource, OfflineTraining)
+    assert (recording.line, training.line) == (2, 12)
+    assert training.file == str(path)
+    assert training.at("spec", "input", 0, "recordingRef") == f"{path}:19"
+    assert training.at("spec", "nothing", "there") == f"{path}:15"
+    assert training.resource.spec.config == {"lr": 0.0008}
+
+
+def test_json_is_yaml_too(tmp_path: Path) -> None:
+    (loaded,) = load_resources([write(tmp_path, TRAINING)])
+    text = json.dumps(loaded.resource.model_dump(by_alias=True, mode="json", exclude_none=True))
+    (again,) = load_resources(write(tmp_path, text, "run.json"))
+    assert again.resource == loaded.resource
+
+
+def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
+    text = TRAINING.replace("config: {lr: 8e-4}", "model: &m {fcnetHiddens: [8], frameStack: 2}")
+    text = f"{text}---\n" + text.replace("clone", "other").replace("&m {", "{<<: &n {frameStack: 4}, ")
+    first, second = load_resources([write(tmp_path, text.replace(", frameStack: 2}", "}", 2))])
+    assert first.resource.spec.model.frame_stack == 1  # type: ignore[union-attr]
+    assert second.resource.spec.model.frame_stack == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "algorithm: BC",
+            "algoritm: BC",
+            "run.yaml:5: spec.algoritm is not a field; did you mean 'algorithm'?",
+        ),
+        ("lr: 8e-4", "lr: fast", "run.yaml:6: spec.config.lr is 'fast' (text), expected a number or a list"),
+        ("lr: 8e-4", "lr: ~", "run.yaml:6: spec.config.lr is empty, expected a number or a list"),
+        ("lr: 8e-4", "lrr: 1", "run.yaml:6: spec.config.lrr is not a field; did you mean 'lr'?"),
+        ("lr: 8e-4", "lr: -1", "run.yaml:6: spec.config.lr is -1, expected at least 0 or a list"),
+        (
+            "lr: 8e-4",
+            "lr: [[0, 1], [5, x]]",
+            "run.yaml:6: spec.config.lr[1][1] is 'x' (text), expected a number",
+        ),
+        (
+            "lr: 8e-4",
+            "clipParam: 0.2",
+            "run.yaml:6: spec.config.clipParam does not apply to BC; it is a field of PPO",
+        ),
+        ("  algorithm: BC\n", "", "run.yaml:4: spec.algorithm is missing"),
+        (
+            "algorithm: BC",
+            "algorithm: BCC",
+            "run.yaml:5: spec.algorithm is 'BCC', which is no algorithm; did you mean 'BC'?",
+        ),
+        (
+            "algorithm: BC",
+            "algorithm: PPO",
+            "run.yaml:5: spec.algorithm is PPO, which an OfflineTraining cannot use; it can use BC",
+        ),
+        ("stop: {epochs: 3}", "stop: {epochs: 3", "run.yaml:10: is not valid YAML: "),
+        (
+            "  stop:",
+            "\tstop:",
+            "run.yaml:9: is not valid YAML: the line begins with a tab; indent with spaces",
+        ),
+        ("kind: OfflineTraining", "kind: OfflineTrainin", "did you mean 'OfflineTraining'?"),
+        ("kind: OfflineTraining\n", "", "run.yaml:1: kind is missing, expected OfflineRecording or Off"),
+        (
+            "v1alpha1",
+            "v1",
+            "run.yaml:1: apiVersion is 'hindcast.dev/v1' (text), expected hindcast.dev/v1alpha1",
+        ),
+        ("epochs: 3", "epochs: 3, epochs: 4", "run.yaml:9: spec.stop.epochs is given twice, first on line 9"),
+        ("epochs: 3", "epochs: !!set x", "has the YAML tag tag:yaml.org,2002:set, which is not supported"),
+        (
+            "{name: expert}",
+            "expert",
+            "run.yaml:8: spec.input[0].recordingRef is 'expert' (text), expected a map",
+        ),
+        ("recordingRef: {name: expert}", "x", "run.yaml:8: spec.input[0] is 'x' (text), expected a mapping"),
+        ("{epochs: 3}", "[]", "run.yaml:9: spec.stop is a list, expected a mapping"),
+        (
+            "stop:",
+            "pipeline: {sampling: Epoch}\n  stop:",
+            "run.yaml:9: spec.pipeline.sampling is 'Epoch' (text), expected Epochs or WithReplacement; "
+            "did you mean 'Epochs'?",
+        ),
+        (
+            "stop:",
+            "pipeline: {validateData: yes}\n  stop:",
+            "run.yaml:9: spec.pipeline.validateData is 'yes' (text), expected true or false",
+        ),
+        (
+            "stop:",
+            "learners: {replicas: 1.5}\n  stop:",
+            "run.yaml:9: spec.learners.replicas is 1.5, expected a whole number",
+        ),
+        (
+            "stop:",
+            "observationSpace: {type: Bax}\n  stop:",
+            "spec.observationSpace is 'Bax' (text), expected Box, Discrete, MultiDiscrete, MultiBinary, "
+            "Text, Dict, Tuple; did you mean 'Box'?",
+        ),
+        (
+            "stop:",
+            "evaluation: {interval: 1}\n  stop:",
+            "run.yaml:4: spec has evaluation but no environment to evaluate in",
+        ),
+        ("stop:", "max_episode_steps: 3\n  stop:", "run.yaml:9: spec.max_episode_steps is not a field"),
+        ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),
+    ],
+)
+def test_a_wrong_training_is_one_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in TRAINING
+    found = problems(tmp_path, TRAINING.replace(old, new))
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_two_policies_and_none(tmp_path: Path) -> None:
+    both = problems(tmp_path, RECORDING.replace("  duration:", "    random: {}\n  duration:"))
+    assert both == [
+        "run.yaml:6: spec.policy: exactly one of train, checkpoint, trainingRef, random is needed, "
+        "found train and random"
+    ]
+    none = problems(
+        tmp_path, RECORDING.replace("\n    train: {algorithm: PPO, stop: {episodeReturnMean: 450}}", " {}")
+    )
+    assert none[0].endswith("found none")
+
+
+def test_an_experts_options_are_checked_the_same_way(tmp_path: Path) -> None:
+    found = problems(tmp_path, RECORDING.replace("PPO,", "PPO, config: {clipParam: x, lrr: 1},"))
+    assert found == [
+        "run.yaml:7: spec.policy.train.config.clipParam is 'x' (text), expected a number",
+        "run.yaml:7: spec.policy.train.config.lrr is not a field; did you mean 'lr'?",
+    ]
+
+
+def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
+    first = write(
+        tmp_path, RECORDING.replace("500", "many").replace("path: data", "path: data, format: X"), "a.yaml"
+    )
+    second = write(tmp_path, TRAINING.replace("8e-4", "fast") + "---\na: b: c\n", "b.yaml")
+    with pytest.raises(SpecError) as error:
+        load_resources([first, second, tmp_path / "c.yaml"])
+    places = [line.removeprefix(f"{tmp_path}/").split(" is ")[0] for line in str(error.value).splitlines()]
+    assert places == [
+        "a.yaml:8: spec.duration.episodes",
+        "a.yaml:9: spec.output.format",
+        "b.yaml:6: spec.config.lr",
+        "b.yaml:11:",
+        "c.yaml: there",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])
+def test_an_empty_file(tmp_path: Path, text: str) -> None:
+    (found,) = problems(tmp_path, text)
+    assert found == "run.yaml: has no resource in it; begin with apiVersion: hindcast.dev/v1alpha1 and a kind"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    binary = tmp_path / "model.yaml"
+    binary.write_bytes(b"\xff\xfe\x00\x81")
+    for path, said in (
+        (tmp_path / "none.yaml", "there is no such file"),
+        (tmp_path, "is a folder; name the YAML files in it"),
+        (binary, "is not a text file in UTF-8 (byte 0)"),
+    ):
+        with pytest.raises(SpecError) as error:
+            load_resources(path)
+        assert str(error.value) == f"{path}: {said}"
+
+
+def test_two_resources_of_one_name(tmp_path: Path) -> None:
+    found = problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
+    assert found == [
+        "run.yaml:13: metadata.name is 'clone', which is the name of another "
+        "OfflineTraining (run.yaml:3); rename one"
+    ]
+    same_name_other_kind = f"{TRAINING}---\n{RECORDING.replace('name: expert', 'name: clone')}"
+    assert len(load_resources([write(tmp_path, same_name_other_kind)])) == 2
+
+
+def test_a_document_that_is_no_resource(tmp_path: Path) -> None:
+    assert problems(tmp_path, "- 1\n") == [
+        "run.yaml:1: the document is a list, expected a resource: apiVersion, kind, metadata, spec"
+    ]
+
+
+def test_aliases_cannot_blow_up_or_recurse(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
+    assert "refers to itself" in found
+    bomb = "\n".join(["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)])
+    assert any("too much" in line for line in problems(tmp_path, bomb))
+
+
+def test_a_users_own_algorithm_is_left_to_the_run(tmp_path: Path) -> None:
+    text = TRAINING.replace("algorithm: BC", "algorithm: my.code:Mine").replace("config:", "customConfig:")
+    (loaded,) = load_resources([write(tmp_path, text)])
+    assert isinstance(loaded.resource, OfflineTraining)
+    assert loaded.resource.spec.custom_config == {"lr": 0.0008}
+    expert = RECORDING.replace("PPO", "my.code:Mine")
+    assert "cannot" in problems(tmp_path, expert)[0] or "no algorithm" in problems(tmp_path, expert)[0]
+
+
+def test_plain_values_are_checked_like_a_file() -> None:
+    spec = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
+    data = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "metadata": {"name": "a"}}
+    assert isinstance(validate_resource(data | {"spec": spec}), OfflineTraining)
+    with pytest.raises(SpecError, match=r"^spec.config.lr is 'fast' \(text\), expected a number or a list$"):
+        validate_resource(data | {"spec": spec | {"config": {"lr": "fast"}}})
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=40), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(derandomize=True, deadline=None)
+@given(value=st.dictionaries(st.text(min_size=1, max_size=40), plain, min_size=1, max_size=4))
+def test_reading_gives_back_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    path = write(tmp_path_factory.getbasetemp(), json.dumps(value), "any.json")
+    (document,) = read_documents(path)
+    assert document.problems == []
+    assert document.value == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8e-4", 0.0008),
+        ("1e6", 1e6),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("017", 17),
+        ("-.inf", float("-inf")),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("true", True),
+        ("~", None),
+        ("2026-11-20", "2026-11-20"),
+        ("'8'", "8"),
+    ],
+)
+def test_scalars_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
+    (document,) = read_documents(write(tmp_path, f"a: {text}\n"))
+    assert document.value == {"a": value}
+    assert type(document.value["a"]) is type(value)

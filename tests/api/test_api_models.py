@@ -1,0 +1,216 @@
+"""The resources as pydantic models: defaults, strictness, choices, what is refused and how it is said."""
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from hindcast.api import OfflineRecording, OfflineTraining, parse_bytes
+from hindcast.api.cluster import EnvVar, Volume
+from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.metadata import Metadata
+from hindcast.api.model import ModelSpec
+from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.recording import CheckpointPolicy, Duration, OutputSpec, PolicySpec
+from hindcast.api.sentences import models_in
+from hindcast.api.training import OfflineTrainingSpec, StopSpec
+
+TRAINING = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
+
+
+def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
+    return "\n".join(str(details["msg"]) for details in error.value.errors())
+
+
+def test_a_minimal_training_has_the_documented_defaults() -> None:
+    spec = OfflineTrainingSpec.model_validate(TRAINING)
+    assert spec.model.fcnet_hiddens == [256, 256]
+    assert spec.pipeline.window_steps == 2**20
+    assert parse_bytes(spec.pipeline.window_bytes) == 2**30
+    assert spec.pipeline.data_workers.interval == (2, 2)
+    assert spec.pipeline.dataset_num_iters_per_learner is None
+    assert (spec.checkpoint.path, spec.checkpoint.every, spec.checkpoint.keep) == ("runs", 10, 3)
+    assert (spec.evaluation, spec.environment, spec.seed, spec.revision) == (None, None, 0, 1)
+    assert spec.run_policy.suspend_grace_seconds == 120
+
+
+def test_fields_have_the_same_meaning_in_both_spellings() -> None:
+    camel = EvaluationSpec.model_validate({"durationUnit": "timesteps", "parallelToTraining": True})
+    snake = EvaluationSpec.model_validate({"duration_unit": "timesteps", "parallel_to_training": True})
+    assert camel == snake
+    assert camel.model_dump(by_alias=True)["durationUnit"] == "timesteps"
+
+
+def test_specs_do_not_change_once_built() -> None:
+    spec = StopSpec(epochs=1.0)
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.epochs = 2.0
+
+
+@pytest.mark.parametrize("value", ["3", 2.5, True, None])
+def test_nothing_is_coerced_to_a_whole_number(value: object) -> None:
+    with pytest.raises(ValidationError):
+        Duration.model_validate({"timesteps": value})
+
+
+def test_a_whole_number_may_be_written_with_an_exponent() -> None:
+    duration = Duration.model_validate({"timesteps": 1e6})
+    assert duration.timesteps == 1_000_000
+    assert isinstance(duration.timesteps, int)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "said"),
+    [
+        (PolicySpec, {}, "exactly one of train, checkpoint, trainingRef, random is needed, found none"),
+        (PolicySpec, {"random": {}, "checkpoint": {"path": "x"}}, "found checkpoint and random"),
+        (Duration, {"episodes": 1, "timesteps": 1}, "exactly one of episodes, timesteps is needed"),
+        (StopSpec, {}, "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed"),
+        (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
+        (EvaluationSpec, {"duration": "auto"}, "auto without parallelToTraining"),
+        (EvaluationSpec, {"duration": "never"}, "is 'never', expected a whole number from 1, or auto"),
+        (EvaluationSpec, {"duration": 0}, "is 0, expected a whole number from 1, or auto"),
+        (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
+        (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),
+        (DataWorkersSpec, {"replicas": 1, "minReplicas": 1, "maxReplicas": 2}, "give one or the other"),
+        (EnvVar, {"name": "AWS_SECRET_ACCESS_KEY", "value": "x"}, "sets AWS_SECRET_ACCESS_KEY inline"),
+        (EnvVar, {"name": "A"}, "exactly one of value, valueFrom is needed"),
+        (Volume, {"name": "a", "mountPath": "/a"}, "exactly one of persistentVolumeClaim"),
+        (ModelSpec, {"convFilters": [[16, 8]]}, "[16, 8], expected [channels, kernel, stride]"),
+        (Metadata, {"name": "Cart_Pole"}, "is 'Cart_Pole', expected at most 36 lower-case letters"),
+        (Metadata, {"name": "a" * 37}, "expected at most 36"),
+        (Metadata, {"name": "9lives"}, "beginning with a letter"),
+        (OutputSpec, {"path": "x", "maxFileSize": "3 bananas"}, "is '3 bananas', expected a size such as"),
+        (OutputSpec, {"path": "x", "maxFileSize": True}, "expected a size"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_sentence(
+    model: type[BaseModel], data: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        model.model_validate(data)
+    assert said in message(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"evaluation": {"interval": 1}}, "has evaluation but no environment"),
+        ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval that would measure it"),
+        ({"input": [{"path": "a", "weight": 1}, {"path": "b"}]}, "weights on some entries of input only"),
+        ({"input": [{"sampler": {}, "weight": 1}]}, "a sampler in input but no environment"),
+        ({"customConfig": {"a": 1}}, "has customConfig for BC"),
+        ({"algorithm": "my.mod:Algo", "config": {"a": 1}}, "takes customConfig"),
+        ({"input": []}, "at least 1 item"),
+    ],
+)
+def test_parts_of_a_training_must_fit_together(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        OfflineTrainingSpec.model_validate(TRAINING | change)
+    assert said in message(error)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://key:secret@bucket/data",
+        "s3://key@bucket/data",
+        "s3://bucket/data?secret_key=abc",
+        "abfss://user:password@account.dfs.core.windows.net/x",
+        "https://account.blob.core.windows.net/c?sv=1&SIG=abc",
+    ],
+)
+def test_credentials_in_a_uri_are_refused_and_not_repeated(path: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        CheckpointPolicy.model_validate({"path": path})
+    assert "holds credentials" in message(error)
+    assert "secret" not in message(error).replace("Secret", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["s3://bucket/data", "abfss://container@account.dfs.core.windows.net/x", "/data/@home", "runs", "a?b=c"],
+)
+def test_paths_without_credentials_are_kept_as_they_are(path: str) -> None:
+    assert CheckpointPolicy.model_validate({"path": path}).path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("128Mi", 128 * 2**20),
+        ("1Gi", 2**30),
+        ("500M", 500_000_000),
+        ("7", 7),
+        (7, 7),
+        ("0.5Ki", 512),
+        ("0.1", 1),
+    ],
+)
+def test_sizes_in_bytes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1 Gi", "1GB", "Gi", "1e3"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_bytes(text)
+
+
+def test_a_wrapper_is_a_name_or_a_name_with_arguments() -> None:
+    spec = EnvironmentSpec.model_validate(
+        {"id": "CartPole-v1", "wrappers": ["A", {"name": "b:C", "kwargs": {"k": 1}}]}
+    )
+    assert spec.wrappers == [Named(name="A"), Named(name="b:C", kwargs={"k": 1})]
+
+
+def test_spaces_nest_and_keep_infinite_bounds_as_words() -> None:
+    space = {
+        "type": "Dict",
+        "spaces": {
+            "a": {"type": "Box", "low": float("-inf"), "high": [1, "inf"], "shape": [2]},
+            "b": {"type": "Tuple", "spaces": [{"type": "Discrete", "n": 3}]},
+        },
+    }
+    spec = OfflineTrainingSpec.model_validate(TRAINING | {"observationSpace": space})
+    assert spec.model_dump(by_alias=True, exclude_defaults=True)["observationSpace"] == {
+        "type": "Dict",
+        "spaces": {
+            "a": {"type": "Box", "low": "-inf", "high": [1.0, "inf"], "shape": [2]},
+            "b": {"type": "Tuple", "spaces": [{"type": "Discrete", "n": 3}]},
+        },
+    }
+
+
+def test_what_the_api_server_adds_to_metadata_is_dropped() -> None:
+    metadata = Metadata.model_validate({"name": "a", "uid": "x", "generation": 3, "labels": {"k": "v"}})
+    assert metadata == Metadata(name="a", labels={"k": "v"})
+    with pytest.raises(ValidationError):
+        Metadata.model_validate({"name": "a", "lables": {}})
+
+
+def all_models() -> set[type[BaseModel]]:
+    found: set[type[BaseModel]] = set()
+    waiting: list[type[BaseModel]] = [OfflineRecording, OfflineTraining]
+    while waiting:
+        model = waiting.pop()
+        if model not in found:
+            found.add(model)
+            for field in model.model_fields.values():
+                waiting += nested(field.annotation)
+    return found
+
+
+def nested(annotation: object) -> list[type[BaseModel]]:
+    arguments = getattr(annotation, "__args__", ())
+    return models_in(annotation) + [model for part in arguments for model in nested(part)]
+
+
+def test_every_field_says_what_it_is() -> None:
+    assert len(all_models()) > 40
+    missing = [
+        f"{model.__name__}.{name}"
+        for model in all_models()
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
+    assert missing == []

@@ -1,0 +1,135 @@
+"""Options checked from JSON schemas alone, as a machine without torch does it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from hindcast.api import options
+from hindcast.api.options import build_model, check_algorithm, normalised
+from hindcast.api.sentences import sentence
+
+
+class Nested(BaseModel):
+    """A part with fields of its own."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+    size: int = Field(ge=1)
+
+
+class Options(BaseModel):
+    """What an algorithm's options may look like."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+    lr: float | list[list[float]] = 1e-4
+    bc_iters: int = Field(default=0, ge=0)
+    expectile: float = Field(default=0.8, gt=0, lt=1)
+    clip_by: str | None = Field(default="norm", pattern="^[a-z]+$")
+    hiddens: list[int] = Field(default=[8], min_length=1, max_length=3)
+    weights: dict[str, float] = {}
+    lambda_: float = Field(default=1.0, alias="lambda")
+    part: Nested | None = None
+    twin: bool = True
+
+
+STUB: dict[str, dict[str, Any]] = {
+    "Stub": Options.model_json_schema() | {"x-kinds": ["OfflineTraining"]},
+    "Plain": {
+        "properties": {"lr": {"type": "number", "default": 1e-3}},
+        "x-kinds": ["OfflineTraining", "OfflineRecording"],
+    },
+}
+
+
+@pytest.fixture
+def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(options, "schemas", lambda: STUB)
+    options.options_model.cache_clear()
+    yield
+    options.options_model.cache_clear()
+
+
+def said(algorithm: str, config: object, kind: str = "OfflineTraining") -> list[str]:
+    return [sentence(problem) for problem in check_algorithm(kind, algorithm, config, ("spec",))]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"lr": 1},
+        {"lr": [[0, 1e-3], [100, 1e-4]]},
+        {"bcIters": 1e3, "lambda": 0.5, "clipBy": None, "weights": {"a": 1}, "part": {"size": 2}},
+    ],
+)
+def test_a_rebuilt_model_takes_what_the_options_take(config: dict[str, Any]) -> None:
+    Options.model_validate(config)
+    build_model("Stub", STUB["Stub"]).model_validate(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"lr": "fast"},
+        {"lr": None},
+        {"bcIters": -1},
+        {"bcIters": 0.5},
+        {"expectile": 1.0},
+        {"clipBy": "A"},
+        {"hiddens": []},
+        {"hiddens": [1, 2, 3, 4]},
+        {"weights": {"a": "b"}},
+        {"part": {}},
+        {"part": {"size": 0}},
+        {"twin": "maybe"},
+        {"bc_iters": 1},
+    ],
+)
+def test_a_rebuilt_model_refuses_what_the_options_refuse(config: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Options.model_validate(config)
+    with pytest.raises(ValidationError):
+        build_model("Stub", STUB["Stub"]).model_validate(config)
+
+
+def test_a_rebuilt_model_has_the_defaults() -> None:
+    assert build_model("Stub", STUB["Stub"])().model_dump() == Options().model_dump(by_alias=True)
+
+
+@pytest.mark.usefixtures("_stub")
+def test_sentences() -> None:
+    assert said("Stub", {"bcIters": 3}) == []
+    assert said("Plain", {"bcIters": 3}) == [
+        "spec.config.bcIters does not apply to Plain; it is a field of Stub"
+    ]
+    assert said("Stub", {"bcIter": 3}) == ["spec.config.bcIter is not a field; did you mean 'bcIters'?"]
+    assert said("Stub", {"part": {"size": "a", "sizes": 1}}) == [
+        "spec.config.part.size is 'a' (text), expected a whole number",
+        "spec.config.part.sizes is not a field; did you mean 'size'?",
+    ]
+    assert said("Stub", {"expectile": 2, "twin": 1}) == [
+        "spec.config.expectile is 2, expected less than 1",
+        "spec.config.twin is 1, expected true or false",
+    ]
+    assert said("Stup", {}) == ["spec.algorithm is 'Stup', which is no algorithm; did you mean 'Stub'?"]
+    assert said("Stub", {}, "OfflineRecording") == [
+        "spec.algorithm is Stub, which an OfflineRecording cannot use; it can use Plain"
+    ]
+    assert said("my.mod:Algorithm", {"anything": 1}) == []
+
+
+@pytest.mark.usefixtures("_stub")
+def test_normalised_config_names_only_what_differs_from_the_defaults() -> None:
+    config = {"lr": 1, "bcIters": 0, "hiddens": [8], "part": {"size": 1e1}}
+    assert normalised("Stub", config) == {"lr": 1.0, "part": {"size": 10}}
+
+
+def test_shipped_schemas_name_the_kinds_they_serve() -> None:
+    assert options.algorithms("OfflineTraining")
+    assert options.algorithms("OfflineRecording")
+    for name in options.schemas():
+        assert options.options_model(name)() is not None
