@@ -307,3 +307,51 @@ def test_scalars_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
     (document,) = read_documents(write(tmp_path, f"a: {text}\n"))
     assert document.value == {"a": value}
     assert type(document.value["a"]) is type(value)
+
+
+COMPLETE = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: cartpole-bc}
+spec:
+  algorithm: BC
+  config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024}
+  environment: {id: CartPole-v1}
+  input:
+    - recordingRef: {name: cartpole-expert}
+      weight: 0.4
+    - path: s3://bucket/more/*.parquet
+      weight: 0.6
+      schema: {obs: observation}
+      filter: [{column: length, op: ">=", value: 20}]
+  pipeline:
+    dataWorkers: {minReplicas: 4, maxReplicas: 8}
+    prefetchBatches: 2
+  learners: {replicas: 2, gpus: 1}
+  evaluation: {interval: 3, duration: auto, runners: 1, parallelToTraining: true}
+  stop: {episodeReturnMean: 450}
+  checkpoint: {path: s3://bucket/runs, every: 10, keep: 3}
+  suspend: false
+  cluster:
+    image: registry/hindcast:1
+    envFrom: [{secretRef: {name: storage}}]
+    volumes: [{name: data, mountPath: /data, persistentVolumeClaim: {claimName: data}}]
+    code: {configMap: {name: my-code}}
+    podOverrides: {learner: {spec: {nodeSelector: {gpu: h100}}}}
+    scheduling: {queueName: team, labels: {team: red}}
+  runPolicy: {backoffLimit: 1, activeDeadlineSeconds: 3600}
+"""
+
+
+def test_the_purely_cluster_side_sections_are_read_too(tmp_path: Path) -> None:
+    (loaded,) = load_resources(write(tmp_path, COMPLETE))
+    spec = loaded.resource.spec
+    assert isinstance(loaded.resource, OfflineTraining)
+    assert spec.cluster.pod_overrides.learner == {"spec": {"nodeSelector": {"gpu": "h100"}}}
+    assert loaded.resource.spec.pipeline.data_workers.interval == (4, 8)
+    assert loaded.resource.spec.input[1].schema_map == {"obs": "observation"}
+    found = problems(tmp_path, COMPLETE.replace("queueName", "queue").replace("secretRef", "secret"))
+    assert [line.split(" is ")[0] for line in found] == [
+        "run.yaml:25: spec.cluster.envFrom[0].secret",
+        "run.yaml:29: spec.cluster.scheduling.queue",
+    ]
