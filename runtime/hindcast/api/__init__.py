@@ -1,5 +1,6 @@
 """The two resources, OfflineRecording and OfflineTraining: models, YAML, hashing, CRDs; nothing heavy."""
 
+from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.hashing import spec_hash
 from hindcast.api.loading import Loaded, Resource, load_resources, validate_resource
 from hindcast.api.model import ModelSpec
@@ -8,6 +9,7 @@ from hindcast.api.recording import OfflineRecording, OfflineRecordingSpec
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
 
 __all__ = [
+    "EnvironmentSpec",
     "Loaded",
     "ModelSpec",
     "OfflineRecording",
