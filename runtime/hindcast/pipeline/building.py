@@ -1,0 +1,125 @@
+"""`WindowBuilder`: blocks to `WindowData`.
+
+It runs in the background, so it copies with numpy, which lets go of the GIL and needs no further threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of, per_observation
+from hindcast.errors import DataError
+from hindcast.pipeline.window import Recipe, WindowData
+
+Array = NDArray[Any]
+I64 = NDArray[np.int64]
+
+_CHANGED = {
+    "float64": "float32",
+    "float16": "float32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "int64",
+}
+
+
+def batch_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in batches of a stored one: floats are float32, integers signed except uint8."""
+    return np.dtype(_CHANGED.get(dtype.name, dtype.name))
+
+
+class WindowBuilder:
+    """Lays blocks end to end in arrays that are allocated once.
+
+    Args:
+        length: `[N]` steps of every episode that will be added.
+        recipe: what to keep and how.
+    """
+
+    def __init__(self, length: I64, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._length = length
+        self._arrays: dict[str, Array] = {}
+        self._flags = np.zeros((2, len(length)), dtype=np.bool_)
+        self._steps = 0
+        self._episodes = 0
+
+    def add(self, block: Block) -> None:
+        """Append a block: filter its observations, cast it and copy it.
+
+        Raises:
+            DataError: a column that batches need is missing or is text, or blocks differ in shape.
+        """
+        columns = _columns_of(block, self._recipe)
+        if not self._arrays:
+            self._arrays = {leaf: self._empty(leaf, column) for leaf, column in columns.items()}
+        if columns.keys() != self._arrays.keys():
+            raise DataError(f"Blocks differ in columns: {sorted(self._arrays)} and {sorted(columns)}.")
+        for leaf, column in columns.items():
+            first = self._steps + (self._episodes if per_observation(leaf) else 0)
+            target = self._arrays[leaf][first : first + len(column)]
+            if target.shape != column.shape:
+                raise DataError(
+                    f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
+                    f"{list(target.shape[1:])} in an earlier one; all must be the same."
+                )
+            np.copyto(target, column, casting="same_kind")
+        episodes = slice(self._episodes, self._episodes + block.num_episodes)
+        self._flags[:, episodes] = block.terminated, block.truncated
+        self._steps += block.num_steps
+        self._episodes += block.num_episodes
+
+    def build(self) -> WindowData:
+        """The window, on the recipe's device."""
+        device = self._recipe.device
+        episode_of_step = np.repeat(np.arange(len(self._length)), self._length)
+        obs_row = np.arange(len(episode_of_step)) + episode_of_step
+        terminated, truncated = torch.from_numpy(self._flags).to(device)
+        return WindowData(
+            columns={leaf: torch.from_numpy(array).to(device) for leaf, array in self._arrays.items()},
+            length=torch.from_numpy(self._length).to(device),
+            terminated=terminated,
+            truncated=truncated,
+            obs_row=torch.from_numpy(obs_row).to(device),
+            recipe=self._recipe,
+        )
+
+    def _empty(self, leaf: str, column: Array) -> Array:
+        rows = int(self._length.sum()) + (len(self._length) if per_observation(leaf) else 0)
+        return np.empty((rows, *column.shape[1:]), dtype=batch_dtype(column.dtype))
+
+
+def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
+    columns: dict[str, Array] = {}
+    for name in sorted(recipe.kept):
+        if name == Columns.TERMINATEDS:
+            columns[name] = block.step_flags(block.terminated)
+        elif name == Columns.TRUNCATEDS:
+            columns[name] = block.step_flags(block.truncated)
+        else:
+            columns.update(_leaves(block, name))
+    observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, list(columns))}
+    if recipe.preprocessing and observations:
+        columns.update(recipe.preprocessing.filter_obs(observations))
+    return columns
+
+
+def _leaves(block: Block, name: str) -> dict[str, Array]:
+    leaves = {leaf: block.columns[leaf] for leaf in leaves_of(name, list(block.columns))}
+    if not leaves:
+        raise DataError(
+            f"The algorithm needs the column {name!r}, which is not in the data; "
+            f"they have {', '.join(sorted(block.columns))}."
+        )
+    for leaf, column in leaves.items():
+        if column.dtype == object:
+            raise DataError(
+                f"Column {leaf!r} is text, which a network cannot read; "
+                "turn it into numbers with a connector (spec.pipeline.connectors)."
+            )
+    return leaves

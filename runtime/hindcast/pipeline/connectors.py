@@ -1,0 +1,172 @@
+"""Learner connectors: the steps between storage and learner, the library's and the user's own.
+
+A connector has a scope. `step` and `episode` connectors turn a `Block` into a `Block` of the same episodes,
+on a data worker, as a pure function of the block and the generator they are given; `episode` says that it
+needs whole episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
+another, on the learner; what they remember is in the checkpoint.
+
+The reference's other default connectors have nothing to do here, see `WITHOUT_NEED`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.pipeline.rng import generator
+from hindcast.pipeline.window import Batch
+from hindcast.store.spec import DataSpec
+
+Scope = Literal["step", "episode", "batch"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a connector is told beside its data.
+
+    Attributes:
+        seed: the run's.
+        connector: position of the connector in the pipeline.
+        epoch: number of the pass over the data, from 0; for batch connectors 0.
+        place: id of the unit; for batch connectors the items delivered before the batch.
+        stochastic: whether the connector may use `rng`.
+    """
+
+    seed: int
+    connector: int
+    epoch: int
+    place: int
+    stochastic: bool
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Philox(seed, connector, epoch, place): the same figures on any data worker.
+
+        Raises:
+            RuntimeError: the connector does not declare `stochastic = True`.
+        """
+        if not self.stochastic:
+            raise RuntimeError(
+                "a connector that uses context.rng must say so with the class attribute stochastic = True"
+            )
+        return generator(self.seed, "connector", self.connector, self.epoch, self.place)
+
+
+class Connector:
+    """Base of connectors over blocks and batches; `ConnectorV2` is the base of those over episodes.
+
+    Attributes:
+        scope: see the module.
+        stochastic: it uses `context.rng`, so that its result differs between epochs.
+        reads: stored columns that it reads; None if that is not known, then all are read.
+        columns: columns that shall stand in batches because of it, beside those the algorithm needs.
+    """
+
+    scope: ClassVar[Scope] = "episode"
+    stochastic: bool = False
+    reads: Collection[str] | None = None
+    columns: Collection[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    def adds(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
+        """`columns`; to be overridden where they depend on what the data hold."""
+        return frozenset(self.columns)
+
+
+class BlockConnector(Connector, ABC):
+    """A connector of scope `step` or `episode`."""
+
+    @abstractmethod
+    def __call__(self, block: Block, context: Context) -> Block:
+        """The new block, as from `block.with_columns(...)`; the given one must not be changed."""
+
+
+class BatchConnector(Connector, ABC):
+    """A connector of scope `batch`."""
+
+    scope: ClassVar[Scope] = "batch"
+    reads: Collection[str] | None = ()
+
+    @abstractmethod
+    def __call__(self, batch: Batch, context: Context) -> Batch:
+        """The new batch, leaf -> `[B, ...]` on the learner's device."""
+
+    def state(self) -> dict[str, Any]:
+        """What must be remembered between batches, as JSON."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over `state()`."""
+        if state:
+            raise NotImplementedError(f"{type(self).__name__} has a state() but no load()")
+
+
+class AddColumns(BlockConnector):
+    """Puts columns into batches that the algorithm does not ask for.
+
+    Args:
+        columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
+    """
+
+    scope: ClassVar[Scope] = "step"
+    reads: Collection[str] | None = ()
+
+    def __init__(self, columns: Collection[str]) -> None:
+        self.columns = tuple(columns)
+
+    def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
+        return block
+
+
+class AddObservationsFromEpisodesToBatch(AddColumns):
+    """`obs` stands in batches."""
+
+    def __init__(self) -> None:
+        super().__init__([Columns.OBS])
+
+
+class AddNextObservationsFromEpisodesToTrainBatch(AddColumns):
+    """`new_obs` stands in batches: the observation after the step, an episode's final one included."""
+
+    def __init__(self) -> None:
+        super().__init__([Columns.NEXT_OBS])
+
+
+class AddColumnsFromEpisodesToTrainBatch(AddColumns):
+    """Actions, rewards, `terminateds`, `truncateds` and all recorded model outputs stand in batches."""
+
+    def __init__(self) -> None:
+        super().__init__([Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS])
+
+    def adds(self, spec: DataSpec) -> frozenset[str]:
+        recorded = {
+            root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not per_observation(leaf)
+        }
+        return super().adds(spec) | recorded
+
+
+BY_NAME = {
+    "AddObservationsFromEpisodesToBatch": AddObservationsFromEpisodesToBatch,
+    "AddNextObservationsFromEpisodesToTrainBatch": AddNextObservationsFromEpisodesToTrainBatch,
+    "AddColumnsFromEpisodesToTrainBatch": AddColumnsFromEpisodesToTrainBatch,
+}
+
+WITHOUT_NEED = {
+    "BatchIndividualItems": "data are columns from storage to batch, so there are no single items to batch",
+    "NumpyToTensor": "batches are tensors on the learner's device already",
+    "AddOneTsToEpisodesAndTruncate": "episodes are stored with their final observation",
+    "GeneralAdvantageEstimation": "algorithms that use advantages compute them by themselves",
+    "FrameStackingLearner": "frames are stacked by spec.model.frameStack, in training as in acting",
+    "MeanStdFilter": "observations are normalised by spec.model.observationFilter, in training as in acting",
+}

@@ -1,0 +1,99 @@
+"""`Loader`: units → blocks → windows, in the order of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hindcast.episodes.block import Block
+from hindcast.pipeline.building import WindowBuilder
+from hindcast.pipeline.executors import Executor, PreLearn, Work
+from hindcast.pipeline.order import Order, Window
+from hindcast.pipeline.window import Recipe, WindowData
+from hindcast.store.dataset import Dataset
+from hindcast.store.units import Unit
+
+I64 = NDArray[np.int64]
+
+
+class Loaded(NamedTuple):
+    """A window that is ready.
+
+    Attributes:
+        window: which one.
+        data: holds at least its steps.
+        rows: int64 `[window.steps]`, its steps in `data` in the order of delivery.
+    """
+
+    window: Window
+    data: WindowData
+    rows: Tensor
+
+
+class Loader:
+    """Reads a dataset window by window, or as a whole.
+
+    Args:
+        dataset: its units are read.
+        order: which units make a window.
+        prelearn: turns a unit into a block of the same episodes' lengths.
+        executor: where that happens.
+        recipe: what is kept of a block.
+    """
+
+    def __init__(
+        self, dataset: Dataset, order: Order, prelearn: PreLearn, executor: Executor, recipe: Recipe
+    ) -> None:
+        self.dataset = dataset
+        self.order = order
+        self.recipe = recipe
+        self._prelearn = prelearn
+        self._executor = executor
+
+    def windows(self, first: Window) -> Generator[Loaded, None, None]:
+        """All windows from `first` on, without end, each read when it is asked for."""
+        blocks = self._executor.stream(self._work_from(first), self._prelearn)
+        window = first
+        try:
+            while True:
+                data = self._build([self.dataset.units[unit] for unit in window.units], blocks)
+                yield Loaded(window, data, self.permutation(window))
+                del data
+                window = self.order.following(window)
+        finally:
+            _close(blocks)
+
+    def everything(self, epoch: int) -> WindowData:
+        """All units in the dataset's own order, as they are in `epoch`."""
+        units = list(self.dataset.units)
+        blocks = self._executor.stream((Work(unit, epoch) for unit in units), self._prelearn)
+        try:
+            return self._build(units, blocks)
+        finally:
+            _close(blocks)
+
+    def permutation(self, window: Window) -> Tensor:
+        """`[window.steps]` positions in the window, in the order of delivery."""
+        return torch.from_numpy(self.order.permutation(window)).to(self.recipe.device)
+
+    def _work_from(self, window: Window) -> Iterator[Work]:
+        while True:
+            for unit in window.units:
+                yield Work(self.dataset.units[unit], window.epoch)
+            window = self.order.following(window)
+
+    def _build(self, units: Sequence[Unit], blocks: Iterator[Block]) -> WindowData:
+        builder = WindowBuilder(np.concatenate([unit.lengths for unit in units]), self.recipe)
+        for _ in units:
+            builder.add(next(blocks))
+        return builder.build()
+
+
+def _close(blocks: Iterator[Block]) -> None:
+    if hasattr(blocks, "close"):
+        cast("Generator[Block, None, None]", blocks).close()

@@ -1,0 +1,83 @@
+"""`MixedFeed`: each batch from one of several sources, by weight."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
+
+from hindcast.errors import DataError
+from hindcast.pipeline.feeds import Feed, State
+from hindcast.pipeline.rng import generator
+from hindcast.pipeline.window import Batch
+
+
+class MixedFeed:
+    """The source of batch *b* is drawn from Philox(seed, b); each source keeps its own order and cursor.
+
+    Args:
+        sources: name -> feed and weight; a source's share of batches is its weight over the sum of weights.
+        seed: another seed gives another sequence of sources.
+        batch_size: items in a batch.
+    """
+
+    def __init__(self, sources: Mapping[str, tuple[Feed, float]], seed: int, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.epoch_size = sum(feed.epoch_size for feed, _ in sources.values())
+        self._feeds = {name: feed for name, (feed, _) in sources.items()}
+        self._names = list(sources)
+        self._bounds = list(accumulate(weight for _, weight in sources.values()))
+        self._seed = seed
+        self._batches = 0
+
+    @property
+    def cursor(self) -> int:
+        """Items delivered from all sources together."""
+        return sum(feed.cursor for feed in self._feeds.values())
+
+    def next(self) -> Batch:
+        """See `Feed`."""
+        return self.take(self.batch_size)
+
+    def take(self, count: int) -> Batch:
+        """The next `count` items, all of one source; counts as one batch."""
+        batch = self._feeds[self.source_of(self._batches)].take(count)
+        self._batches += 1
+        return batch
+
+    def source_of(self, batch: int) -> str:
+        """Name of the source that batch number `batch` comes from."""
+        draw = generator(self._seed, "mix", batch).random()
+        return self._names[bisect_right(self._bounds, draw * self._bounds[-1])]
+
+    def state(self) -> State:
+        """See `Feed`: the number of batches, and the position in each source."""
+        positions = {name: feed.state() for name, feed in self._feeds.items()}
+        return {"batches": self._batches, "sources": positions}
+
+    def seek(self, state: State) -> None:
+        """See `Feed`."""
+        if list(state["sources"]) != self._names:
+            raise DataError(
+                f"The position in the data cannot be resumed: the inputs were {list(state['sources'])} "
+                f"and are now {self._names}; restore them, or start a new run with a higher spec.revision."
+            )
+        for name, feed in self._feeds.items():
+            feed.seek(state["sources"][name])
+        self._batches = int(state["batches"])
+
+    def metrics(self) -> dict[str, float]:
+        """See `Feed`; `epoch` is the number of passes over as many timesteps as all sources have together."""
+        figures = [feed.metrics() for feed in self._feeds.values()]
+        seen = sum(figure["timesteps_seen"] for figure in figures)
+        return {
+            "epoch": self.cursor / self.epoch_size,
+            "timesteps_seen": seen,
+            "coverage": seen / self.epoch_size,
+            "data_wait_seconds": sum(figure["data_wait_seconds"] for figure in figures),
+        }
+
+    def close(self) -> None:
+        """See `Feed`."""
+        for feed in self._feeds.values():
+            feed.close()

@@ -1,0 +1,241 @@
+"""`OfflineData`: from datasets and a resource's `pipeline` section to batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.api.quantity import parse_bytes
+from hindcast.errors import SpecError
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.connecting import as_connector, make_connectors
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
+from hindcast.pipeline.executors import Executor, Local
+from hindcast.pipeline.feeds import Feed, OnWindow, State
+from hindcast.pipeline.mixed import MixedFeed
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.residency import default_budget
+from hindcast.pipeline.source_feed import Settings, SourceFeed
+from hindcast.pipeline.window import Batch
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.user_code import calling, import_subclass
+
+
+class Source(NamedTuple):
+    """A dataset to train on.
+
+    Attributes:
+        name: the user's path or the recording's name; stands in checkpoints and messages.
+        dataset: opened.
+        weight: share of batches relative to other sources' weights.
+    """
+
+    name: str
+    dataset: Dataset
+    weight: float = 1.0
+
+
+def open_sources(inputs: Sequence[tuple[str, float | None]]) -> list[Source]:
+    """Open the inputs of a training, (path, weight) each.
+
+    With weights, every input is a source of its own; without, all are one dataset.
+
+    Raises:
+        SpecError: some have a weight and others none.
+        DataError: an input cannot be opened, or inputs that make one dataset differ in columns or spaces.
+    """
+    weights = [weight for _, weight in inputs if weight is not None]
+    if not weights:
+        paths = [path for path, _ in inputs]
+        return [Source(", ".join(paths), open_dataset(paths))]
+    if len(weights) < len(inputs):
+        raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
+    return [
+        Source(path, open_dataset(path), weight) for (path, _), weight in zip(inputs, weights, strict=True)
+    ]
+
+
+def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
+    """`OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
+
+    Raises:
+        SpecError: there is no such class, or it is no subclass.
+        UserCodeError: importing it raised.
+    """
+    if pipeline.offline_data is None:
+        return OfflineData
+    return import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+
+
+class OfflineData:
+    """Datasets as endless batches; a `Feed`.
+
+    To customise the whole pipeline, subclass it and name the class in `spec.pipeline.offlineData`: override
+    `__init__` (what is read) or `sample` (how a batch is made).
+
+    Args:
+        sources: what to train on; several are mixed by weight.
+        needs: what the algorithm needs of a batch.
+        pipeline: the resource's section; the defaults if None.
+        batch_size: items in a batch, at least 1.
+        seed: the run's.
+        device: the learner's.
+        preprocessing: what stands between environment and module, applied to observations.
+        observation_space: the environment's; the dataset's own if None.
+        action_space: the environment's; the dataset's own if None.
+        executor: where units are read; in this process if None.
+        connectors: ready connectors, run after those of `pipeline`.
+
+    Attributes:
+        batch_size: see above.
+        on_window: computes targets, see `feeds`; to be set before the first batch when `needs.targets`.
+
+    Raises:
+        SpecError: a connector or class that does not exist, a residency that is not possible.
+        DataError: the data lack a column, or do not fit the spaces.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        needs: Needs,
+        *,
+        batch_size: int,
+        pipeline: PipelineSpec | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        preprocessing: Preprocessing | None = None,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        executor: Executor | None = None,
+        connectors: Sequence[Any] = (),
+    ) -> None:
+        pipeline = pipeline or PipelineSpec()
+        device = torch.device(device)
+        spec = sources[0].dataset.spec
+        spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
+        steps = make_connectors(pipeline.connectors, *spaces)
+        steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
+        self.batch_size = batch_size
+        self.on_window: OnWindow | None = None
+        self._seed = seed
+        self._needs = needs
+        self._pipeline = pipeline
+        self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
+        self._budget = (
+            default_budget(device)
+            if pipeline.resident_budget is None
+            else parse_bytes(pipeline.resident_budget)
+        )
+        self._settings = Settings(
+            needs=needs,
+            pipeline=pipeline,
+            seed=seed,
+            device=device,
+            preprocessing=preprocessing,
+            observation_space=spaces[0],
+            action_space=spaces[1],
+            executor=executor or Local(),
+            connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
+            added=frozenset().union(*(step.adds(spec) for step in steps)),
+        )
+        self._weights = [source.weight for source in sources]
+        self._sources: list[SourceFeed] = []
+        left = self._budget
+        for source in sources:
+            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left))
+            left -= self._sources[-1].resident_bytes
+
+    @property
+    def epoch_size(self) -> int:
+        """Items of all sources together."""
+        return sum(source.order.epoch_size for source in self._sources)
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up."""
+        return self._pipeline.dataset_num_iters_per_learner or math.ceil(self.epoch_size / self.batch_size)
+
+    @property
+    def cursor(self) -> int:
+        """See `Feed`."""
+        return self._feed.cursor
+
+    def next(self) -> Batch:
+        """See `Feed`."""
+        return self.sample(self.batch_size)
+
+    def take(self, count: int) -> Batch:
+        """See `Feed`."""
+        return self.sample(count)
+
+    def sample(self, num_samples: int) -> Batch:
+        """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""
+        place = self._feed.cursor
+        batch = self._feed.take(num_samples)
+        for position, connector in enumerate(self._batch_connectors):
+            with calling(f"connector {connector.name}"):
+                batch = connector(batch, Context(self._seed, position, 0, place, connector.stochastic))
+        return batch
+
+    def state(self) -> State:
+        """See `Feed`; with what batch connectors remember."""
+        connectors = [connector.state() for connector in self._batch_connectors]
+        return {"feed": self._feed.state(), "connectors": connectors}
+
+    def seek(self, state: State) -> None:
+        """See `Feed`."""
+        self._feed.seek(state["feed"])
+        for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
+            connector.load(remembered)
+
+    def metrics(self) -> dict[str, float]:
+        """See `Feed`; and `read_seconds` and `prelearn_seconds`, spent in this process."""
+        return self._feed.metrics() | {
+            "read_seconds": sum(source.prelearner.read_seconds for source in self._sources),
+            "prelearn_seconds": sum(source.prelearner.prelearn_seconds for source in self._sources),
+        }
+
+    def close(self) -> None:
+        """See `Feed`."""
+        self._feed.close()
+
+    def fit_preprocessing(self) -> None:
+        """Add the first window of each source to the observation filter's statistics.
+
+        To be called once, before a training that does not resume.
+        """
+        for source in self._sources:
+            source.fit_preprocessing()
+
+    def plan(self) -> dict[str, Any]:
+        """What will be done and why, as JSON; reads nothing."""
+        return {
+            "batchSize": self.batch_size,
+            "epochSize": self.epoch_size,
+            "updatesPerIteration": self.updates_per_iteration,
+            "device": str(self._settings.device),
+            "residentBudget": self._budget,
+            "executor": type(self._settings.executor).__name__,
+            "sources": [
+                source.plan() | {"share": weight / sum(self._weights)}
+                for source, weight in zip(self._sources, self._weights, strict=True)
+            ],
+        }
+
+    @cached_property
+    def _feed(self) -> Feed:
+        if self._needs.targets and self.on_window is None:
+            raise RuntimeError("the algorithm has targets: set on_window before the first batch")
+        feeds = [source.feed(self.batch_size, self.on_window) for source in self._sources]
+        if len(feeds) == 1:
+            return feeds[0]
+        names = [source.name for source in self._sources]
+        weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
+        return MixedFeed(weighted, self._seed, self.batch_size)

@@ -1,0 +1,146 @@
+"""`Order`: which timestep is delivered when; a pure function of the dataset's units, the seed and the window.
+
+An epoch is a permutation of all items: units are permuted by Philox(seed, epoch), consecutive units form
+windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows and epochs concatenate
+without a gap, so one integer, the number of items consumed, says where a run stands. An item is a timestep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.errors import DataError
+from hindcast.pipeline.rng import generator
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive units of an epoch whose items are shuffled together.
+
+    Attributes:
+        epoch: number of the epoch, from 0.
+        index: number of the window in its epoch, from 0.
+        units: positions of its units in the dataset, in the order in which they are laid end to end.
+        steps: items in it, at least 1.
+        first_cursor: items delivered before it since the start of epoch 0.
+    """
+
+    epoch: int
+    index: int
+    units: tuple[int, ...]
+    steps: int
+    first_cursor: int
+
+    @property
+    def end_cursor(self) -> int:
+        """Items delivered when it is used up."""
+        return self.first_cursor + self.steps
+
+
+class Order:
+    """The order of delivery.
+
+    Args:
+        steps: `[U]` items of each unit; units without any are left out.
+        nbytes: `[U]` bytes of each unit on storage.
+        seed: another seed gives another order.
+        window_steps: most items in a window.
+        window_bytes: most bytes in a window. A unit beyond either limit is a window of its own.
+        replacement: draw a window's items uniformly with replacement, as many as it has.
+
+    Raises:
+        DataError: no items at all.
+    """
+
+    def __init__(
+        self,
+        steps: I64,
+        nbytes: I64,
+        *,
+        seed: int,
+        window_steps: int,
+        window_bytes: int,
+        replacement: bool = False,
+    ) -> None:
+        self.steps = np.asarray(steps, dtype=np.int64)
+        self.nbytes = np.asarray(nbytes, dtype=np.int64)
+        self.seed = seed
+        self.window_steps = window_steps
+        self.window_bytes = window_bytes
+        self.replacement = replacement
+        self.epoch_size = int(self.steps.sum())
+        self._windows: tuple[int, list[Window]] | None = None
+        if self.epoch_size == 0:
+            raise DataError("The dataset has no timesteps; there is nothing to train on.")
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies the order: cursors of orders with different digests do not mix."""
+        limits = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
+        figures = hashlib.blake2b(repr(limits).encode(), digest_size=8)
+        figures.update(self.steps.tobytes())
+        figures.update(self.nbytes.tobytes())
+        return figures.hexdigest()
+
+    def windows(self, epoch: int) -> list[Window]:
+        """All windows of an epoch."""
+        last = self._windows
+        if last is None or last[0] != epoch:
+            last = (epoch, self._divide(epoch))
+            self._windows = last
+        return last[1]
+
+    def locate(self, cursor: int) -> tuple[Window, int]:
+        """The window of the item after `cursor` delivered ones, and how many of its items came before."""
+        windows = self.windows(cursor // self.epoch_size)
+        window = windows[bisect_right(windows, cursor, key=lambda window: window.first_cursor) - 1]
+        return window, cursor - window.first_cursor
+
+    def following(self, window: Window) -> Window:
+        """The window after this one, in the next epoch after an epoch's last."""
+        return self.locate(window.end_cursor)[0]
+
+    def permutation(self, window: Window) -> I64:
+        """`[window.steps]` positions in the window, units laid end to end, in the order of delivery."""
+        random = generator(self.seed, "window", window.epoch, window.index)
+        if self.replacement:
+            return random.integers(0, window.steps, size=window.steps, dtype=np.int64)
+        return random.permutation(window.steps)
+
+    def distinct(self, cursor: int) -> int:
+        """Distinct items among the first `cursor` delivered; with replacement, their expected number."""
+        if not self.replacement:
+            return min(cursor, self.epoch_size)
+        return round(self.epoch_size * (1.0 - (1.0 - 1.0 / self.epoch_size) ** cursor))
+
+    def _divide(self, epoch: int) -> list[Window]:
+        units = np.nonzero(self.steps)[0]
+        units = units[generator(self.seed, "epoch", epoch).permutation(len(units))]
+        step_ends, byte_ends = np.cumsum(self.steps[units]), np.cumsum(self.nbytes[units])
+        windows: list[Window] = []
+        start = steps = nbytes = 0
+        while start < len(units):
+            fitting = min(
+                np.searchsorted(step_ends, steps + self.window_steps, side="right"),
+                np.searchsorted(byte_ends, nbytes + self.window_bytes, side="right"),
+            )
+            end = max(int(fitting), start + 1)
+            windows.append(
+                Window(
+                    epoch=epoch,
+                    index=len(windows),
+                    units=tuple(units[start:end].tolist()),
+                    steps=int(step_ends[end - 1]) - steps,
+                    first_cursor=epoch * self.epoch_size + steps,
+                )
+            )
+            start, steps, nbytes = end, int(step_ends[end - 1]), int(byte_ends[end - 1])
+        return windows

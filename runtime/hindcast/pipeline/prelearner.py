@@ -1,0 +1,178 @@
+"""`OfflinePreLearner`: a unit of a dataset to the block from which batches are cut. Runs on data workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import per_observation
+from hindcast.episodes.convert import episodes_to_block
+from hindcast.errors import UserCodeError
+from hindcast.pipeline.connectors import BlockConnector, Context
+from hindcast.pipeline.executors import PreLearn
+from hindcast.store.dataset import Dataset
+from hindcast.store.units import Unit
+from hindcast.store.validate import check_block
+from hindcast.user_code import calling, import_subclass
+
+
+class OfflinePreLearner:
+    """Read, map to episodes, validate, run the connectors.
+
+    To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`:
+    override `_map_to_episodes`, or `__call__`, and take options of your own in `__init__`, passing the others
+    on (`spec.pipeline.preLearnerKwargs`). Whatever it does, the episodes keep their number and lengths: the order
+    of batches is made from those that the dataset says.
+
+    Args:
+        dataset: where units are read.
+        columns: columns to read; None reads all.
+        connectors: of scope `step` or `episode`, in order.
+        seed: the run's, for the connectors' randomness.
+        validate: check shapes, bounds and for NaN, in epoch 0.
+        observation_space: the environment's, for the checks.
+        action_space: the environment's, for the checks.
+        normalized_actions: Box actions are recorded as a module gives them, before scaling and clipping, so
+            that the space's bounds do not hold for them.
+
+    Attributes:
+        stochastic: its result differs between epochs; a subclass that draws random figures sets it.
+        read_seconds: time spent reading so far, in this process.
+        prelearn_seconds: time spent on all the rest.
+    """
+
+    stochastic: bool = False
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        columns: Collection[str] | None = None,
+        connectors: Sequence[BlockConnector] = (),
+        seed: int = 0,
+        validate: bool = True,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        normalized_actions: bool = False,
+    ) -> None:
+        self.dataset = dataset
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.read_seconds = 0.0
+        self.prelearn_seconds = 0.0
+        self._columns = columns
+        self._connectors = connectors
+        self._seed = seed
+        self._validate = validate
+        self._normalized_actions = normalized_actions
+
+    def __call__(self, unit: Unit, epoch: int = 0) -> Block:
+        """The unit as batches shall see it in that epoch.
+
+        Raises:
+            DataError: it cannot be read, or is not valid.
+            UserCodeError: a connector raised, or changed the episodes' number or lengths.
+        """
+        started = time.perf_counter()
+        read = self.dataset.read(unit, self._columns)
+        read_at = time.perf_counter()
+        block = self._mapped(read)
+        if self._validate and epoch == 0:
+            self._check(block, unit)
+        for position, connector in enumerate(self._connectors):
+            context = Context(self._seed, position, epoch, unit.id, connector.stochastic)
+            block = self._connected(block, connector, context)
+        self.read_seconds += read_at - started
+        self.prelearn_seconds += time.perf_counter() - read_at
+        return block
+
+    def _map_to_episodes(self, block: Block) -> Any:
+        """Hook: what storage holds as episodes.
+
+        Args:
+            block: as read.
+
+        Returns:
+            A `Block`, a list of `SingleAgentEpisode`, or the reference's `{"episodes": [...]}`.
+        """
+        return block
+
+    def _mapped(self, block: Block) -> Block:
+        if type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes:
+            return block
+        with calling(f"{type(self).__name__}._map_to_episodes"):
+            mapped = self._map_to_episodes(block)
+            episodes = mapped["episodes"] if isinstance(mapped, dict) else mapped
+            new = episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
+        return _same_episodes(new, block.length, f"{type(self).__name__}._map_to_episodes")
+
+    def _check(self, block: Block, unit: Unit) -> None:
+        def where(episode: int) -> tuple[str, int]:
+            return self.dataset.locate(unit, episode)
+
+        check_block(
+            block,
+            self.dataset.spec,
+            self.observation_space,
+            self.action_space,
+            where,
+            normalized_actions=self._normalized_actions,
+        )
+
+    def _connected(self, block: Block, connector: BlockConnector, context: Context) -> Block:
+        name = f"connector {connector.name}"
+        with calling(name):
+            new = connector(block, context)
+        return _same_episodes(new, block.length, name)
+
+
+def guarded(prelearner: OfflinePreLearner) -> PreLearn:
+    """The pre-learner, or, where a subclass overrides `__call__`, one that makes its mistakes sentences."""
+    if type(prelearner).__call__ is OfflinePreLearner.__call__:
+        return prelearner
+    return partial(_call_guarded, prelearner)
+
+
+def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Block:
+    name = f"pre-learner {type(prelearner).__name__}"
+    with calling(name):
+        block = prelearner(unit, epoch)
+    return _same_episodes(block, unit.lengths, name)
+
+
+def _same_episodes(new: Block, lengths: NDArray[np.int64], who: str) -> Block:
+    if not isinstance(new, Block):
+        raise UserCodeError(f"{who} returned a {type(new).__name__}; it must return a Block.")
+    if not np.array_equal(new.length, lengths):
+        raise UserCodeError(
+            f"{who} turned {len(lengths)} episodes of {lengths.sum()} timesteps into {new.num_episodes} of "
+            f"{new.num_steps}; their number and lengths must stay as recorded."
+        )
+    for leaf, column in new.columns.items():
+        expected = new.num_steps + (new.num_episodes if per_observation(leaf) else 0)
+        if len(column) != expected:
+            raise UserCodeError(
+                f"{who} returned {len(column)} rows in column {leaf!r}; expected {expected}, one for each "
+                f"timestep{' and each final observation' if per_observation(leaf) else ''}."
+            )
+    return new
+
+
+def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
+    """`OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
+
+    Raises:
+        SpecError: there is no such class, or it is no subclass.
+        UserCodeError: importing it raised.
+    """
+    if pipeline.pre_learner is None:
+        return OfflinePreLearner
+    return import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")

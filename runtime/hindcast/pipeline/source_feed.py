@@ -1,0 +1,179 @@
+"""`SourceFeed`: one dataset of a training: its order, its pre-learner, where it lives, its feed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.api.quantity import parse_bytes
+from hindcast.episodes.columns import Columns, leaves_of, root
+from hindcast.errors import DataError
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.connectors import BlockConnector
+from hindcast.pipeline.executors import Executor, Work
+from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, WindowFeed
+from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.order import Order
+from hindcast.pipeline.prelearner import OfflinePreLearner, guarded, prelearner_class
+from hindcast.pipeline.residency import choose, data_bytes
+from hindcast.pipeline.window import Recipe
+from hindcast.store.dataset import Dataset
+from hindcast.store.validate import check_spec
+from hindcast.user_code import calling
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all sources of a training share; see `OfflineData`.
+
+    Attributes:
+        connectors: those over blocks.
+        added: columns that connectors want in batches.
+    """
+
+    needs: Needs
+    pipeline: PipelineSpec
+    seed: int
+    device: torch.device
+    preprocessing: Preprocessing | None
+    observation_space: gym.Space | None
+    action_space: gym.Space | None
+    executor: Executor
+    connectors: tuple[BlockConnector, ...]
+    added: frozenset[str]
+
+
+class SourceFeed:
+    """One dataset of a training.
+
+    Args:
+        name: in messages and plans.
+        dataset: opened.
+        settings: of the training.
+        budget: bytes that its data may take on the device.
+
+    Attributes:
+        order: when each timestep is delivered.
+        prelearner: what units go through.
+        resident_bytes: bytes that the data take on the device for the whole run; 0 when they are streamed.
+
+    Raises:
+        SpecError: a residency that is not possible, a pre-learner class that does not exist.
+        DataError: the data lack a column, or do not fit the spaces.
+        UserCodeError: making the user's pre-learner raised.
+    """
+
+    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int) -> None:
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, name)
+        self.name = name
+        self._dataset = dataset
+        self._settings = settings
+        needs = settings.needs.with_columns(settings.added)
+        recipe = Recipe(needs.columns, settings.preprocessing, settings.device)
+        self._columns = sorted(recipe.columns)
+        self.order = _order(dataset, settings)
+        self.prelearner = self._make_prelearner(needs)
+        self._nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
+        self._residency = choose(settings.pipeline.residency, self._nbytes, budget, self._stochastic())
+        self.resident_bytes = self._nbytes if self._residency.resident else 0
+        self._prelearn = guarded(self.prelearner)
+        self._loader = Loader(dataset, self.order, self._prelearn, settings.executor, recipe)
+
+    def feed(self, batch_size: int, on_window: OnWindow | None) -> WindowFeed:
+        """A new feed at the start of epoch 0."""
+        kind = ResidentFeed if self._residency.resident else StreamingFeed
+        return kind(self._loader, batch_size, on_window)
+
+    def fit_preprocessing(self) -> None:
+        """Add the observations of epoch 0's first window to the observation filter's statistics."""
+        preprocessing = self._settings.preprocessing
+        if preprocessing is None or not preprocessing.filters:
+            return
+        window, _ = self.order.locate(0)
+        work = (Work(self._dataset.units[unit], window.epoch) for unit in window.units)
+        for block in self._settings.executor.stream(work, self._prelearn):
+            observations = leaves_of(Columns.OBS, list(block.columns))
+            preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
+
+    def plan(self) -> dict[str, Any]:
+        """What will be done and why, as JSON."""
+        windows = self.order.windows(0)
+        largest = max(window.steps for window in windows)
+        return {
+            "name": self.name,
+            "episodes": self._dataset.num_episodes,
+            "timesteps": self._dataset.num_steps,
+            "units": len(self._dataset.units),
+            "windows": len(windows),
+            "windowSteps": largest,
+            "feed": "Resident" if self._residency.resident else "Streaming",
+            "reason": self._residency.reason,
+            "dataBytes": self._nbytes,
+            "windowBytes": self._nbytes * largest // self.order.epoch_size,
+            "columns": self._columns,
+        }
+
+    def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
+        settings = self._settings
+        kind = prelearner_class(settings.pipeline)
+        custom = kind is not OfflinePreLearner
+        if not custom:
+            self._check_columns()
+        with calling(f"making the pre-learner {kind.__name__}"):
+            return kind(
+                self._dataset,
+                columns=None if custom else self._columns_to_read(needs),
+                connectors=settings.connectors,
+                seed=settings.seed,
+                validate=settings.pipeline.validate_data,
+                observation_space=settings.observation_space,
+                action_space=settings.action_space,
+                normalized_actions=_changes_actions(settings.preprocessing),
+                **settings.pipeline.pre_learner_kwargs,
+            )
+
+    def _check_columns(self) -> None:
+        stored = {root(leaf) for leaf in self._dataset.spec.leaves}
+        missing = self._settings.needs.stored - stored - self._settings.added
+        if missing:
+            raise DataError(
+                f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
+                f"it has {', '.join(sorted(stored))}."
+            )
+
+    def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:
+        """None, which is all, where a connector does not say what it reads."""
+        wanted = set(needs.stored)
+        for connector in self._settings.connectors:
+            if connector.reads is None:
+                return None
+            wanted.update(connector.reads)
+        return frozenset(root(leaf) for leaf in self._dataset.spec.leaves if root(leaf) in wanted)
+
+    def _stochastic(self) -> list[str]:
+        names = [connector.name for connector in self._settings.connectors if connector.stochastic]
+        return [type(self.prelearner).__name__, *names] if self.prelearner.stochastic else names
+
+
+def _order(dataset: Dataset, settings: Settings) -> Order:
+    return Order(
+        np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
+        np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
+        seed=settings.seed,
+        window_steps=settings.pipeline.window_steps,
+        window_bytes=parse_bytes(settings.pipeline.window_bytes),
+        replacement=settings.pipeline.sampling == "WithReplacement",
+    )
+
+
+def _changes_actions(preprocessing: Preprocessing | None) -> bool:
+    if preprocessing is None:
+        return False
+    options = preprocessing.to_json()
+    return bool(options["normalizeActions"] or options["clipActions"])

@@ -1,0 +1,189 @@
+"""`WindowData`: a window's decoded columns on the learner's device, from which batches are gathered by index.
+
+Shape suffixes as in `Block`: N = episodes, S = steps, O = S + N observations, B = items of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.models.connectors import Preprocessing, stack_rows
+
+Batch = dict[str, Tensor]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How blocks become batches.
+
+    Attributes:
+        columns: whole columns in a batch: stored ones, `new_obs`, `terminateds`, `truncateds`.
+        preprocessing: its observation filter is applied to blocks as they enter a window, its frame stack
+            when a batch is gathered, so that each frame is kept once. None: observations stay as recorded.
+        device: where the columns are kept; None is the CPU.
+    """
+
+    columns: frozenset[str]
+    preprocessing: Preprocessing | None = None
+    device: torch.device | None = None
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The columns that a window holds: `new_obs` is read from `obs`."""
+        return frozenset(Columns.OBS if column == Columns.NEXT_OBS else column for column in self.columns)
+
+
+class Part(NamedTuple):
+    """Consecutive episodes of a window: which steps, and which episodes."""
+
+    steps: slice
+    episodes: slice
+
+    @property
+    def observations(self) -> slice:
+        """Their observation rows: each episode, before them and among them, has one more than steps."""
+        return slice(self.steps.start + self.episodes.start, self.steps.stop + self.episodes.stop)
+
+
+def consecutive_parts(lengths: Sequence[I64]) -> list[Part]:
+    """Where units stand that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
+    parts: list[Part] = []
+    step = episode = 0
+    for length in lengths:
+        parts.append(Part(slice(step, step + int(length.sum())), slice(episode, episode + len(length))))
+        step, episode = parts[-1].steps.stop, parts[-1].episodes.stop
+    return parts
+
+
+class _Gathered(NamedTuple):
+    """An observation leaf of a batch: its column, 1 for the next observation, frames stacked."""
+
+    name: str
+    column: Tensor
+    shift: int
+    frames: int
+
+
+@dataclass(frozen=True, eq=False)
+class WindowData:
+    """Episodes laid end to end, one tensor per leaf, all on one device.
+
+    Attributes:
+        columns: leaf name -> `[S, *shape]`, `[O, *shape]` for observations (filtered, not stacked).
+        length: `[N]` int64, steps of each episode.
+        terminated: `[N]` bool, whether the environment ended the episode.
+        truncated: `[N]` bool, whether it was cut off.
+        obs_row: `[S]` int64, row of each step's observation; its next observation is the row after.
+        recipe: what a batch holds.
+    """
+
+    columns: dict[str, Tensor]
+    length: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    obs_row: Tensor
+    recipe: Recipe
+
+    @property
+    def num_steps(self) -> int:
+        """S."""
+        return len(self.obs_row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        tensors = (*self.columns.values(), self.length, self.terminated, self.truncated, self.obs_row)
+        return sum(tensor.nbytes for tensor in tensors)
+
+    @cached_property
+    def obs_start(self) -> Tensor:
+        """`[N]` first observation row of each episode."""
+        sizes = self.length + 1
+        return sizes.cumsum(0) - sizes
+
+    def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
+        """The same episodes with further columns, `[S, ...]` each, which stand in batches too."""
+        names = self.recipe.columns.union(root(leaf) for leaf in columns)
+        recipe = replace(self.recipe, columns=names)
+        return replace(self, columns={**self.columns, **columns}, recipe=recipe)
+
+    def copy_of(self, parts: Sequence[Part]) -> WindowData:
+        """A window of the given parts, laid end to end in the given order."""
+        columns = {
+            leaf: torch.cat(
+                [column[part.observations if per_observation(leaf) else part.steps] for part in parts]
+            )
+            for leaf, column in self.columns.items()
+        }
+        length, terminated, truncated = (
+            torch.cat([figures[part.episodes] for part in parts])
+            for figures in (self.length, self.terminated, self.truncated)
+        )
+        episodes = torch.arange(len(length), device=length.device)
+        episode_of_step = torch.repeat_interleave(episodes, length)
+        obs_row = torch.arange(len(episode_of_step), device=length.device) + episode_of_step
+        return WindowData(columns, length, terminated, truncated, obs_row, self.recipe)
+
+    def gather(self, index: Tensor) -> Batch:
+        """A batch of the steps at `index`, int64 `[B]` on the window's device, in that order."""
+        batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves}
+        if self._obs_leaves:
+            rows = self.obs_row.index_select(0, index)
+            for leaf in self._obs_leaves:
+                batch[leaf.name] = self._observations(leaf, index, rows + 1 if leaf.shift else rows)
+        return batch
+
+    def _observations(self, leaf: _Gathered, index: Tensor, rows: Tensor) -> Tensor:
+        if leaf.frames == 1:
+            return leaf.column.index_select(0, rows)
+        return stack_rows(leaf.column, rows, self._first_row.index_select(0, index), leaf.frames)
+
+    @cached_property
+    def _first_row(self) -> Tensor:
+        """`[S]` first observation row of each step's episode."""
+        return torch.repeat_interleave(self.obs_start, self.length)
+
+    @cached_property
+    def _step_leaves(self) -> list[tuple[str, Tensor]]:
+        return [
+            (leaf, column)
+            for leaf, column in self.columns.items()
+            if root(leaf) in self.recipe.columns and not per_observation(leaf)
+        ]
+
+    @cached_property
+    def _obs_leaves(self) -> list[_Gathered]:
+        preprocessing = self.recipe.preprocessing
+        stacked = preprocessing.stacked_leaves if preprocessing else ()
+        wanted = [
+            (name, shift)
+            for name, shift in ((Columns.OBS, 0), (Columns.NEXT_OBS, 1))
+            if name in self.recipe.columns
+        ]
+        return [
+            _Gathered(
+                name=name + leaf.removeprefix(Columns.OBS),
+                column=self.columns[leaf],
+                shift=shift,
+                frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
+            )
+            for name, shift in wanted
+            for leaf in leaves_of(Columns.OBS, list(self.columns))
+        ]
+
+
+def concat_batches(parts: Sequence[Batch]) -> Batch:
+    """One batch of the items of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}

@@ -1,0 +1,80 @@
+"""Importing and calling the user's own code, with its mistakes as one sentence that names the line."""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hindcast.errors import SpecError, UserCodeError, UserError
+
+T = TypeVar("T")
+
+_OURS = str(Path(__file__).parent)
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Run the user's code in this block; `what` names it, as the subject of a sentence.
+
+    Raises:
+        UserCodeError: it raised; with the type, the file and line of the user's own code, and the first line
+            of the message. A `UserError` passes as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        message = str(error).strip().partition("\n")[0][:500] or "no message"
+        raise UserCodeError(f"{what} raised {type(error).__name__} at {_place(error)}: {message}") from error
+
+
+def import_object(path: str, field: str) -> Any:
+    """The object at `package.module:Name`, which the user named in `field`.
+
+    Raises:
+        SpecError: no such module or name.
+        UserCodeError: importing the module raised.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        with calling(f"{field}: importing {module_name!r}"):
+            module = importlib.import_module(module_name)
+    except UserCodeError as error:
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing.name}."):
+            raise SpecError(
+                f"{field} is {path!r}: there is no module {missing.name!r}; "
+                "is it installed, or on PYTHONPATH?"
+            ) from error
+        raise
+    if not hasattr(module, name):
+        raise SpecError(f"{field} is {path!r}: the module {module_name!r} has no {name!r}.")
+    return getattr(module, name)
+
+
+def import_subclass(path: str, base: type[T], field: str) -> type[T]:
+    """The subclass of `base` at `package.module:Class`, which the user named in `field`.
+
+    Raises:
+        SpecError: no such class, or it is no subclass.
+        UserCodeError: importing the module raised.
+    """
+    found = import_object(path, field)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise SpecError(f"{field} is {path!r}, which is no subclass of {base.__name__}.")
+    return found
+
+
+def _place(error: Exception) -> str:
+    """The innermost frame that is neither ours nor an installed package's; else the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((_OURS, *_INSTALLED, "<"))]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"

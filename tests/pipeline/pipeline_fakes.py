@@ -1,0 +1,92 @@
+"""An in-memory dataset with the store's `Dataset` interface, and loaders over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import root
+from hindcast.pipeline.executors import Local
+from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed
+from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.order import Order
+from hindcast.pipeline.window import Recipe
+from hindcast.store.spec import DataSpec
+from hindcast.store.units import Unit
+
+KINDS = {"resident": ResidentFeed, "streaming": StreamingFeed}
+
+
+def block_of(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
+    """Episodes whose figures say where they stand: `rewards` is the number of the step, counted from `first`.
+
+    The observation before step s is s + 0.25 everywhere, an episode's final one is its last step + 0.75.
+    Episodes are terminated and truncated in turn.
+    """
+    length = np.asarray(lengths, dtype=np.int64)
+    steps = first + np.arange(length.sum())
+    ends = first + np.cumsum(length)
+    before = [np.append(np.arange(e - n, e) + 0.25, e - 0.25) for e, n in zip(ends, length, strict=True)]
+    obs = np.concatenate(before).reshape(-1, *[1] * len(obs_shape))
+    return Block(
+        columns={
+            "obs": np.broadcast_to(obs, (len(obs), *obs_shape)).astype(np.float64),
+            "actions": np.stack([steps, -steps], 1).astype(np.float32),
+            "rewards": steps.astype(np.float64),
+        },
+        length=length,
+        eps_id=np.array([f"episode-{end}-{n}" for end, n in zip(ends, length, strict=True)], dtype=object),
+        t_started=np.zeros(len(length), dtype=np.int64),
+        terminated=np.arange(len(length)) % 2 == 0,
+        truncated=np.arange(len(length)) % 2 == 1,
+    )
+
+
+class FakeDataset:
+    """Units of episodes with the given lengths; remembers what was read."""
+
+    def __init__(self, units: Sequence[Sequence[int]], obs_shape: tuple[int, ...] = (3,)) -> None:
+        firsts = np.cumsum([0, *map(sum, units)])
+        self.blocks = [
+            block_of(unit, int(first), obs_shape) for unit, first in zip(units, firsts, strict=False)
+        ]
+        self.units = [
+            Unit(id=i, parts=(), lengths=block.length, nbytes=block.nbytes)
+            for i, block in enumerate(self.blocks)
+        ]
+        self.spec = DataSpec.of_block(self.blocks[0])
+        self.digest = repr(units)
+        self.num_episodes = sum(map(len, units))
+        self.num_steps = int(firsts[-1])
+        self.nbytes = sum(block.nbytes for block in self.blocks)
+        self.reads: list[int] = []
+
+    def read(self, unit: Unit, columns: Any = None) -> Block:
+        self.reads.append(unit.id)
+        block = self.blocks[unit.id]
+        wanted = {
+            leaf: column for leaf, column in block.columns.items() if columns is None or root(leaf) in columns
+        }
+        return block.with_columns(wanted)
+
+    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+        return f"file-{unit.id}.parquet", episode
+
+
+def order_of(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:
+    steps = np.array([unit.lengths.sum() for unit in dataset.units])
+    nbytes = np.array([unit.nbytes for unit in dataset.units])
+    return Order(steps, nbytes, seed=seed, window_steps=window_steps, window_bytes=1 << 30, **options)
+
+
+ALL = frozenset({"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})
+
+
+def loader_of(
+    dataset: FakeDataset, recipe: Recipe | None = None, prelearn: Any = None, **order: Any
+) -> Loader:
+    read = prelearn or (lambda unit, epoch: dataset.read(unit))
+    return Loader(dataset, order_of(dataset, **order), read, Local(), recipe or Recipe(ALL))

@@ -1,0 +1,315 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_fakes import KINDS, FakeDataset, loader_of
+
+from hindcast.errors import DataError
+from hindcast.pipeline.building import batch_dtype
+from hindcast.pipeline.window import Recipe
+
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
+STEPS = sum(map(sum, UNITS))
+
+both = pytest.mark.parametrize("kind", ["resident", "streaming"])
+
+
+def fillers():
+    return [thread for thread in threading.enumerate() if "filler" in thread.name]
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+
+
+def steps_of(feed, batches):
+    return np.concatenate([feed.next()["rewards"].numpy() for _ in range(batches)])
+
+
+@both
+def test_an_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS)
+    for _ in range(3):
+        assert sorted(feed.next()["rewards"].tolist()) == list(range(STEPS))
+
+
+@both
+def test_a_batch_holds_what_belongs_together(kind, make_feed):
+    batch = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS).next()
+    step = batch["rewards"]
+    assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
+    assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
+    done = batch["terminateds"] | batch["truncateds"]
+    next_obs = torch.where(done, step + 0.75, step + 1.25)
+    assert torch.equal(batch["new_obs"], next_obs[:, None].expand(-1, 3))
+
+
+@both
+def test_flags_stand_on_the_last_step_of_an_episode(kind, make_feed):
+    batch = make_feed(kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
+    by_step = batch["rewards"].argsort()
+    assert batch["terminateds"][by_step].nonzero().flatten().tolist() == [1, 8]
+    assert batch["truncateds"][by_step].nonzero().flatten().tolist() == [4]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    units=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=6),
+    batch_size=st.integers(1, 40),
+    window_steps=st.integers(1, 60),
+    seed=st.integers(0, 1000),
+)
+def test_resident_and_streaming_deliver_the_same_batches(units, batch_size, window_steps, seed):
+    feeds = [
+        kind(loader_of(FakeDataset(units), seed=seed, window_steps=window_steps), batch_size)
+        for kind in KINDS.values()
+    ]
+    try:
+        for _ in range(12):
+            assert same(feeds[0].next(), feeds[1].next())
+    finally:
+        for feed in feeds:
+            feed.close()
+
+
+@both
+def test_no_batch_is_short_over_windows_and_epochs(kind, make_feed):
+    batch_size = 37
+    feed = make_feed(kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
+    batches = [feed.next() for _ in range(20)]
+    assert {len(batch["rewards"]) for batch in batches} == {batch_size}
+    steps = np.concatenate([batch["rewards"].numpy() for batch in batches])
+    for epoch in range(20 * batch_size // STEPS):
+        assert sorted(steps[epoch * STEPS : (epoch + 1) * STEPS]) == list(range(STEPS))
+
+
+@both
+def test_another_seed_gives_other_batches(kind, make_feed):
+    dataset = FakeDataset(UNITS)
+    first, again, other = (steps_of(make_feed(kind, dataset, seed=seed), 5) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@both
+@pytest.mark.parametrize("done", [0, 1, 3, 9, 10, 11, 40])
+def test_a_run_goes_on_exactly_where_it_was(kind, done, make_feed):
+    options = {"batch_size": 13, "window_steps": 25}
+    whole = make_feed(kind, FakeDataset(UNITS), **options)
+    for _ in range(done):
+        whole.next()
+    resumed = make_feed(kind, FakeDataset(UNITS), **options)
+    resumed.seek(whole.state())
+    assert resumed.cursor == whole.cursor == 13 * done
+    for _ in range(10):
+        assert same(whole.next(), resumed.next())
+
+
+def test_a_streaming_feed_resumes_by_reading_its_window_only(make_feed):
+    dataset = FakeDataset(UNITS)
+    feed = make_feed("streaming", dataset, window_steps=25)
+    cursor = STEPS + 40
+    window, _ = feed._order.locate(cursor)
+    feed.seek(feed.state() | {"cursor": cursor})
+    feed.next()
+    assert dataset.reads[: len(window.units)] == list(window.units)
+
+
+@both
+def test_seeking_back_delivers_the_same_again(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS), window_steps=25)
+    start = feed.state()
+    first = steps_of(feed, 15)
+    feed.seek(start)
+    assert (steps_of(feed, 15) == first).all()
+
+
+@both
+def test_a_position_in_other_data_or_another_order_is_refused(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS))
+    with pytest.raises(DataError, match="data have changed"):
+        feed.seek(make_feed(kind, FakeDataset([*UNITS, [1]])).state())
+    with pytest.raises(DataError, match="seed"):
+        feed.seek(make_feed(kind, FakeDataset(UNITS), seed=5).state())
+
+
+@both
+def test_metrics_say_how_much_of_the_data_was_seen(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS // 2)
+    feed.next()
+    assert feed.metrics()["coverage"] == pytest.approx(0.5, abs=0.01)
+    for _ in range(4):
+        feed.next()
+    assert feed.metrics()["timesteps_seen"] == STEPS
+    assert feed.metrics()["epoch"] == feed.cursor / STEPS
+    assert feed.metrics()["data_wait_seconds"] > 0
+
+
+@both
+def test_a_failure_while_loading_surfaces_in_next(kind, make_feed):
+    dataset = FakeDataset(UNITS)
+
+    def prelearn(unit, epoch):
+        if unit.id == 3:
+            raise DataError("file-3.parquet is damaged")
+        return dataset.read(unit)
+
+    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20)
+    for _ in range(2):
+        with pytest.raises(DataError, match="file-3"):
+            steps_of(feed, 40)
+    feed.close()
+    assert not fillers()
+
+
+@both
+def test_closing_leaves_no_thread_and_the_feed_can_go_on(kind, make_feed):
+    options = {"window_steps": 20, "batch_size": 7}
+    feed, other = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    assert same(feed.next(), other.next())
+    other.close()
+    feed.close()
+    assert not fillers()
+    assert same(feed.next(), other.next())
+
+
+def test_closing_while_a_unit_is_being_read_waits_for_it(make_feed):
+    dataset, reading, go_on = FakeDataset([[9], [9]]), threading.Event(), threading.Event()
+
+    def prelearn(unit, epoch):
+        if dataset.reads:
+            reading.set()
+            go_on.wait(10)
+        return dataset.read(unit)
+
+    feed = make_feed("streaming", dataset, prelearn=prelearn, batch_size=1, window_steps=9)
+    feed.next()
+    assert reading.wait(10)
+    threading.Timer(0.05, go_on.set).start()
+    feed.close()
+    assert not fillers()
+
+
+def test_at_most_one_window_is_loaded_ahead(make_feed):
+    dataset, asked, ahead = FakeDataset([[10]] * 8), [], []
+
+    def prelearn(unit, epoch):
+        ahead.append(len(dataset.reads) - len(asked))
+        return dataset.read(unit)
+
+    feed = make_feed("streaming", dataset, prelearn=prelearn, window_steps=10, batch_size=10)
+    for batch in range(8):
+        asked.append(batch)
+        feed.next()
+        time.sleep(0.01)  # so that a thread that does not wait would run ahead
+    assert max(ahead) == 0
+
+
+@both
+def test_targets_are_computed_from_whole_episodes_when_a_window_is_entered(kind, make_feed):
+    entered = []
+
+    def returns_to_go(window):
+        entered.append(window.num_steps)
+        episode = torch.repeat_interleave(torch.arange(len(window.length)), window.length)
+        totals = torch.zeros(len(window.length)).index_add(0, episode, window.columns["rewards"])
+        return {"value_targets": totals[episode]}
+
+    dataset = FakeDataset(UNITS)
+    feed = make_feed(kind, dataset, on_window=returns_to_go, window_steps=25, batch_size=5)
+    totals = np.concatenate(
+        [
+            np.repeat(np.add.reduceat(block.columns["rewards"], block.start), block.length)
+            for block in dataset.blocks
+        ]
+    )
+    for _ in range(2 * STEPS // 5):
+        seen = len(entered)
+        batch = feed.next()
+        assert torch.equal(batch["value_targets"], torch.from_numpy(totals[batch["rewards"].int()]).float())
+        assert len(entered) <= seen + 2
+    assert sum(entered) >= 2 * STEPS - 25
+
+
+def test_targets_see_the_same_window_in_both_feeds(make_feed):
+    seen = {"resident": [], "streaming": []}
+    for kind, windows in seen.items():
+        feed = make_feed(
+            kind, FakeDataset(UNITS), window_steps=25, on_window=lambda w, to=windows: to.append(w) or {}
+        )
+        steps_of(feed, 30)
+    for resident, streaming in zip(*seen.values(), strict=True):
+        assert same(resident.columns, streaming.columns)
+        assert torch.equal(resident.obs_row, streaming.obs_row)
+        assert torch.equal(resident.terminated, streaming.terminated)
+        assert torch.equal(resident.length, streaming.length)
+
+
+@both
+def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
+    dataset = FakeDataset([[4, 3], [5]])
+    for block in dataset.blocks:
+        obs = block.columns.pop("obs")
+        columns = {
+            "obs/camera": obs.astype(np.uint8),
+            "obs/speed": obs[:, 0],
+            "actions/0": block.columns.pop("actions"),
+        }
+        block.columns.update(columns)
+    recipe = Recipe(frozenset({"obs", "new_obs", "actions"}))
+    batch = make_feed(kind, dataset, recipe=recipe).next()
+    assert sorted(batch) == ["actions/0", "new_obs/camera", "new_obs/speed", "obs/camera", "obs/speed"]
+    assert batch["obs/camera"].dtype == torch.uint8
+    assert torch.equal(batch["obs/camera"][:, 0], batch["obs/speed"].to(torch.uint8))
+
+
+@both
+def test_a_batch_holds_only_what_is_needed(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"actions"})))
+    assert list(feed.next()) == ["actions"]
+
+
+@both
+def test_a_missing_column_is_named(kind, make_feed):
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"action_logp"})))
+    with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
+        feed.next()
+
+
+@both
+def test_text_is_refused_with_the_way_out(kind, make_feed):
+    dataset = FakeDataset([[2]])
+    dataset.blocks[0].columns["obs"] = np.array(["a", "b", "c"], dtype=object)
+    with pytest.raises(DataError, match=r"'obs' is text.*connector"):
+        make_feed(kind, dataset).next()
+
+
+@pytest.mark.parametrize(
+    ("stored", "delivered"),
+    [
+        ("float64", "float32"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("uint8", "uint8"),
+        ("uint16", "int32"),
+        ("uint64", "int64"),
+        ("int64", "int64"),
+        ("bool", "bool"),
+    ],
+)
+def test_dtypes_of_batches(stored, delivered):
+    assert batch_dtype(np.dtype(stored)).name == delivered
+
+
+@both
+def test_with_replacement_resumes_as_exactly(kind, make_feed):
+    options = {"replacement": True, "window_steps": 25, "batch_size": 9}
+    feed, resumed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
+    steps = steps_of(feed, 20)
+    assert len(set(steps.tolist())) < len(steps)
+    resumed.seek(feed.state())
+    assert same(feed.next(), resumed.next())

@@ -1,0 +1,149 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hindcast.errors import DataError
+from hindcast.pipeline.order import Order
+
+
+def order_of(steps, nbytes=None, *, seed=0, window_steps=64, window_bytes=1 << 30, replacement=False):
+    steps = np.asarray(steps)
+    nbytes = np.full(len(steps), 100) if nbytes is None else np.asarray(nbytes)
+    return Order(
+        steps,
+        nbytes,
+        seed=seed,
+        window_steps=window_steps,
+        window_bytes=window_bytes,
+        replacement=replacement,
+    )
+
+
+def delivered(order, start, count):
+    """(unit, step in unit) of `count` items from cursor `start`, found window by window."""
+    window, offset = order.locate(start)
+    items = []
+    while len(items) < count:
+        where = [(unit, step) for unit in window.units for step in range(order.steps[unit])]
+        items += [where[i] for i in order.permutation(window)[offset:]]
+        window, offset = order.following(window), 0
+    return items[:count]
+
+
+units_of_steps = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(sum)
+
+
+@settings(max_examples=60, deadline=None)
+@given(units_of_steps, st.integers(0, 2**40), st.integers(1, 100), st.integers(100, 500))
+def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_bytes):
+    order = order_of(steps, seed=seed, window_steps=window_steps, window_bytes=window_bytes)
+    everything = sorted((unit, step) for unit, n in enumerate(steps) for step in range(n))
+    for epoch in (0, 1, 5):
+        assert sorted(delivered(order, epoch * sum(steps), sum(steps))) == everything
+
+
+@settings(max_examples=60, deadline=None)
+@given(units_of_steps, st.integers(0, 100), st.integers(1, 100), st.data())
+def test_locate_finds_the_item_that_walking_reaches(steps, seed, window_steps, data):
+    order = order_of(steps, seed=seed, window_steps=window_steps)
+    cursor = data.draw(st.integers(0, 3 * sum(steps)))
+    walked = delivered(order, 0, cursor + 5)
+    assert delivered(order, cursor, 5) == walked[cursor:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 400)), min_size=1, max_size=20),
+    st.integers(1, 100),
+    st.integers(1, 1000),
+)
+def test_windows_keep_both_limits_unless_one_unit_exceeds_them(units, window_steps, window_bytes):
+    steps, nbytes = zip(*units, strict=True)
+    order = order_of(steps, nbytes, window_steps=window_steps, window_bytes=window_bytes)
+    windows = order.windows(0)
+    for window in windows:
+        held = sum(steps[u] for u in window.units), sum(nbytes[u] for u in window.units)
+        assert len(window.units) == 1 or (held[0] <= window_steps and held[1] <= window_bytes)
+    for window, after in pairwise(windows):
+        unit = after.units[0]
+        too_many = window.steps + steps[unit] > window_steps
+        too_large = sum(nbytes[u] for u in window.units) + nbytes[unit] > window_bytes
+        assert too_many or too_large, "a window was closed although the next unit fitted"
+
+
+def test_a_unit_larger_than_the_window_is_one_of_its_own():
+    order = order_of([10, 1000, 10], window_steps=50)
+    assert {window.steps for window in order.windows(0)} <= {10, 20, 1000}
+    assert any(window.units == (1,) for window in order.windows(0))
+
+
+def test_same_seed_same_order_and_another_seed_another():
+    steps = [20, 30, 40]
+    first = delivered(order_of(steps, seed=7), 0, 200)
+    assert first == delivered(order_of(steps, seed=7), 0, 200)
+    assert first != delivered(order_of(steps, seed=8), 0, 200)
+
+
+def test_epochs_differ_in_units_and_in_steps():
+    order = order_of([10] * 20, window_steps=50)
+    epochs = [delivered(order, epoch * 200, 200) for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
+    assert order.windows(0)[0].units != order.windows(1)[0].units
+
+
+def test_the_order_is_the_same_on_every_machine():
+    """A snapshot: where it changes, runs that are resumed with a new version see other batches."""
+    order = order_of([5, 7, 3, 6], seed=1, window_steps=12)
+    assert [window.units for window in order.windows(0)] == [(1, 2), (3, 0)]
+    assert order.permutation(order.windows(0)[0]).tolist() == [7, 3, 9, 0, 8, 6, 1, 2, 4, 5]
+
+
+def test_units_without_steps_are_left_out():
+    order = order_of([0, 5, 0, 5], window_steps=5)
+    assert sorted(window.units for window in order.windows(0)) == [(1,), (3,)]
+
+
+def test_a_dataset_without_steps_is_refused():
+    with pytest.raises(DataError, match="no timesteps"):
+        order_of([0, 0])
+
+
+def test_with_replacement_draws_from_the_window_and_keeps_the_cursor_exact():
+    order = order_of([30, 30], window_steps=30, replacement=True)
+    window, offset = order.locate(70)
+    assert (window.epoch, window.index, offset) == (1, 0, 10)
+    draws = order.permutation(window)
+    assert len(draws) == 30
+    assert len(set(draws.tolist())) < 30
+    assert draws.min() >= 0 and draws.max() < 30
+
+
+@pytest.mark.parametrize("cursor", [0, 1, 50, 100, 1000])
+def test_distinct_items(cursor):
+    assert order_of([100]).distinct(cursor) == min(cursor, 100)
+
+
+def test_distinct_items_with_replacement_are_those_expected():
+    order = order_of([1000], window_steps=1000, replacement=True)
+    drawn = order.permutation(order.windows(0)[0])
+    assert order.distinct(1000) == pytest.approx(len(np.unique(drawn)), rel=0.05)
+    assert order.distinct(0) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"window_steps": 63},
+        {"window_bytes": 1000},
+        {"replacement": True},
+        {"nbytes": [100, 100, 101]},
+    ],
+)
+def test_the_digest_changes_with_whatever_changes_the_order(other):
+    assert order_of([5, 6, 7]).digest == order_of([5, 6, 7]).digest
+    assert order_of([5, 6, 7], **other).digest != order_of([5, 6, 7]).digest
+    assert order_of([5, 6, 8]).digest != order_of([5, 6, 7]).digest
