@@ -88,6 +88,10 @@ def assert_same(found: Block, expected: Block) -> None:
         assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 KIT = SimpleNamespace(
     observation_space=OBS_SPACE,
     action_space=ACTION_SPACE,
@@ -96,6 +100,7 @@ KIT = SimpleNamespace(
     write=write_blocks,
     record=record,
     assert_same=assert_same,
+    names=names,
 )
 
 

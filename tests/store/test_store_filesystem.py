@@ -16,7 +16,9 @@ from hindcast.store.filesystem import resolve
 @pytest.fixture(params=["path", "file", "memory"])
 def folder(request, tmp_path, memory):
     """A folder of each kind, as the user writes it."""
-    return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[request.param]
+    return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
+        request.param
+    ]
 
 
 def test_what_is_written_is_read_listed_and_deleted(folder):
@@ -143,14 +145,14 @@ def test_a_place_that_takes_no_files():
         resolve("/proc/hindcast/x").write_bytes(b"x")
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(mounted):
+def test_a_full_disk_is_named_and_leaves_nothing(kit, mounted):
     folder = mounted("size=64k")
     resolve(folder / "old").write_bytes(b"kept")
     with pytest.raises(StorageError, match=r"cannot write .*/new: the disk is full"):
         resolve(folder / "new").write_bytes(bytes(1 << 20))
     with pytest.raises(StorageError, match=r"cannot write .*/old: the disk is full"):
         resolve(folder / "old").write_bytes(bytes(1 << 20))
-    assert os.listdir(folder) == ["old"]
+    assert kit.names(folder) == ["old"]
     assert (folder / "old").read_bytes() == b"kept"
 
 
@@ -183,13 +185,13 @@ def test_a_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, 
     assert location.read_bytes() == b"old"
 
 
-def test_one_of_many_creators_wins(tmp_path):
+def test_one_of_many_creators_wins(kit, tmp_path):
     location = resolve(tmp_path / "lock")
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
     assert sum(won) == 1
     assert location.read_bytes() == b"%d" % won.index(True)
-    assert os.listdir(tmp_path) == ["lock"]
+    assert kit.names(tmp_path) == ["lock"]
 
 
 def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
@@ -200,5 +202,7 @@ def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
         raise CloudError("403 the account may not write\nmore lines")
 
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
-    with pytest.raises(StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"):
+    with pytest.raises(
+        StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"
+    ):
         resolve(memory).write_bytes(b"x")

@@ -11,7 +11,20 @@ from hindcast.errors import DataError
 from hindcast.store.arrow_layout import CellError, arrow_schema, decode, encode, episode_bytes, spec_of_schema
 from hindcast.store.spec import DataSpec, Leaf
 
-DTYPES = ["bool", "uint8", "int8", "int16", "uint32", "int64", "float16", "float32", "float64", "complex64", ">f4", ">i8"]
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    ">f4",
+    ">i8",
+]
 
 
 def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
@@ -42,7 +55,9 @@ def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]],
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 leaf_types = st.one_of(st.tuples(st.sampled_from(DTYPES), shapes), st.just(("str", ())))
 names = st.sampled_from(["obs", "obs/a", "obs/b/0", "actions", "rewards", "infos", "prompt", "vf_preds"])
-cases = st.tuples(st.lists(st.integers(0, 6), max_size=6), st.dictionaries(names, leaf_types), st.integers(0, 99))
+cases = st.tuples(
+    st.lists(st.integers(0, 6), max_size=6), st.dictionaries(names, leaf_types), st.integers(0, 99)
+)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

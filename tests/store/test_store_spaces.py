@@ -51,7 +51,7 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
         leaf_spaces(),
         lambda parts: st.one_of(
             st.builds(spaces.Dict, st.dictionaries(names, parts, max_size=3)),
-            st.builds(lambda several: spaces.Tuple(several), st.lists(parts, max_size=3)),
+            st.builds(spaces.Tuple, st.lists(parts, max_size=3)),
         ),
         max_leaves=5,
     )
@@ -88,7 +88,11 @@ def test_the_json_is_the_one_of_the_resources():
     }
     assert space_to_json(spaces.Box(np.array([0, 1]), np.array([2, 3]), dtype=np.int64))["low"] == [0, 1]
     assert space_to_json(spaces.Discrete(3)) == {"type": "Discrete", "n": 3, "start": 0}
-    assert space_to_json(spaces.MultiDiscrete([2, 3])) == {"type": "MultiDiscrete", "nvec": [2, 3], "dtype": "int64"}
+    assert space_to_json(spaces.MultiDiscrete([2, 3])) == {
+        "type": "MultiDiscrete",
+        "nvec": [2, 3],
+        "dtype": "int64",
+    }
     assert space_to_json(spaces.Text(5, charset="ab")) == {
         "type": "Text",
         "maxLength": 5,
@@ -100,14 +104,16 @@ def test_the_json_is_the_one_of_the_resources():
 def test_hand_written_json_with_numbers_lists_and_defaults():
     box = space_from_json({"type": "Box", "low": ["-inf", 0], "high": "inf", "shape": [2]})
     assert box == spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, np.inf], np.float32))
-    assert space_from_json({"type": "Box", "low": 0.0, "high": 255.0, "shape": [2], "dtype": "uint8"}) == spaces.Box(
-        0, 255, (2,), np.uint8
-    )
+    assert space_from_json(
+        {"type": "Box", "low": 0.0, "high": 255.0, "shape": [2], "dtype": "uint8"}
+    ) == spaces.Box(0, 255, (2,), np.uint8)
     assert space_from_json({"type": "Text", "maxLength": 3}) == spaces.Text(3)
 
 
 def test_leaf_names():
-    space = spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])})
+    space = spaces.Dict(
+        {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
+    )
     assert list(flatten_space(space, "obs")) == ["obs/a/0", "obs/a/1", "obs/b"]
     assert list(flatten_space(spaces.Discrete(2), "actions")) == ["actions"]
     batch = {"a": (np.zeros(4), np.zeros((4, 2))), "b": np.ones(4)}

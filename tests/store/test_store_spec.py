@@ -72,7 +72,9 @@ def test_merging_keeps_what_either_knows():
     assert merged == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
 
 
-@pytest.mark.parametrize("data", [{}, {"leaves": {"obs": {}}}, {"leaves": 3}, {"leaves": {"obs": {"dtype": "x"}}}])
+@pytest.mark.parametrize(
+    "data", [{}, {"leaves": {"obs": {}}}, {"leaves": 3}, {"leaves": {"obs": {"dtype": "x"}}}]
+)
 def test_json_that_is_no_spec_is_a_sentence(data):
     with pytest.raises(DataError, match="the description of the data cannot be read"):
         DataSpec.from_json(data)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -49,7 +50,7 @@ def index_file(location: Location, relative: str) -> Indexed:
     checksum, size = _fingerprint(location)
     with open_parquet(location) as file:
         spec = _spec_of(location, file.schema_arrow)
-        groups, row_groups = _lengths(file), []
+        groups, row_groups = _lengths(file, location), []
         for i, (lengths, continued) in enumerate(groups):
             checksum.update(lengths.tobytes())
             row_groups.append(
@@ -61,9 +62,14 @@ def index_file(location: Location, relative: str) -> Indexed:
                     continued=tuple(np.flatnonzero(continued).tolist()),
                 )
             )
+    rows = sum(group.rows for group in row_groups)
+    if rows != file.metadata.num_rows:
+        raise DataError(
+            damaged(str(location), f"it has {rows} rows, but its footer says {file.metadata.num_rows}")
+        )
     entry = FileEntry(
         path=relative,
-        rows=file.metadata.num_rows,
+        rows=rows,
         timesteps=sum(group.timesteps for group in row_groups),
         bytes=size,
         checksum=checksum.hexdigest(),
@@ -138,10 +144,13 @@ def _spec_of(location: Location, schema: pa.Schema) -> DataSpec:
     return spec
 
 
-def _lengths(file: pq.ParquetFile) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _lengths(file: pq.ParquetFile, location: Location) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """For each row group the rows' lengths, and which rows go on with the row before."""
-    table = file.read(columns=["length", "t_started"])
-    length, t_started = (table.column(name).to_numpy() for name in ("length", "t_started"))
+    table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
+    for column in table.columns:
+        if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
+            raise DataError(damaged(str(location), "'length' or 't_started' has a value that is no count"))
+    length, t_started = (column.to_numpy() for column in table.columns)
     continued = np.zeros(len(length), dtype=np.bool_)
     if t_started.any():
         eps_id = file.read(columns=[Columns.EPS_ID]).column(0).to_numpy()

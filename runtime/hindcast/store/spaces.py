@@ -111,8 +111,7 @@ def _box_to_json(space: spaces.Box) -> Json:
 def _box_from_json(data: Json) -> gym.Space:
     shape, dtype = tuple(data["shape"]), np.dtype(data.get("dtype", "float32"))
     low, high = (
-        np.array(np.broadcast_to(_bounds_from_json(data[side], dtype), shape))
-        for side in ("low", "high")
+        np.array(np.broadcast_to(_bounds_from_json(data[side], dtype), shape)) for side in ("low", "high")
     )
     return spaces.Box(low, high, shape=shape, dtype=dtype.type)
 

@@ -20,6 +20,7 @@ from hindcast.store.fragments import split_long
 from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
+_COLUMN_OVERHEAD = 256
 COMPRESSIONS = {"lz4": "lz4", "zstd": "zstd", "none": "none"}
 
 
@@ -59,7 +60,7 @@ class EpisodeWriter:
         self._schema = arrow_schema(spec)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
-        self._group_bytes = min(row_group_bytes, max_file_bytes)
+        self._group_bytes = min(row_group_bytes, max(1, max_file_bytes - _overhead(self._schema, groups=1)))
         self._compression = COMPRESSIONS[compression]
         self._pending: list[pa.Table] = []
         self._pending_bytes: list[I64] = []
@@ -169,13 +170,19 @@ class EpisodeWriter:
         assert self._file is not None
         if self._max_rows is not None and self._file.episodes >= self._max_rows:
             return True
-        return self._file.size + coming > self._max_bytes
+        footer = _overhead(self._schema, self._file.groups + 1)
+        return self._file.size + coming + footer > self._max_bytes
 
     def _finish_file(self) -> None:
         if self._file is None:
             return
         self._entries.append(self._file.finish())
         self._file = None
+
+
+def _overhead(schema: pa.Schema, groups: int) -> int:
+    """Bytes (at most, about) of a file beside its values: the schema, and what describes each column."""
+    return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
 class _ParquetFile:
@@ -202,6 +209,11 @@ class _ParquetFile:
     def size(self) -> int:
         """Bytes written so far."""
         return self._sink.file.size
+
+    @property
+    def groups(self) -> int:
+        """Row groups written so far."""
+        return len(self._groups)
 
     def write(self, table: pa.Table, continued: bool) -> None:
         """Add a row group."""
