@@ -1,0 +1,87 @@
+"""The algorithms by name, each one file; `resolve` finds them and a user's own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from hindcast.algorithms.bc import BC
+from hindcast.algorithms.ppo import PPO
+from hindcast.api.sentences import nearest, problems_of, sentence
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.learn.algorithm import Algorithm
+
+REGISTRY: Final[Mapping[str, type[Algorithm]]] = {"BC": BC, "PPO": PPO}
+
+__all__ = ["BC", "PPO", "REGISTRY", "build", "option_schemas", "resolve"]
+
+
+def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm:
+    """An algorithm with its options.
+
+    Args:
+        name: see `resolve`.
+        config: options, camelCase or snake_case; the rest have their defaults.
+        at: where the config stands in the resource, for messages.
+
+    Raises:
+        SpecError: no such algorithm, or a wrong option.
+    """
+    algorithm = resolve(name)
+    try:
+        return algorithm(algorithm.Options.model_validate(dict(config)))
+    except ValidationError as error:
+        problems = problems_of(error, algorithm.Options, dict(config), (at,))
+        raise SpecError("; ".join(sentence(problem) for problem in problems)) from error
+
+
+def resolve(name: str) -> type[Algorithm]:
+    """The class of an algorithm.
+
+    Args:
+        name: one of `REGISTRY`, or "package.module:Class" of the user's own.
+
+    Raises:
+        SpecError: there is no such algorithm, or the class is none.
+        UserCodeError: the user's module raised while it was imported.
+    """
+    if name in REGISTRY:
+        return REGISTRY[name]
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise SpecError(
+            f'algorithm is {name!r}, which is no algorithm and no "package.module:Class"'
+            f"{nearest(name, REGISTRY)}"
+        )
+    found = getattr(_import(module_name), class_name, None)
+    if found is None:
+        raise SpecError(f"algorithm is {name!r}: the module {module_name!r} has no {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise SpecError(
+            f"algorithm is {name!r}, which is not a subclass of hindcast.learn.algorithm.Algorithm"
+        )
+    return found
+
+
+def option_schemas() -> dict[str, dict[str, Any]]:
+    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in."""
+    return {
+        name: algorithm.Options.model_json_schema() | {"x-kinds": sorted(algorithm.kinds)}
+        for name, algorithm in REGISTRY.items()
+    }
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
+            raise UserCodeError(f"algorithm: importing {module_name!r} failed: {error}") from error
+        raise SpecError(
+            f"algorithm: there is no module {module_name!r}; is it installed, or on PYTHONPATH?"
+        ) from error
+    except Exception as error:
+        raise UserCodeError(f"algorithm: importing {module_name!r} raised {error!r}") from error

@@ -1,0 +1,246 @@
+"""PPO: proximal policy optimisation, which makes the experts that recordings are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Self, cast
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Kind, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.batches import actions_of, num_timesteps
+from hindcast.learn.gae import block_gae
+from hindcast.learn.learner import Learner
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule, value_at
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.rng import generator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class PPOOptions(AlgorithmOptions):
+    """Proximal policy optimisation, clipped surrogate (arXiv 1707.06347), with GAE (arXiv 1506.02438).
+
+    With the ratio r = π(a|s) / π_old(a|s) and the advantage A, standardised over the batch:
+    L = -E[min(r·A, clip(r, 1 ± clipParam)·A)] + vfLossCoeff·E[min((V - V_target)², vfClipParam)]
+    - entropyCoeff·E[H(π)] + klCoeff·E[KL(π_old ‖ π)].
+
+    Defaults are the paper's for continuous control, with the reference's batch sizes. The reference has
+    lr 5e-5, λ 1, 30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 that takes about
+    ten times as long to a return of 450, because the value loss stays clipped.
+    """
+
+    train_batch_size_per_learner: Positive = 4000
+    """Timesteps sampled per iteration."""
+    lr: Schedule = 3e-4
+    """Learning rate of Adam, or points [[timestep, value], …] joined by lines."""
+    gamma: Fraction = 0.99
+    """Discount of future rewards."""
+    lambda_: Fraction = Field(default=0.95, alias="lambda")
+    """GAE's λ: 0 trusts the value function, 1 the sampled returns."""
+    num_epochs: Positive = 10
+    """Passes over each batch."""
+    minibatch_size: Positive = 128
+    """Timesteps per update."""
+    clip_param: Annotated[float, Field(gt=0)] = 0.2
+    """How far the probability ratio may move from 1 before its gradient vanishes."""
+    vf_loss_coeff: NonNegative = 1.0
+    """Weight of the value loss."""
+    vf_clip_param: Annotated[float, Field(gt=0)] | None = None
+    """Bound of the squared value error, beyond which a step's gradient vanishes; null for none. Depends on
+    the scale of the returns."""
+    entropy_coeff: Schedule = 0.0
+    """Weight of the entropy bonus, or points [[timestep, value], …] joined by lines."""
+    use_kl_loss: bool = False
+    """Whether to add the KL penalty."""
+    kl_coeff: NonNegative = 0.2
+    """Weight of the KL penalty at the start; it follows klTarget afterwards."""
+    kl_target: Annotated[float, Field(gt=0)] = 0.01
+    """KL divergence per iteration that the weight is steered to."""
+
+    @model_validator(mode="after")
+    def _minibatch_fits(self) -> Self:
+        if self.minibatch_size > self.train_batch_size_per_learner:
+            raise ValueError(
+                f"minibatchSize ({self.minibatch_size}) must not exceed trainBatchSizePerLearner "
+                f"({self.train_batch_size_per_learner})"
+            )
+        return self
+
+
+class PPO(Algorithm):
+    """PPO; see `PPOOptions` for the objective. One iteration is `train_on(learner, rollout, ...)`."""
+
+    Options = PPOOptions
+    needs = Needs(
+        columns=frozenset(
+            {
+                Columns.OBS,
+                Columns.ACTIONS,
+                Columns.REWARDS,
+                Columns.ACTION_LOGP,
+                Columns.ACTION_DIST_INPUTS,
+            }
+        ),
+        targets=True,
+    )
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineRecording"})
+    options: PPOOptions
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        policy = inputs.policy(value=True)
+        if not policy.action_head.stochastic:
+            raise SpecError(
+                "model.distribution is 'deterministic', and PPO needs a policy that it can sample"
+            )
+        return nn.ModuleDict({"policy": policy, "kl_penalty": KLPenalty(self.options.kl_coeff)})
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
+
+    @torch.no_grad()
+    def targets(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:
+        policy = cast(RLModule, nets["policy"])
+        values_O = policy.compute_values(_observations(block, _device(policy)))
+        advantages, value_targets = block_gae(block, values_O, self.options.gamma, self.options.lambda_)
+        return {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: value_targets}
+
+    def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
+        """The training batch of a rollout.
+
+        Args:
+            nets: with the weights that sampled it.
+            rollout: episodes or fragments, whose observations are as the module sees them (preprocessed).
+
+        Returns:
+            `[S, ...]` on the networks' device: module inputs, actions and what the policy gave with them,
+            `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
+        """
+        device = _device(nets["policy"])
+        targets = self.targets(nets, rollout)
+        advantages = targets[Columns.ADVANTAGES]
+        spread = advantages.std(correction=0).clamp(min=1e-4)
+        batch = {leaf: _to(rollout.columns[leaf], device) for leaf in _per_step(rollout)}
+        obs_row = torch.from_numpy(rollout.obs_row).to(device)
+        batch |= {leaf: values[obs_row] for leaf, values in _observations(rollout, device).items()}
+        return {
+            **batch,
+            Columns.VALUE_TARGETS: targets[Columns.VALUE_TARGETS],
+            Columns.VF_PREDS: targets[Columns.VALUE_TARGETS] - advantages,
+            Columns.ADVANTAGES: (advantages - advantages.mean()) / spread,
+        }
+
+    def minibatches(
+        self, batch: Mapping[str, Tensor], seed: int, iteration: int
+    ) -> Iterator[dict[str, Tensor]]:
+        """`num_epochs` passes in an order that follows from (seed, iteration, epoch); none is short.
+
+        Epochs concatenate: a minibatch may span two; what is left after the last is dropped.
+        """
+        steps, size = num_timesteps(batch), min(self.options.minibatch_size, num_timesteps(batch))
+        epochs = range(self.options.num_epochs)
+        order = np.concatenate(
+            [generator(seed, "ppo", iteration, epoch).permutation(steps) for epoch in epochs]
+        )
+        indices = torch.from_numpy(order).to(next(iter(batch.values())).device)
+        for first in range(0, len(order) - size + 1, size):
+            chosen = indices[first : first + size]
+            yield {leaf: values[chosen] for leaf, values in batch.items()}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        options = self.options
+        policy, penalty = cast(RLModule, nets["policy"]), cast(KLPenalty, nets["kl_penalty"])
+        outputs = policy.forward_train(batch)
+        distribution = policy.distribution(outputs[Columns.ACTION_DIST_INPUTS])
+        advantages = batch[Columns.ADVANTAGES]
+
+        ratio = (distribution.logp(actions_of(batch)) - batch[Columns.ACTION_LOGP]).exp()
+        clipped = ratio.clamp(1 - options.clip_param, 1 + options.clip_param)
+        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+        errors = (outputs[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]).square()
+        vf_loss = (
+            errors if options.vf_clip_param is None else errors.clamp(max=options.vf_clip_param)
+        ).mean()
+        entropy = distribution.entropy().mean()
+        total = policy_loss + options.vf_loss_coeff * vf_loss
+        total = total - value_at(options.entropy_coeff, step.timesteps) * entropy
+        metrics = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
+        if options.use_kl_loss:
+            old = policy.distribution(batch[Columns.ACTION_DIST_INPUTS])
+            kl = old.kl(distribution).mean()
+            total = total + penalty.coefficient * kl
+            metrics["mean_kl_loss"] = kl
+        return Losses({"policy": total}, metrics)
+
+    def train_on(self, learner: Learner, rollout: Block, seed: int, iteration: int) -> dict[str, float]:
+        """One iteration: targets, epochs of minibatches, steering of the KL weight.
+
+        Args:
+            learner: of this algorithm.
+            rollout: see `prepare`; has `action_logp` and `action_dist_inputs`.
+            seed: with `iteration` it fixes the order of minibatches.
+            iteration: iterations finished before.
+
+        Returns:
+            The learner's metrics, `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`.
+        """
+        batch = self.prepare(learner.nets, rollout)
+        for minibatch in self.minibatches(batch, seed, iteration):
+            learner.update(minibatch)
+        metrics = learner.metrics() | {"vf_explained_var": _explained_variance(batch)}
+        if self.options.use_kl_loss:
+            penalty = cast(KLPenalty, learner.nets["kl_penalty"])
+            penalty.steer(metrics["mean_kl_loss"], self.options.kl_target)
+            metrics["curr_kl_coeff"] = float(penalty.coefficient)
+        return metrics
+
+
+class KLPenalty(nn.Module):
+    """The weight of the KL term, a buffer so that checkpoints hold it."""
+
+    coefficient: Tensor
+
+    def __init__(self, coefficient: float) -> None:
+        super().__init__()
+        self.register_buffer("coefficient", torch.tensor(coefficient))
+
+    def steer(self, kl: float, target: float) -> None:
+        """Raise or lower the weight when the divergence is off its target by more than a factor of 2."""
+        if kl > 2.0 * target:
+            self.coefficient *= 1.5
+        elif kl < 0.5 * target:
+            self.coefficient *= 0.5
+
+
+def _explained_variance(batch: Mapping[str, Tensor]) -> float:
+    """Share of the value targets' variance that the values they were computed from explain; 1 is all."""
+    targets, values = batch[Columns.VALUE_TARGETS], batch[Columns.VF_PREDS]
+    spread = targets.var(correction=0).clamp(min=1e-8)
+    return float(1 - (targets - values).var(correction=0) / spread)
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def _to(column: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(column).to(device)
+
+
+def _observations(block: Block, device: torch.device) -> dict[str, Tensor]:
+    return {leaf: _to(block.columns[leaf], device) for leaf in leaves_of(Columns.OBS, list(block.columns))}
+
+
+def _per_step(block: Block) -> list[str]:
+    wanted = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
+    return [leaf for column in wanted for leaf in leaves_of(column, list(block.columns))]

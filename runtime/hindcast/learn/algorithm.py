@@ -1,0 +1,132 @@
+"""What an algorithm is: options, networks, optimisers, losses. Each algorithm is one short file over this.
+
+An algorithm object holds its options and nothing that changes. All that training changes (weights, target
+networks, moving norms, multipliers) are parameters and buffers of its networks, so that a checkpoint of those
+is complete.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import gymnasium as gym
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hindcast.api.base import Model, Positive
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.block import Block
+from hindcast.learn.optimisers import ClipBy, OptimiserSpec
+from hindcast.models.rl_module import PolicyModule, RLModule, build_module
+from hindcast.pipeline.needs import Needs
+
+Kind = Literal["OfflineTraining", "OfflineRecording"]
+Tensors = Mapping[str, Tensor]
+
+
+class AlgorithmOptions(Model):
+    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown."""
+
+    train_batch_size_per_learner: Positive = 1024
+    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    grad_clip: Annotated[float, Field(gt=0)] | None = None
+    """Bound of the gradients, see gradClipBy; null leaves them as they are."""
+    grad_clip_by: ClipBy = "global_norm"
+    """What gradClip bounds: the norm of all gradients of an optimiser together (global_norm), the norm of
+    each parameter's gradient (norm), or each of its values (value)."""
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What networks are built from.
+
+    Attributes:
+        observation_space: of the module's input, after preprocessing.
+        action_space: of the module's actions.
+        model: sizes, activations, distribution.
+        module_class: of the policy.
+    """
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    model: ModelSpec
+    module_class: type[RLModule] = PolicyModule
+
+    def policy(self, value: bool) -> RLModule:
+        """A new policy module, with a value head or without."""
+        return build_module(self.observation_space, self.action_space, self.model, value, self.module_class)
+
+
+class Step(NamedTuple):
+    """Where training stands when a loss is computed.
+
+    Attributes:
+        updates: updates made before this one.
+        timesteps: timesteps trained before this update; schedules follow them.
+        generator: the learner's source of randomness, checkpointed with it. On the learner's device.
+    """
+
+    updates: int
+    timesteps: int
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses of one update, or of one stage of it.
+
+    Attributes:
+        losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All
+            gradients are computed before any of these optimisers moves; one that is not named rests.
+        metrics: name -> scalar, averaged over updates. Detached by the learner.
+    """
+
+    losses: Tensors
+    metrics: Tensors = field(default_factory=dict)
+
+
+class Algorithm(ABC):
+    """One algorithm. The objective and its source stand in the docstring of its `Options`."""
+
+    Options: ClassVar[type[AlgorithmOptions]]
+    needs: ClassVar[Needs]
+    kinds: ClassVar[frozenset[Kind]]
+
+    def __init__(self, options: AlgorithmOptions) -> None:
+        self.options = options
+
+    @abstractmethod
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        """New networks. "policy" is the `RLModule` that acts; the others are named freely."""
+
+    @abstractmethod
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        """Optimiser name -> what it trains. Parameters of no optimiser stay fixed."""
+
+    @abstractmethod
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses | Iterator[Losses]:
+        """The losses of a batch.
+
+        An algorithm whose later loss needs weights that an earlier one has just moved is a generator: each
+        `Losses` is stepped before the next is computed.
+        """
+
+    def targets(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:  # noqa: ARG002
+        """Columns computed over whole episodes at window entry (`needs.targets`), `[S, ...]` each."""
+        return {}
+
+    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
+        """Runs after every update, on the moved weights (target networks). `step` is the update's."""
+
+
+def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.ModuleDict:
+    """The algorithm's networks with weights that follow from `seed`.
+
+    Seeds torch's global generator, which also drives dropout; the learner checkpoints it.
+    """
+    torch.manual_seed(seed)
+    return algorithm.networks(inputs)

@@ -1,0 +1,21 @@
+"""Reading a batch: a mapping leaf -> tensor whose first axis is the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns, leaves_of
+
+
+def num_timesteps(batch: Mapping[str, Tensor]) -> int:
+    """Length of the batch axis."""
+    return len(next(iter(batch.values())))
+
+
+def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
+    """The actions as distributions take them: one tensor, or leaf -> tensor of a composite space."""
+    if Columns.ACTIONS in batch:
+        return batch[Columns.ACTIONS]
+    return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, list(batch))}

@@ -1,0 +1,261 @@
+"""Checkpoints: safetensors and JSON in a folder, complete or not there.
+
+```
+checkpoint-000000100/
+    module/               the policy (`Policy.load` opens it, and the folder above it)
+    learner.safetensors   the other networks, optimisers, randomness, metrics not yet collected
+    checkpoint.json       everything else, and the checksum of each file; written last
+```
+
+A folder without `checkpoint.json` is what an interrupted save left behind: it does not exist for any reader
+here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from hindcast.errors import DataError
+from hindcast.learn.checkpoint_record import (
+    FORMAT_VERSION,
+    Best,
+    CheckpointRecord,
+    FileRecord,
+    TrainingState,
+    dump,
+    parse,
+)
+from hindcast.learn.learner import LearnerState
+from hindcast.store.filesystem import Location, resolve
+
+__all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "find_checkpoint"]
+
+RECORD, LEARNER, MODULE, BEST = "checkpoint.json", "learner.safetensors", "module", "best.json"
+_WEIGHTS = f"{MODULE}/weights.safetensors"
+_POLICY = "nets/policy/"
+_FOLDER = re.compile(r"^checkpoint-(\d{9,})$")
+
+
+class SavesPolicy(Protocol):
+    """What a checkpoint needs of a `Policy`."""
+
+    def to_files(self) -> dict[str, bytes]:
+        """The files of the saved policy, by name; `weights.safetensors` holds the module's whole state."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint. Get one with `find_checkpoint` or from a `CheckpointStore`."""
+
+    location: Location
+    record: CheckpointRecord
+
+    @property
+    def updates(self) -> int:
+        """Updates made when it was saved."""
+        return self.record.updates
+
+    @property
+    def training(self) -> TrainingState:
+        """Iteration, options, feed position, metrics."""
+        return self.record.training
+
+    @property
+    def module(self) -> Location:
+        """Folder of the policy."""
+        return self.location.child(MODULE)
+
+    def learner_state(self) -> LearnerState:
+        """The learner as it was saved, for `Learner.load`.
+
+        Raises:
+            DataError: a file is missing, damaged, or not safetensors.
+        """
+        files = {name: self._read(name) for name in {*self.record.files, LEARNER, _WEIGHTS}}
+        policy = self._tensors(_WEIGHTS, files[_WEIGHTS])
+        tensors = self._tensors(LEARNER, files[LEARNER])
+        tensors |= {f"{_POLICY}{name}": tensor for name, tensor in policy.items()}
+        return LearnerState(tensors, self.record.learner)
+
+    def _tensors(self, name: str, data: bytes) -> dict[str, Tensor]:
+        try:
+            return safetensors.torch.load(data)
+        except SafetensorError as error:
+            raise DataError(
+                f"{self.location.child(name)} is not a safetensors file ({error}); nothing else is read from "
+                "a checkpoint, pickles least of all"
+            ) from error
+
+    def _read(self, name: str) -> bytes:
+        file, expected = self.location.child(name), self.record.files.get(name)
+        if expected is None or not file.exists():
+            raise DataError(f"the checkpoint {self.location} lacks its file {name}: use another checkpoint")
+        data = file.read_bytes()
+        if _sha256(data) != expected.sha256:
+            raise DataError(
+                f"{file} is damaged: its checksum is not the one written in {RECORD} "
+                f"({len(data)} bytes, {expected.bytes} expected); use another checkpoint"
+            )
+        return data
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        location: folder that holds them; made on the first save.
+        keep: how many of the newest are kept; the best is kept besides.
+    """
+
+    def __init__(self, location: Location, keep: int = 3) -> None:
+        self.location = location
+        self._keep = keep
+
+    def save(
+        self,
+        policy: SavesPolicy,
+        learner: LearnerState,
+        training: TrainingState,
+        protect: Collection[int] = (),
+    ) -> Checkpoint:
+        """Write a checkpoint, then remove those no longer kept.
+
+        Where the same weights are there already, only `checkpoint.json` is written anew.
+
+        Args:
+            policy: with the learner's policy weights at this moment.
+            learner: from `Learner.state`.
+            training: the rest.
+            protect: updates of checkpoints to keep whatever their age (an evaluation of them is under way).
+
+        Raises:
+            StorageError: the store refused; no checkpoint of these updates exists then.
+        """
+        files = _contents(policy, learner)
+        record = CheckpointRecord(
+            format_version=FORMAT_VERSION,
+            updates=learner.meta["updates"],
+            timesteps=learner.meta["timesteps"],
+            training=training.model_copy(update={"metrics": _finite(training.metrics)}),
+            learner=learner.meta,
+            files={name: FileRecord(sha256=_sha256(data), bytes=len(data)) for name, data in files.items()},
+        )
+        folder = self._folder(record.updates)
+        existing = _open(folder)
+        if existing is None or existing.record.files != record.files:
+            folder.delete()
+            for name, data in files.items():
+                folder.child(name).write_bytes(data)
+        folder.child(RECORD).write_bytes(dump(record))
+        self._prune({record.updates, *protect})
+        return Checkpoint(folder, record)
+
+    def all(self) -> list[Checkpoint]:
+        """The complete checkpoints, oldest first."""
+        return [found for updates in self._numbers() if (found := self._at(updates))]
+
+    def latest(self) -> Checkpoint | None:
+        """The complete checkpoint with the most updates."""
+        return next((found for updates in reversed(self._numbers()) if (found := self._at(updates))), None)
+
+    def best(self) -> Checkpoint | None:
+        """The checkpoint that `mark_best` named last, while it is there."""
+        best = self._best()
+        return self._at(best.updates) if best else None
+
+    def best_score(self) -> float | None:
+        """Its score."""
+        best = self._best()
+        return best.score if best else None
+
+    def mark_best(self, checkpoint: Checkpoint, score: float) -> bool:
+        """Note an evaluation's score; True if it beats the best so far, which this checkpoint then is."""
+        best = self._best()
+        if not math.isfinite(score) or (best is not None and score <= best.score):
+            return False
+        self.location.child(BEST).write_bytes(dump(Best(updates=checkpoint.updates, score=score)))
+        return True
+
+    def _best(self) -> Best | None:
+        file = self.location.child(BEST)
+        return parse(file, Best) if file.exists() else None
+
+    def _at(self, updates: int) -> Checkpoint | None:
+        return _open(self._folder(updates))
+
+    def _folder(self, updates: int) -> Location:
+        return self.location.child(f"checkpoint-{updates:09d}")
+
+    def _numbers(self) -> list[int]:
+        names = (_FOLDER.match(entry.relative) for entry in self.location.list() if not entry.is_file)
+        return sorted(int(name[1]) for name in names if name)
+
+    def _prune(self, protected: Collection[int]) -> None:
+        best, numbers = self._best(), self._numbers()
+        complete = [updates for updates in numbers if self._folder(updates).child(RECORD).exists()]
+        kept = {*complete[-self._keep :], *protected, best.updates if best else -1}
+        for updates in numbers:
+            if updates not in kept:
+                folder = self._folder(updates)
+                folder.child(RECORD).delete()
+                folder.delete()
+
+
+def find_checkpoint(path: str | Path | Location) -> Checkpoint:
+    """Open a checkpoint.
+
+    Args:
+        path: a checkpoint's folder, or a folder of checkpoints: its best, else its latest.
+
+    Raises:
+        DataError: there is none, it is of a newer format, or it is damaged.
+    """
+    location = resolve(path)
+    if found := _open(location):
+        return found
+    store = CheckpointStore(location)
+    if found := store.best() or store.latest():
+        return found
+    if not location.exists():
+        raise DataError(f"there is no checkpoint at {location}: nothing is there")
+    if location.child("rllib_checkpoint.json").exists():
+        raise DataError(
+            f"{location} is a checkpoint of RLlib, whose parts are pickles; these are never opened. "
+            "Record with its policy in RLlib and train on the recording"
+        )
+    names = ", ".join(entry.relative for entry in location.list()[:5]) or "nothing"
+    raise DataError(
+        f"there is no complete checkpoint at {location}: {RECORD} is missing (the folder holds {names})"
+    )
+
+
+def _contents(policy: SavesPolicy, learner: LearnerState) -> dict[str, bytes]:
+    """The files of a checkpoint; the policy's weights are stored once, by the policy."""
+    own = {name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY)}
+    files = {f"{MODULE}/{name}": data for name, data in policy.to_files().items()}
+    return {**files, LEARNER: safetensors.torch.save(own)}
+
+
+def _open(folder: Location) -> Checkpoint | None:
+    file = folder.child(RECORD)
+    return Checkpoint(folder, parse(file, CheckpointRecord)) if file.exists() else None
+
+
+def _finite(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {
+        name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
+    }
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

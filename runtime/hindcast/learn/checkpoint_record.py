@@ -1,0 +1,93 @@
+"""The JSON of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from hindcast.errors import DataError
+from hindcast.store.filesystem import Location
+
+FORMAT_VERSION = 1
+
+
+class _Json(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+
+
+class TrainingState(_Json):
+    """What resuming needs beside the learner.
+
+    Attributes:
+        iteration: iterations finished.
+        algorithm: its name, as in the resource.
+        options: the algorithm's options, camelCase.
+        spec_hash: of the resource.
+        feed: the feed's state: which timestep comes next.
+        metrics: latest results, for people; NaN becomes null.
+        counters: whatever else the run counts (episodes, environment steps, seconds), JSON.
+    """
+
+    iteration: int
+    algorithm: str
+    options: dict[str, Any]
+    spec_hash: str
+    feed: dict[str, Any] = {}
+    metrics: dict[str, float | None] = {}
+    counters: dict[str, Any] = {}
+
+
+class FileRecord(_Json):
+    """One file of a checkpoint."""
+
+    sha256: str
+    bytes: int
+
+
+class CheckpointRecord(_Json):
+    """The content of `checkpoint.json`."""
+
+    format_version: int
+    updates: int
+    timesteps: int
+    training: TrainingState
+    learner: dict[str, Any]
+    files: dict[str, FileRecord]
+
+
+class Best(_Json):
+    """The content of `best.json`: the checkpoint whose evaluation was the best so far."""
+
+    updates: int
+    score: float
+
+
+Record = TypeVar("Record", bound=_Json)
+
+
+def parse(file: Location, kind: type[Record]) -> Record:
+    """Read a record.
+
+    Raises:
+        DataError: the file is damaged, or of a newer format than this version reads.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+        version = content.get("formatVersion", FORMAT_VERSION)
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise DataError(
+                f"{file} has formatVersion {version}, this Hindcast reads up to {FORMAT_VERSION}: "
+                "upgrade Hindcast to open it"
+            )
+        return kind.model_validate(content)
+    except (ValueError, AttributeError) as error:
+        reason = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else str(error)
+        raise DataError(f"{file} is damaged ({reason}): use another checkpoint") from error
+
+
+def dump(record: _Json) -> bytes:
+    """The inverse of `parse`."""
+    return json.dumps(record.model_dump(by_alias=True), indent=1, allow_nan=False).encode()

@@ -1,0 +1,212 @@
+"""`Learner`: turns batches into weight updates, for any algorithm and any number of optimisers.
+
+Nothing in an update waits for the device: metrics and norms stay tensors until `metrics()` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hindcast.errors import DataError
+from hindcast.learn.algorithm import Algorithm, Losses, Step
+from hindcast.learn.batches import num_timesteps
+from hindcast.learn.metrics import MetricSums
+from hindcast.learn.optimisers import Optimiser
+
+_NETS, _OPTIMISERS, _RANDOM, _METRICS = "nets", "optimisers", "random", "metrics"
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """All that the next update depends on, the batch aside; on the CPU.
+
+    Attributes:
+        tensors: `nets/<parameter>`, `optimisers/<name>/<index>/<key>`, `random/<generator>`,
+            `metrics/<group>`.
+        meta: JSON: counters, parameter groups, names and counts of the metrics.
+    """
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+class Learner:
+    """Trains an algorithm's networks.
+
+    Args:
+        algorithm: gives losses and optimisers.
+        nets: the algorithm's networks; moved to `device`.
+        device: "cpu", "cuda", "cuda:1".
+        seed: of the generator that losses draw from.
+
+    Attributes:
+        updates: updates made.
+        timesteps: timesteps trained.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, nets: nn.ModuleDict, device: str | torch.device = "cpu", seed: int = 0
+    ) -> None:
+        self.algorithm = algorithm
+        self.device = torch.device(device)
+        self.nets = nets.to(self.device).train()
+        self.updates = 0
+        self.timesteps = 0
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        options = algorithm.options
+        self._optimisers = {
+            name: Optimiser(spec, options.grad_clip, options.grad_clip_by)
+            for name, spec in algorithm.optimisers(self.nets).items()
+        }
+        _refuse_shared(self._optimisers)
+        self._metrics = MetricSums(self.device)
+
+    def update(self, batch: Mapping[str, Tensor]) -> None:
+        """One update of all optimisers.
+
+        Args:
+            batch: leaf -> `[batch, ...]` on the learner's device.
+        """
+        step = Step(self.updates, self.timesteps, self.generator)
+        metrics: dict[str, Tensor] = {}
+        for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
+            metrics.update(stage.metrics)
+            metrics.update(self._move(stage.losses))
+        self.algorithm.after_update(self.nets, step)
+        self.updates += 1
+        self.timesteps += num_timesteps(batch)
+        self._metrics.add(metrics, self.updates)
+
+    def metrics(self) -> dict[str, float]:
+        """Means since the last call, with `learning_rate`; starts anew.
+
+        Raises:
+            DataError: a loss or a gradient was NaN or infinite in one of these updates.
+        """
+        means = self._metrics.means()
+        self._metrics = MetricSums(self.device, self.updates)
+        for name, optimiser in self._optimisers.items():
+            means[self._label("learning_rate", name)] = optimiser.lr
+        return means
+
+    def state(self) -> LearnerState:
+        """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
+
+        Raises:
+            DataError: as `metrics`; weights that are NaN are not worth keeping.
+        """
+        self._metrics.means()
+        tensors = {f"{_NETS}/{name}": tensor for name, tensor in self.nets.state_dict().items()}
+        groups: dict[str, Any] = {}
+        for name, optimiser in self._optimisers.items():
+            saved = optimiser.torch.state_dict()
+            groups[name] = saved["param_groups"]
+            for index, values in saved["state"].items():
+                tensors |= {f"{_OPTIMISERS}/{name}/{index}/{key}": value for key, value in values.items()}
+        tensors |= {f"{_RANDOM}/{name}": tensor for name, tensor in self._random().items()}
+        sums, counts = self._metrics.state()
+        tensors |= {f"{_METRICS}/{name}": tensor for name, tensor in sums.items()}
+        meta = {
+            "updates": self.updates,
+            "timesteps": self.timesteps,
+            "paramGroups": groups,
+            "metrics": counts,
+        }
+        return LearnerState({name: _owned(tensor) for name, tensor in tensors.items()}, meta)
+
+    def load(self, state: LearnerState) -> None:
+        """Become the learner that `state` was taken from.
+
+        Raises:
+            DataError: the state is of other networks or optimisers.
+        """
+        self._load_nets(state.tensors)
+        self._load_optimisers(state)
+        for name, value in _under(f"{_RANDOM}/", state.tensors).items():
+            self._set_random(name, value)
+        self.updates = int(state.meta["updates"])
+        self.timesteps = int(state.meta["timesteps"])
+        self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"])
+
+    def _move(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All gradients, then all steps: a step would spoil the graph of a later loss."""
+        pending = list(losses.items())
+        for position, (name, loss) in enumerate(pending):
+            self._optimisers[name].backward(loss, keep_graph=position + 1 < len(pending))
+        found: dict[str, Tensor] = {}
+        for name, loss in pending:
+            found[self._label("total_loss", name)] = loss
+            found[self._label("gradient_norm", name)] = self._optimisers[name].step(self.timesteps)
+        return found
+
+    def _label(self, metric: str, optimiser: str) -> str:
+        return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
+
+    def _load_nets(self, tensors: Mapping[str, Tensor]) -> None:
+        saved, own = _under(f"{_NETS}/", tensors), self.nets.state_dict()
+        for name, tensor in own.items():
+            if name not in saved:
+                raise DataError(f"the checkpoint has no weights {name!r}, which this model has")
+            if saved[name].shape != tensor.shape:
+                raise DataError(
+                    f"the checkpoint's weights {name!r} are {list(saved[name].shape)}, this model's are "
+                    f"{list(tensor.shape)}; the model sections must be the same"
+                )
+        if extra := sorted(saved.keys() - own.keys()):
+            raise DataError(f"the checkpoint has weights {extra[0]!r}, which this model has not")
+        self.nets.load_state_dict(saved)
+
+    def _load_optimisers(self, state: LearnerState) -> None:
+        groups = state.meta["paramGroups"]
+        if groups.keys() != self._optimisers.keys():
+            raise DataError(
+                f"the checkpoint has optimisers {sorted(groups)}, this algorithm has "
+                f"{sorted(self._optimisers)}"
+            )
+        for name, optimiser in self._optimisers.items():
+            slots: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in _under(f"{_OPTIMISERS}/{name}/", state.tensors).items():
+                index, slot = key.split("/")
+                slots.setdefault(int(index), {})[slot] = tensor.clone()
+            optimiser.torch.load_state_dict({"state": slots, "param_groups": groups[name]})
+
+    def _random(self) -> dict[str, Tensor]:
+        """Generator states by name; those of another kind of device are not taken over."""
+        found = {f"losses_{self.device.type}": self.generator.get_state(), "cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.device)
+        return found
+
+    def _set_random(self, name: str, value: Tensor) -> None:
+        if name == f"losses_{self.device.type}":
+            self.generator.set_state(value)
+        elif name == "cpu":
+            torch.set_rng_state(value)
+        elif name == "cuda" == self.device.type:
+            torch.cuda.set_rng_state(value, self.device)
+
+
+def _stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
+    return iter((losses,)) if isinstance(losses, Losses) else losses
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _refuse_shared(optimisers: Mapping[str, Optimiser]) -> None:
+    owner: dict[int, str] = {}
+    for name, optimiser in optimisers.items():
+        for parameter in optimiser.parameters:
+            other = owner.setdefault(id(parameter), name)
+            if other != name:
+                raise ValueError(f"optimisers {other!r} and {name!r} share a parameter")

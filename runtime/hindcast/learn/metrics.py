@@ -1,0 +1,73 @@
+"""Means of metrics over updates, summed on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hindcast.errors import DataError
+
+
+class MetricSums:
+    """Sums of scalars, kept as tensors: adding to them does not wait for the device.
+
+    Args:
+        device: of the scalars.
+        since: updates made before the first one added.
+    """
+
+    def __init__(self, device: torch.device, since: int = 0) -> None:
+        self._device = device
+        self._since = self._until = since
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, metrics: Mapping[str, Tensor], updates: int) -> None:
+        """Add an update's metrics; `updates` counts it."""
+        names = tuple(metrics)
+        values = torch.stack([value.detach() for value in metrics.values()]).double()
+        self._sums[names] = self._sums[names].add_(values) if names in self._sums else values
+        self._counts[names] = self._counts.get(names, 0) + 1
+        self._until = updates
+
+    def means(self) -> dict[str, float]:
+        """Mean of each metric over the updates that had it.
+
+        A sum that one NaN or infinity has entered stays so: no update needs a check of its own.
+
+        Raises:
+            DataError: a metric was NaN or infinite in one of the updates.
+        """
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for names, values in self._sums.items():
+            for name, value in zip(names, values.tolist(), strict=True):
+                sums[name] = sums.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + self._counts[names]
+        for name, value in sums.items():
+            if not math.isfinite(value):
+                found = "NaN" if math.isnan(value) else "infinite"
+                raise DataError(
+                    f"{name} became {found} between updates {self._since + 1} and {self._until}: lower lr or "
+                    "set gradClip, and look for extreme values in the data with `hindcast inspect`"
+                )
+        return {name: value / counts[name] for name, value in sums.items()}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Sums by group of metrics, and JSON that tells the groups."""
+        groups = [{"names": list(names), "updates": self._counts[names]} for names in self._sums]
+        sums = {str(group): values for group, values in enumerate(self._sums.values())}
+        return sums, {"since": self._since, "until": self._until, "groups": groups}
+
+    def load(self, sums: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over `state()`."""
+        self._since, self._until = int(meta["since"]), int(meta["until"])
+        names = [tuple(group["names"]) for group in meta["groups"]]
+        self._sums = {
+            group: sums[str(index)].to(self._device, copy=True) for index, group in enumerate(names)
+        }
+        self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}
