@@ -122,6 +122,11 @@ def test_an_unknown_scheme_names_those_that_are_known():
         resolve("foo://bucket/data")
 
 
+def test_a_uri_that_cannot_be_is_a_sentence():
+    with pytest.raises(StorageError, match="cannot use the URI file://relative/x"):
+        resolve("file://relative/x")
+
+
 def test_something_else_than_a_file_system_is_refused():
     with pytest.raises(StorageError, match="filesystem is a dict"):
         resolve("x", {})

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
-from hindcast.store.storage_errors import storage_errors
+from hindcast.store.storage_errors import reason_of, storage_errors
 
 _SCHEME = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
@@ -199,7 +199,7 @@ def _by_pyarrow(uri: str) -> Location:
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except Exception as error:
-        raise StorageError(f"cannot use the URI {uri}: {error}") from error
+        raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
     return Location(filesystem, path, uri)
 
 

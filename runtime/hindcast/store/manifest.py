@@ -16,6 +16,7 @@ from hindcast.store.spec import DataSpec
 FOLDER = "_hindcast"
 MANIFEST = f"{FOLDER}/manifest.json"
 FORMAT_VERSION = 1
+LAYOUT = "episodes/arrow"
 
 
 class Manifest(Stored):
@@ -35,7 +36,7 @@ class Manifest(Stored):
     """
 
     format_version: int = FORMAT_VERSION
-    layout: str = "episodes/arrow"
+    layout: str = LAYOUT
     spec_hash: str | None = None
     environment: dict[str, Any] | None = None
     seed: int | None = None

@@ -14,7 +14,7 @@ from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Entry, Location, missing
 from hindcast.store.footers import Indexed, index_file, spec_of_file
-from hindcast.store.manifest import FOLDER, read_manifest
+from hindcast.store.manifest import FOLDER, LAYOUT, read_manifest
 
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
@@ -35,20 +35,21 @@ def find_files(location: Location, verify: bool) -> list[Indexed]:
 
 def _expand(location: Location) -> list[Location]:
     """What a glob matches, sorted (nothing below another match); the location itself otherwise."""
-    if not _GLOB.search(location.path) or location.exists():
+    wildcard = _GLOB.search(location.path)
+    if wildcard is None or location.exists():
         return [location]
-    head = location.path[: _GLOB.search(location.path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
     base = Location(location.fs, head, location.uri[: len(location.uri) - len(below)].rstrip("/"))
     pattern = _glob_pattern(below)
-    matches: list[Entry] = []
-    for entry in base.list(recursive=True):
-        inside = any(entry.relative.startswith(f"{match.relative}/") for match in matches)
-        if pattern.fullmatch(entry.relative) and not inside and not _is_hidden(entry.relative):
-            matches.append(entry)
+    matches: dict[str, Location] = {}
+    for relative, place in ((entry.relative, entry.location) for entry in base.list(recursive=True)):
+        is_inside = any(relative[: slash.start()] in matches for slash in re.finditer("/", relative))
+        if pattern.fullmatch(relative) and not is_inside and not _is_hidden(relative):
+            matches[relative] = place
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
-    return [match.location for match in matches]
+    return list(matches.values())
 
 
 def _glob_pattern(glob: str) -> re.Pattern[str]:
@@ -103,6 +104,8 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Inde
     """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
     manifest = read_manifest(folder)
     if manifest is not None:
+        if manifest.layout != LAYOUT:
+            raise DataError(f"{folder} is recorded in the layout {manifest.layout!r}: allowed is {LAYOUT!r}")
         files, spec = manifest.files, manifest.data_spec
     else:
         files = tuple(file for commit in read_commits(folder).values() for file in commit.files)

@@ -21,7 +21,7 @@ from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
 _COLUMN_OVERHEAD = 256
-COMPRESSIONS = {"lz4": "lz4", "zstd": "zstd", "none": "none"}
+COMPRESSIONS = ("lz4", "zstd", "none")
 
 
 class EpisodeWriter:
@@ -61,7 +61,7 @@ class EpisodeWriter:
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
         self._group_bytes = min(row_group_bytes, max(1, max_file_bytes - _overhead(self._schema, groups=1)))
-        self._compression = COMPRESSIONS[compression]
+        self._compression = compression
         self._pending: list[pa.Table] = []
         self._pending_bytes: list[I64] = []
         self._file: _ParquetFile | None = None
