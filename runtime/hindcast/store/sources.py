@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -34,22 +34,45 @@ def find_files(location: Location, verify: bool) -> list[Indexed]:
 
 
 def _expand(location: Location) -> list[Location]:
-    """What a glob matches, sorted (nothing below another match); the location itself otherwise."""
+    """What a glob matches, sorted; the location itself if it is none."""
     wildcard = _GLOB.search(location.path)
     if wildcard is None or location.exists():
         return [location]
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
     base = Location(location.fs, head, location.uri[: len(location.uri) - len(below)].rstrip("/"))
-    pattern = _glob_pattern(below)
-    matches: dict[str, Location] = {}
-    for relative, place in ((entry.relative, entry.location) for entry in base.list(recursive=True)):
-        is_inside = any(relative[: slash.start()] in matches for slash in re.finditer("/", relative))
-        if pattern.fullmatch(relative) and not is_inside and not _is_hidden(relative):
-            matches[relative] = place
+    matches = list(_matches(base, below.split("/")))
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
-    return list(matches.values())
+    return matches
+
+
+def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
+    """What lies below a folder along names with wildcards, listing no more folders than it must."""
+    name, *rest = names
+    if "**" in name:
+        yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
+        return
+    pattern = _glob_pattern(name)
+    for entry in folder.list():
+        if not pattern.fullmatch(entry.relative) or _is_hidden(entry.relative):
+            continue
+        if not rest:
+            yield entry.location
+        elif not entry.is_file:
+            yield from _matches(entry.location, rest)
+
+
+def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
+    """What matches below a folder; nothing that lies in another match."""
+    found: set[str] = set()
+    for entry in folder.list(recursive=True):
+        is_inside = any(
+            entry.relative[: slash.start()] in found for slash in re.finditer("/", entry.relative)
+        )
+        if pattern.fullmatch(entry.relative) and not is_inside and not _is_hidden(entry.relative):
+            found.add(entry.relative)
+            yield entry.location
 
 
 def _glob_pattern(glob: str) -> re.Pattern[str]:
