@@ -40,7 +40,8 @@ def _expand(location: Location) -> list[Location]:
         return [location]
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
-    base = Location(location.fs, head, location.uri[: len(location.uri) - len(below)].rstrip("/"))
+    prefix = location.uri[: len(location.uri) - len(below)]
+    base = Location(location.fs, head, prefix.rstrip("/") or prefix[:1])
     matches = list(_matches(base, below.split("/")))
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
