@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
-
+from hindcast.threads import torch_threads
 
 _MOST_ROUNDS = 100
 
@@ -25,7 +25,7 @@ class EnvReport:
     lengths: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, float | int]:
-        """The reference's names: `episode_return_mean`, `…_min`, `…_max`, `…_std`, `episode_len_mean`, counts."""
+        """Under the reference's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` and so on."""
         returns = np.array(self.returns)
         return {
             "episode_return_mean": float(returns.mean()),
@@ -43,8 +43,8 @@ class EnvEvaluator:
 
     Args:
         environment: where to play.
-        duration: how much, in `unit`; all begun episodes are finished. "auto" is rounds of episodes for as long
-            as the caller lets them begin.
+        duration: how much, in `unit`; all begun episodes are finished. "auto" is rounds of episodes for as
+            long as the caller lets them begin.
         unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
         num_envs: slots stepped side by side.
         explore: sample actions; False takes the policy's mode.
@@ -81,12 +81,15 @@ class EnvEvaluator:
 
     def __call__(self, policy: Actor, seed: int, share: range | None = None) -> EnvReport:
         """Play with `policy` all episodes, or a share of them; the same seed gives the same episodes."""
-        runner = EnvRunner(self._environment, policy, self._width, reset_seed(seed, "evaluation"), self._explore)
+        runner = EnvRunner(
+            self._environment, policy, self._width, reset_seed(seed, "evaluation"), self._explore
+        )
         report = EnvReport()
         try:
-            for episode in self._episodes(runner, share):
-                report.returns.append(episode.episode_return)
-                report.lengths.append(episode.length)
+            with torch_threads(1):
+                for episode in self._episodes(runner, share):
+                    report.returns.append(episode.episode_return)
+                    report.lengths.append(episode.length)
         finally:
             runner.close()
         return report

@@ -15,8 +15,8 @@ _evaluator: EnvEvaluator | None = None
 class EvaluationWorkers:
     """Processes that each hold the evaluation's environments.
 
-    The episodes of one evaluation are dealt out by index; each is the same whoever plays it, so the report does
-    not depend on the number of workers.
+    The episodes of one evaluation are dealt out by index; each is the same whoever plays it, so the report
+    does not depend on the number of workers.
 
     Args:
         evaluator: what one evaluation is.
@@ -70,9 +70,6 @@ def gather(parts: list[Future[EnvReport | UserError]], timeout: float | None, op
 def _hold(evaluator: EnvEvaluator) -> None:
     global _evaluator  # noqa: PLW0603  (one evaluator per worker process)
     _evaluator = evaluator
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _play(files: dict[str, bytes], seed: int, share: range | None) -> EnvReport | UserError:

@@ -43,7 +43,9 @@ def _construct(spec: EnvironmentSpec) -> gym.Env:
     try:
         return gym.make(spec.id, disable_env_checker=True, **options)
     except gym.error.DependencyNotInstalled as error:
-        raise SpecError(f"spec.environment.id: {spec.id!r} needs a package that is not installed: {error}") from error
+        raise SpecError(
+            f"spec.environment.id: {spec.id!r} needs a package that is not installed: {error}"
+        ) from error
     except gym.error.UnregisteredEnv as error:
         raise SpecError(f"spec.environment.id: {_unknown(spec.id)}") from error
     except gym.error.Error as error:
@@ -66,6 +68,8 @@ def _wrap(environment: gym.Env, wrapper: Named) -> gym.Env:
     where = "spec.environment.wrappers"
     factory = import_object(name, where) if ":" in name else getattr(gym.wrappers, name, None)
     if factory is None:
-        raise SpecError(f"{where}: gymnasium.wrappers has no {name!r}; your own is given as package.module:Class.")
+        raise SpecError(
+            f"{where}: gymnasium.wrappers has no {name!r}; your own is given as package.module:Class."
+        )
     with calling(f"wrapper {name!r}"):
         return cast(gym.Env, factory(environment, **options))

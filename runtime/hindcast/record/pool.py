@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.model import ModelSpec
 from hindcast.errors import StorageError, UserError
+from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
-from hindcast.record.runner import Actor
-from hindcast.record.environments import make_environment
-from hindcast.api.environment import EnvironmentSpec
 from hindcast.store.commits import Commit
 
 RANDOM = "random"
@@ -22,13 +23,13 @@ NextWork = Callable[[set[int]], Work | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
 
 
-def load_actor(policy: str, environment: EnvironmentSpec) -> Actor:
+def load_actor(policy: str, environment: EnvironmentSpec) -> Policy | RandomPolicy:
     """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space."""
     if policy != RANDOM:
         return Policy.load(policy)
     made = make_environment(environment)
     made.close()
-    return RandomPolicy(made.action_space)
+    return RandomPolicy(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
 
 
 def record_here(task: Task, policy: str, next_work: NextWork, on_episode: OnEpisode) -> Iterator[Commit]:
@@ -95,7 +96,7 @@ def record_on_ray(
 
 
 class _RemoteRecorder:
-    """A `Recorder` in a Ray actor. The user's mistakes come back as values, so that they keep their one sentence."""
+    """A `Recorder` in a Ray actor. A user's mistake comes back as a value, so that it keeps its sentence."""
 
     def __init__(self, task: Task, policy: str) -> None:
         self._task = task

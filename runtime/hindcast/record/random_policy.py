@@ -10,20 +10,26 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
+from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Actions
-from hindcast.store.spaces import flatten_space, unflatten
+from hindcast.store.spaces import flatten_space
 
 
 class RandomPolicy:
-    """Uniform over the action space. Recorded actions are the environment's own.
+    """Uniform over the actions that a module could put out: bounded Boxes in ±1, scaled for the environment.
+
+    So recordings of random and of trained policies hold actions on the same scale.
+
+    Args:
+        preprocessing: of the environment.
 
     Raises:
         SpecError: the action space has no uniform distribution (an unbounded Box, Text).
     """
 
-    def __init__(self, action_space: gym.Space) -> None:
-        self._space = action_space
-        self._leaves = flatten_space(action_space, Columns.ACTIONS)
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.preprocessing = preprocessing
+        self._leaves = flatten_space(preprocessing.action_space, Columns.ACTIONS)
         self._sizes = {leaf: _noise_size(leaf, space) for leaf, space in self._leaves.items()}
         self._noise_size = sum(self._sizes.values())
         self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
@@ -47,42 +53,35 @@ class RandomPolicy:
         for leaf, space in self._leaves.items():
             actions[leaf] = _draw(space, noise[:, used : used + self._sizes[leaf]])
             used += self._sizes[leaf]
-        width = len(noise)
-        return Actions(
-            env_actions=self._to_env(actions, width),
-            actions=actions,
-            logp=np.full(width, self._logp, dtype=np.float32),
-            dist_inputs=None,
-        )
-
-    def _to_env(self, actions: dict[str, NDArray[Any]], width: int) -> Any:
-        if list(actions) == [Columns.ACTIONS]:
-            return actions[Columns.ACTIONS]
-        return [
-            unflatten({leaf: rows[slot] for leaf, rows in actions.items()}, self._space, Columns.ACTIONS)
-            for slot in range(width)
-        ]
+        logp = np.full(len(noise), self._logp, dtype=np.float32)
+        return Actions(self.preprocessing.to_env(actions), actions, logp, dist_inputs=None)
 
 
 def _noise_size(leaf: str, space: gym.Space) -> int:
     if isinstance(space, gym.spaces.Box) and not space.is_bounded():
         raise SpecError(
-            f"spec.policy.random: {leaf} is an unbounded Box ({space}), from which nothing can be drawn uniformly."
+            f"spec.policy.random: {leaf} is an unbounded Box ({space}), which has no uniform distribution."
         )
     if isinstance(space, gym.spaces.Discrete):
         return 1
     if isinstance(space, gym.spaces.Box | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         return int(np.prod(space.shape))
-    raise SpecError(f"spec.policy.random: {leaf} has the space {space}, which a random policy cannot draw from.")
+    raise SpecError(
+        f"spec.policy.random: {leaf} has the space {space}, which a random policy cannot draw from."
+    )
 
 
 def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
     rows = len(noise)
     if isinstance(space, gym.spaces.Discrete):
-        return (space.start + np.minimum(noise[:, 0] * space.n, space.n - 1).astype(np.int64)).astype(space.dtype)
+        return (space.start + np.minimum(noise[:, 0] * space.n, space.n - 1).astype(np.int64)).astype(
+            space.dtype
+        )
     shaped = noise.reshape(rows, *(space.shape or ()))
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return (space.start + np.minimum(shaped * space.nvec, space.nvec - 1).astype(np.int64)).astype(space.dtype)
+        return (space.start + np.minimum(shaped * space.nvec, space.nvec - 1).astype(np.int64)).astype(
+            space.dtype
+        )
     if isinstance(space, gym.spaces.MultiBinary):
         return (shaped < 0.5).astype(space.dtype)
     assert isinstance(space, gym.spaces.Box)

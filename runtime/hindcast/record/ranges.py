@@ -1,6 +1,6 @@
 """The unit of recording: a fixed range of episode indices, made whole or not at all.
 
-A range is computed from scratch wherever it runs, so any runner, at any time, makes the same files' worth of data.
+A range is computed from scratch wherever it runs, so any runner, at any time, makes the same data.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
+from hindcast.threads import torch_threads
 
 _FLUSH_BYTES = 8 << 20
 
@@ -62,10 +63,16 @@ class Recorder:
     def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:
         """Play the range's episodes, write them, commit them.
 
+        The policy computes with one thread, so that its figures are the same wherever the range is made.
+
         Raises:
             StorageError: a file could not be written; nothing of the range is counted.
             UserCodeError: the environment raised.
         """
+        with torch_threads(1):
+            return self._record(work, on_episode)
+
+    def _record(self, work: Work, on_episode: OnEpisode | None) -> Commit:
         task = self._task
         writer = EpisodeWriter(
             self._folder,

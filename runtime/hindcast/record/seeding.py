@@ -1,6 +1,6 @@
 """Randomness of recording: an episode's start and its policy's noise follow from (seed, index) alone.
 
-So the data do not depend on which runner makes an episode, on how many there are, or on what was killed before.
+So the data do not depend on which runner makes an episode, on how many there are, or on what was killed.
 """
 
 from __future__ import annotations

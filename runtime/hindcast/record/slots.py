@@ -1,4 +1,4 @@
-"""B environments side by side, each reset on its own seed, so that an episode does not depend on its neighbours."""
+"""B environments side by side, each reset on its own seed: no episode depends on its neighbours."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Slots:
                 self.observation[leaf][slot] = value
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that does not "
-                f"fit its observation_space {self.observation_space}: {error}"
+                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that does "
+                f"not fit its observation_space {self.observation_space}: {error}"
             ) from error
 
 

@@ -80,7 +80,9 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
 
 
 def _first(folder: Location, task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
-    dataset = EpisodeDataset(task.data, [Indexed(folder.child(file.path), file, task.data) for file in commit.files])
+    dataset = EpisodeDataset(
+        task.data, [Indexed(folder.child(file.path), file, task.data) for file in commit.files]
+    )
     for unit in dataset.units:
         block = dataset.read(unit)
         yield block.take(range(min(episodes, block.num_episodes)))

@@ -1,4 +1,4 @@
-"""Whose an output folder is: it carries the hash of the spec that fills it, and one process at a time fills it."""
+"""Whose an output folder is: it carries its spec's hash, and one process at a time fills it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
 def sole_writer(state: Location) -> Iterator[None]:
     """Keep other processes of this machine out of the folder while the block runs.
 
-    The lock goes with the process, however it ends. Other file systems than the local one are not locked here.
+    The lock goes with the process, however it ends. Only local folders are locked.
 
     Raises:
         OutputConflict: another process is writing there.

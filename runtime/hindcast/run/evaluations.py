@@ -1,7 +1,7 @@
 """When a training is evaluated, and which checkpoint the result belongs to.
 
-Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end of k + 1
-whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
+Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end of
+k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.rng import generator
 from hindcast.run.claim import title
 from hindcast.run.events import Reporter
-from hindcast.run.machine import clamp_replicas, leave_processors
+from hindcast.run.machine import clamp_replicas
 from hindcast.run.results import ITERATION, Result
 from hindcast.user_code import calling, import_object
 
@@ -42,6 +42,9 @@ class Evaluations:
         resource: has an evaluation section, or none: then nothing is ever due.
         store: of the training's checkpoints.
         reporter: hears of clamps and timeouts.
+
+    Attributes:
+        processes: other processes that evaluate beside training.
     """
 
     def __init__(self, resource: OfflineTraining, store: CheckpointStore, reporter: Reporter) -> None:
@@ -52,19 +55,24 @@ class Evaluations:
         self._pending: Pending | None = None
         self._workers: EvaluationWorkers | None = None
         self._last = 0
+        self.processes = 0
         if self._spec is None:
             return
         assert resource.spec.environment is not None
         duration, per_runner = self._spec.duration, self._spec.envs_per_runner
         self._evaluator = EnvEvaluator(
-            resource.spec.environment, duration, self._spec.duration_unit, per_runner or _ENVIRONMENTS, self._spec.explore
+            resource.spec.environment,
+            duration,
+            self._spec.duration_unit,
+            per_runner or _ENVIRONMENTS,
+            self._spec.explore,
         )
         if self._spec.parallel_to_training:
             runners, note = clamp_replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
             self._workers = EvaluationWorkers(self._evaluator, runners)
-            leave_processors(busy=runners)
+            self.processes = runners
 
     @property
     def pending_updates(self) -> int | None:
@@ -78,7 +86,11 @@ class Evaluations:
 
     def due(self, iteration: int) -> bool:
         """Whether the weights after this iteration are to be evaluated."""
-        return self._spec is not None and self._spec.interval is not None and iteration % self._spec.interval == 0
+        return (
+            self._spec is not None
+            and self._spec.interval is not None
+            and iteration % self._spec.interval == 0
+        )
 
     def now(self, policy: Policy, iteration: int) -> Result:
         """Evaluate here, and wait for it."""
@@ -98,7 +110,7 @@ class Evaluations:
         self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
 
     def collect(self) -> Result | None:
-        """The result of the evaluation under way, waited for; None where none is, or where it took too long."""
+        """The result of the evaluation under way, waited for; None where none is, or it took too long."""
         if self._pending is None or self._spec is None:
             return None
         pending, self._pending = self._pending, None

@@ -16,12 +16,16 @@ _KEPT_CHECKPOINTS = 2
 
 
 def train_expert(
-    resource: OfflineRecording, spec: TrainPolicy, folder: Location, reporter: Reporter, interruption: Interruption
+    resource: OfflineRecording,
+    spec: TrainPolicy,
+    folder: Location,
+    reporter: Reporter,
+    interruption: Interruption,
 ) -> None:
     """Train until a stop criterion holds; the policy is then in `folder/module`.
 
-    Goes on at the latest checkpoint in `folder/checkpoints`, and ends with the same weights as if it had never
-    been stopped.
+    Goes on at the latest checkpoint in `folder/checkpoints`, and ends with the same weights as if it had
+    never been stopped.
 
     Raises:
         Interrupted: asked to stop; a checkpoint was written.
@@ -67,7 +71,11 @@ def _progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Pr
     if stop.iterations is not None:
         total, done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
     if stop.timesteps is not None:
-        total, done, unit = float(stop.timesteps), float(result["num_env_steps_sampled_lifetime"]), "timesteps"
+        total, done, unit = (
+            float(stop.timesteps),
+            float(result["num_env_steps_sampled_lifetime"]),
+            "timesteps",
+        )
     return Progress(
         resource=title(resource),
         stage="Training the expert",

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
+from hindcast.threads import processors
 
 
 def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
@@ -24,15 +19,3 @@ def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
     if wanted <= available:
         return wanted, None
     return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
-
-
-def leave_processors(busy: int) -> None:
-    """Let torch compute on the processors that `busy` other processes of this run leave free, at least one.
-
-    Threads that wait for each other on occupied processors cost more than they bring.
-    """
-    import torch
-
-    free = max(1, processors() - busy)
-    if torch.get_num_threads() > free:
-        torch.set_num_threads(free)

@@ -1,7 +1,7 @@
 """Online training, which makes experts: sample, update, evaluate, again.
 
-An iteration starts its episodes anew from (seed, iteration): it is a pure function of the weights it starts with, so
-that a run killed at any moment comes out the same.
+An iteration starts its episodes anew from (seed, iteration): it is a pure function of the weights it starts
+with, so that a run killed at any moment comes out the same.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hindcast.pipeline.rng import generator
 from hindcast.record.environments import make_environment
 from hindcast.record.runner import EnvRunner, Episode, episodes_to_block
 from hindcast.run.results import ITERATION, Result
+from hindcast.threads import threads_for, torch_threads
 
 _EPISODES_PER_ITERATION = 1_000_000
 
@@ -49,11 +50,18 @@ class OnlineTraining:
     """
 
     def __init__(
-        self, environment: EnvironmentSpec, spec: TrainPolicy, seed: int, width: int, explore_in_evaluation: bool
+        self,
+        environment: EnvironmentSpec,
+        spec: TrainPolicy,
+        seed: int,
+        width: int,
+        explore_in_evaluation: bool,
     ) -> None:
         kind = resolve(spec.algorithm)
         if not issubclass(kind, PPO):
-            raise SpecError(f"spec.policy.train.algorithm: {spec.algorithm!r} does not learn online; use PPO.")
+            raise SpecError(
+                f"spec.policy.train.algorithm: {spec.algorithm!r} does not learn online; use PPO."
+            )
         self._spec = spec
         self._seed = seed
         self._width = width
@@ -64,6 +72,7 @@ class OnlineTraining:
         self._evaluator = EnvEvaluator(environment, spec.evaluation.duration, explore=explore_in_evaluation)
         self.iteration = 0
         self._sampled = 0
+        self._threads = threads_for(nets, self.algorithm.options.minibatch_size)
 
     def iterate(self) -> Result:
         """One iteration: its metrics, under the reference's names."""
@@ -71,7 +80,8 @@ class OnlineTraining:
         episodes = self._sample()
         sampled = time.monotonic()
         block = self._preprocess(episodes_to_block(episodes, prefix="rollout"))
-        metrics = self.algorithm.train_on(self.learner, block, self._seed, self.iteration)
+        with torch_threads(self._threads):
+            metrics = self.algorithm.train_on(self.learner, block, self._seed, self.iteration)
         updated = time.monotonic()
         self.iteration += 1
         self._sampled += block.num_steps
@@ -94,7 +104,9 @@ class OnlineTraining:
 
     def evaluate(self) -> dict[str, Any]:
         """Play the evaluation's episodes with the weights as they are."""
-        return self._evaluator(self.policy, int(generator(self._seed, "expert", self.iteration).integers(2**31))).summary()
+        return self._evaluator(
+            self.policy, int(generator(self._seed, "expert", self.iteration).integers(2**31))
+        ).summary()
 
     def save(self, store: CheckpointStore, spec_hash: str, metrics: dict[str, float]) -> Checkpoint:
         """Write a checkpoint from which `load` goes on exactly."""
@@ -122,7 +134,8 @@ class OnlineTraining:
 
     def _sample(self) -> list[Episode]:
         steps = -(-self.algorithm.options.train_batch_size_per_learner // self._width)
-        episodes = self._runner.rollout(self.iteration * _EPISODES_PER_ITERATION, steps)
+        with torch_threads(1):
+            episodes = self._runner.rollout(self.iteration * _EPISODES_PER_ITERATION, steps)
         self.policy.preprocessing.reset()
         return episodes
 

@@ -77,8 +77,8 @@ class RecordingRun:
         if self._state.exists() or not self._folder.list():
             return
         raise OutputConflict(
-            f"{self._folder} holds files that no recording of Hindcast made: give an empty or new output.path "
-            "(onExisting: Replace deletes only what a manifest lists)."
+            f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
+            "output.path (onExisting: Replace deletes only what a manifest lists)."
         )
 
     def _make_way(self) -> None:
@@ -160,14 +160,14 @@ class RecordingRun:
         )
 
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
-        saved = Policy.load(policy) if policy != RANDOM else None
+        actor = load_actor(policy, task.environment)
         return Manifest(
             spec_hash=spec_hash(self._resource),
             environment=task.environment.model_dump(mode="json", by_alias=True),
             seed=task.seed,
-            policy={"digest": saved.digest if saved else RANDOM, "explore": task.explore},
+            policy={"digest": actor.digest if isinstance(actor, Policy) else RANDOM, "explore": task.explore},
             recorder=__version__,
-            connectors=saved.preprocessing.to_json() if saved else {},
+            connectors=actor.preprocessing.to_json(),
             spec=task.data.to_json(),
             files=tuple(file for number in sorted(commits) for file in commits[number].files),
         )

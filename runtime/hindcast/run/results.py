@@ -64,7 +64,7 @@ def _stays(result: Result, resume_at: int) -> bool:
 
 
 class _TensorBoard:
-    """Scalars by path (`evaluation/env_runners/episode_return_mean`) over trained timesteps; local folders only."""
+    """Scalars by path (`evaluation/env_runners/episode_return_mean`) over iterations; local folders only."""
 
     def __init__(self, folder: Location, purge_from: int) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class _TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(
                 str(Path(self._folder.path) / "tensorboard"), purge_step=self._purge_from
             )
         for name, value in flatten(result):

@@ -23,6 +23,7 @@ from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.offline_data import offline_data_class, open_sources
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
+from hindcast.threads import threads_for, torch_threads
 
 Inputs = list[tuple[str, float | None]]
 """(path, weight) of each input of a training, references resolved."""
@@ -40,6 +41,7 @@ class TrainingSession:
         learner: of the policy.
         data: where batches come from.
         iteration: iterations finished.
+        busy: processors that other processes of this run occupy.
     """
 
     def __init__(self, resource: OfflineTraining, inputs: Inputs) -> None:
@@ -64,10 +66,11 @@ class TrainingSession:
             action_space=spaces.action,
         )
         self.iteration = 0
+        self.busy = 0
         self._seconds = 0.0
 
     def begin(self) -> None:
-        """A new training: statistics of the observation filter from the data, weights from `initialCheckpoint`."""
+        """A new training: the observation filter's statistics from the data, or all from `initialCheckpoint`."""
         initial = self._resource.spec.initial_checkpoint
         if initial is not None:
             self._warm_start(initial)
@@ -86,9 +89,10 @@ class TrainingSession:
         last = (self.iteration + 1) * data.updates_per_iteration
         first_update = learner.updates
         try:
-            while learner.updates < last:
-                check()
-                learner.update(data.next())
+            with torch_threads(threads_for(learner.nets, data.batch_size, self.busy)):
+                while learner.updates < last:
+                    check()
+                    learner.update(data.next())
         finally:
             self._seconds += time.monotonic() - begun
         metrics = learner.metrics()
@@ -144,13 +148,13 @@ class TrainingSession:
 
     def _warm_start(self, path: str) -> None:
         saved = Policy.load(path)
-        module = cast(RLModule, self.policy.module)
+        module = self.policy.module
         own, given = module.state_dict(), saved.module.state_dict()
         for name, tensor in own.items():
             if name in given and given[name].shape != tensor.shape:
                 raise SpecError(
-                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this model has "
-                    f"{list(tensor.shape)}; the model sections must be the same."
+                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this model "
+                    f"has {list(tensor.shape)}; the model sections must be the same."
                 )
         module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
         self.policy.preprocessing.load(saved.preprocessing.state())
@@ -166,7 +170,9 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     kind = resolve(spec.algorithm)
     if "OfflineTraining" not in kind.kinds:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
-    return kind(kind.Options.model_validate(spec.custom_config if spec.custom_config is not None else spec.config))
+    return kind(
+        kind.Options.model_validate(spec.custom_config if spec.custom_config is not None else spec.config)
+    )
 
 
 def _networks(

@@ -49,7 +49,9 @@ class TrainingRun:
         self._reporter = reporter
         self._interruption = interruption
         self._folder = run_folder(resource)
-        self._store = CheckpointStore(self._folder.child(CHECKPOINTS_FOLDER), keep=resource.spec.checkpoint.keep)
+        self._store = CheckpointStore(
+            self._folder.child(CHECKPOINTS_FOLDER), keep=resource.spec.checkpoint.keep
+        )
 
     def carry_out(self) -> Outcome:
         """Train until a stop criterion holds.
@@ -75,6 +77,7 @@ class TrainingRun:
             self._reporter.note(self._name, note or "one learner takes the batches of all, in this process")
         session = TrainingSession(self._resource, self._inputs)
         evaluations = Evaluations(self._resource, self._store, self._reporter)
+        session.busy = evaluations.processes
         try:
             self._begin(session, evaluations)
             log = ResultsLog(self._folder, resume_at=session.iteration)
@@ -93,7 +96,9 @@ class TrainingRun:
             session.begin()
             return
         session.load(latest)
-        self._reporter.note(self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})")
+        self._reporter.note(
+            self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})"
+        )
         evaluating = latest.training.counters.get("evaluating")
         if evaluating is not None and evaluations.beside:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
@@ -189,7 +194,8 @@ class TrainingRun:
         return Outcome(
             resource=self._name,
             state=state,
-            message=f"{self._name} {verb}: {quality} after {success['updates']:,} updates; checkpoint {best['path']}",
+            message=f"{self._name} {verb}: {quality} after {success['updates']:,} updates; "
+            f"checkpoint {best['path']}",
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},
         )

@@ -1,0 +1,117 @@
+"""How fast the expert's experience is recorded: CartPole-v1, one runner, 8 environments, one torch thread.
+
+    python benchmarks/recording.py [--rllib PYTHON]
+
+Ours records to Parquet, committed. The bare loop steps the same vectorised environments with the same network
+and stores nothing. With --rllib, an interpreter that has ray[rllib]==2.60.0 and msgpack-numpy, RLlib records with
+the same weights in the same run, as its documentation does (episode format, one runner).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from measuring import report, take_turns
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.model import ModelSpec
+from hindcast.api.recording import OutputSpec, TrainPolicy, TrainStop
+from hindcast.models.policy import Policy
+from hindcast.record.pool import load_actor, record_here
+from hindcast.record.recorder import Task, Work, describe
+from hindcast.run.online import OnlineTraining
+
+CARTPOLE = EnvironmentSpec(id="CartPole-v1")
+WIDTH = 8
+RIVAL = Path(__file__).parent / "rivals" / "rllib_record.py"
+
+
+def train_expert(folder: Path) -> None:
+    """An expert at return 450, as the demo makes it."""
+    spec = TrainPolicy(
+        config={"lr": 3e-4, "numEpochs": 6, "trainBatchSizePerLearner": 4096, "useKlLoss": False},
+        model=ModelSpec(fcnet_hiddens=[64, 64]),
+        stop=TrainStop(episode_return_mean=450.0),
+    )
+    training = OnlineTraining(CARTPOLE, spec, seed=0, width=WIDTH, explore_in_evaluation=True)
+    while training.iterate()["evaluation"]["env_runners"]["episode_return_mean"] < 450:
+        pass
+    training.policy.save(folder)
+
+
+def record(policy: Path, episodes: int) -> float:
+    """Timesteps per second of recording to a new folder."""
+    actor = load_actor(str(policy), CARTPOLE)
+    with tempfile.TemporaryDirectory() as folder:
+        data = describe(CARTPOLE, actor, explore=True)
+        task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), folder, "bench", data)
+        ranges = [Work(0, range(episodes))]
+        begun = time.perf_counter()
+        commits = list(
+            record_here(task, str(policy), lambda _: ranges.pop() if ranges else None, lambda _: None)
+        )
+        return commits[0].timesteps / (time.perf_counter() - begun)
+
+
+def bare(policy: Policy, steps: int) -> float:
+    """Timesteps per second of the loop that stores nothing."""
+    environments = gym.make_vec(CARTPOLE.id, num_envs=WIDTH, vectorization_mode="sync")
+    observation, _ = environments.reset(seed=0)
+    begun = time.perf_counter()
+    with torch.inference_mode():
+        for _ in range(steps):
+            inputs = policy.module.forward_exploration({"obs": torch.from_numpy(observation)})[
+                "action_dist_inputs"
+            ]
+            distribution = torch.distributions.Categorical(logits=inputs, validate_args=False)
+            observation, *_ = environments.step(distribution.sample().numpy())
+    return steps * WIDTH / (time.perf_counter() - begun)
+
+
+def rllib(python: str, policy: Policy, folder: Path, episodes: int) -> float:
+    """Timesteps per second of RLlib, in its own process, with our weights."""
+    weights = {name: tensor.numpy() for name, tensor in policy.module.state_dict().items()}
+    np.savez(folder / "weights.npz", **weights)
+    command = [python, str(RIVAL), str(folder / "weights.npz"), str(episodes)]
+    environment = {**os.environ, "RAY_worker_niceness": "0", "PYTHONPATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"RLlib failed:\n{done.stderr[-2000:]}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["steps_per_s"])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rllib", metavar="PYTHON", help="interpreter that has ray[rllib]==2.60.0")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train_expert(folder / "module")
+        policy = Policy.load(folder / "module")
+        rivals = {
+            "ours": lambda: record(folder / "module", arguments.episodes),
+            "bare loop": lambda: bare(policy, arguments.episodes * 500 // WIDTH),
+        }
+        found = take_turns(rivals, arguments.rounds)
+        targets = {"bare loop": 0.5}
+        if arguments.rllib:
+            found["rllib"] = [rllib(arguments.rllib, policy, folder, 24)] * arguments.rounds
+            targets["rllib"] = 40
+        report("recording with the expert", "timesteps/s", found, "ours", targets)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""RLlib 2.60 records CartPole-v1 with given weights: one runner, episode format. Prints one JSON line.
+
+    python rllib_record.py WEIGHTS.npz EPISODES
+
+Run by recording.py in an environment of its own. The median of three rounds after one that is not counted.
+"""
+
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import ray
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+
+def main() -> None:
+    weights, episodes = dict(np.load(sys.argv[1])), int(sys.argv[2])
+    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    config = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(batch_mode="complete_episodes", num_env_runners=0)
+        .evaluation(
+            evaluation_num_env_runners=1, evaluation_duration=episodes, evaluation_duration_unit="episodes"
+        )
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+        .offline_data(output="recorded", output_write_episodes=True, output_max_rows_per_file=episodes)
+    )
+    algo = config.build_algo()
+    load(algo, weights)
+    rates, returns = [], []
+    for _ in range(4):
+        begun = time.perf_counter()
+        results = algo.evaluate()["env_runners"]
+        rates.append(results["num_env_steps_sampled"] / (time.perf_counter() - begun))
+        returns.append(results["episode_return_mean"])
+    algo.stop()
+    print(json.dumps({"steps_per_s": statistics.median(rates[1:]), "return": returns[-1]}))
+
+
+def load(algo: object, weights: dict) -> None:
+    """Put the policy's layers in place, by order: both networks are two hidden layers and a head."""
+    module = algo.get_module()
+    own = dict(module.state_dict())
+    mine = ("encoder.actor_encoder", "encoder.encoder", "pi.")
+    policy = [name for name in own if name.startswith(mine) and "clip_param" not in name]
+    given = [name for name in weights if not name.startswith("vf") and "value" not in name]
+    for name, source in zip(policy, given, strict=True):
+        assert own[name].shape == weights[source].shape, (name, source)
+        own[name] = torch.from_numpy(weights[source])
+    module.load_state_dict(own)
+    state = {"default_policy": {name: value.numpy() for name, value in module.state_dict().items()}}
+    algo.eval_env_runner_group.foreach_env_runner(
+        lambda runner: runner.set_state({"rl_module": state}), local_env_runner=False
+    )
+    algo.set_state({"learner_group": {"learner": {"rl_module": state}}})
+
+
+if __name__ == "__main__":
+    main()
