@@ -3,8 +3,8 @@
     python benchmarks/recording.py [--rllib PYTHON]
 
 Ours records to Parquet, committed. The bare loop steps the same vectorised environments with the same network
-and stores nothing. With --rllib, an interpreter that has ray[rllib]==2.60.0 and msgpack-numpy, RLlib records with
-the same weights in the same run, as its documentation does (episode format, one runner).
+and stores nothing. With --rllib, an interpreter that has ray[rllib]==2.60.0 and msgpack-numpy, RLlib records
+with the same weights in the same run, as its documentation does (episode format, one runner).
 """
 
 from __future__ import annotations

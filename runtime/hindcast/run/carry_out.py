@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
+from hindcast.api.input import InputSource
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.run.claim import title
@@ -40,7 +41,10 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
 
 
 def _carry_out(
-    resource: OfflineRecording | OfflineTraining, resources: Resources, reporter: Reporter, interruption: Interruption
+    resource: OfflineRecording | OfflineTraining,
+    resources: Resources,
+    reporter: Reporter,
+    interruption: Interruption,
 ) -> Outcome:
     if isinstance(resource, OfflineRecording):
         recording = RecordingRun(resource, reporter, interruption, _checkpoint_of(resource, resources))
@@ -57,15 +61,15 @@ def inputs_of(resource: OfflineTraining, resources: Resources) -> Inputs:
     """Path and weight of each input; a reference is the path that its recording writes to.
 
     Raises:
-        SpecError: live sampling, or a reference to a recording that is not there.
+        SpecError: a field that nothing carries out yet, or a reference to a recording that is not there.
     """
     inputs: Inputs = []
     for index, source in enumerate(resource.spec.input):
+        _refuse_unready(f"{title(resource)}: spec.input.{index}", source)
         if source.path is not None:
             inputs.append((source.path, source.weight))
             continue
-        if source.recording_ref is None:
-            raise SpecError(f"{title(resource)}: spec.input.{index}.sampler: live sampling is not available yet.")
+        assert source.recording_ref is not None
         recording = resources.get(f"OfflineRecording/{source.recording_ref.name}")
         if not isinstance(recording, OfflineRecording):
             raise SpecError(
@@ -74,6 +78,21 @@ def inputs_of(resource: OfflineTraining, resources: Resources) -> Inputs:
             )
         inputs.append((recording.spec.output.path, source.weight))
     return inputs
+
+
+def _refuse_unready(where: str, source: InputSource) -> None:
+    """Fields that are modelled before anything carries them out."""
+    given = {
+        "sampler": source.sampler is not None,
+        "columns": source.columns is not None,
+        "filter": bool(source.filter),
+        "schema": bool(source.schema_map),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise SpecError(
+                f"{where}.{name} is not available yet: leave it out, and prepare the data before."
+            )
 
 
 def _checkpoint_of(resource: OfflineRecording, resources: Resources) -> str | None:

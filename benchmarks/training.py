@@ -1,0 +1,143 @@
+"""How fast BC trains from recorded data: 17 observations, 6 actions, [256, 256], batch 1024.
+
+    python benchmarks/training.py [--threads 1]
+
+Ours trains through `TrainingSession`, as `hindcast run` does, with the data resident and streaming, metrics and all. The
+bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network with the same
+fused Adam and threads; it reports nothing. Each turn is the same number of updates; data are on disk, in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from measuring import report, take_turns
+from torch import nn
+
+from hindcast.api import OfflineTraining
+from hindcast.episodes.block import Block
+from hindcast.run.session import TrainingSession
+from hindcast.store.commits import file_stem
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+from hindcast.threads import processors
+
+OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000
+
+
+def write_data(folder: Path, episodes: int) -> None:
+    """Episodes of noise in the shape of HalfCheetah's."""
+    rng = np.random.default_rng(0)
+    steps = episodes * LENGTH
+    block = Block(
+        columns={
+            "obs": rng.standard_normal((steps + episodes, OBSERVATIONS), dtype=np.float32),
+            "actions": rng.uniform(-1, 1, (steps, ACTIONS)).astype(np.float32),
+            "rewards": rng.standard_normal(steps, dtype=np.float32),
+        },
+        length=np.full(episodes, LENGTH),
+        eps_id=np.array([f"e-{i:06d}" for i in range(episodes)], dtype=object),
+        t_started=np.zeros(episodes, dtype=np.int64),
+        terminated=np.zeros(episodes, dtype=np.bool_),
+        truncated=np.ones(episodes, dtype=np.bool_),
+    )
+    spec = DataSpec.of_block(
+        block,
+        gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
+        gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
+    )
+    with EpisodeWriter(resolve(folder), spec, file_stem(0, "bench")) as writer:
+        writer.write(block)
+
+
+def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[], float]:
+    """Timesteps per second of one iteration of a training that goes on from turn to turn."""
+    resource = OfflineTraining.model_validate(
+        {
+            "metadata": {"name": "bench"},
+            "spec": {
+                "algorithm": "BC",
+                "input": [{"path": str(folder)}],
+                "pipeline": {
+                    "residency": residency,
+                    "datasetNumItersPerLearner": updates,
+                    "windowSteps": 2**18,
+                },
+                "stop": {"iterations": 1},
+            },
+        }
+    )
+    session = TrainingSession(resource, [(str(folder), None)])
+    session.busy = processors() - threads
+
+    def turn() -> float:
+        begun = time.perf_counter()
+        session.iterate()
+        return updates * BATCH / (time.perf_counter() - begun)
+
+    return turn
+
+
+def bare(folder: Path, updates: int) -> Callable[[], float]:
+    """Timesteps per second of the plain loop."""
+    dataset = open_dataset(folder)
+    blocks = [dataset.read(unit) for unit in dataset.units]
+    obs = torch.from_numpy(np.concatenate([block.columns["obs"][block.obs_row] for block in blocks]))
+    actions = torch.from_numpy(np.concatenate([block.columns["actions"] for block in blocks]))
+    net = nn.Sequential(
+        nn.Linear(OBSERVATIONS, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 2 * ACTIONS)
+    )
+    adam = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
+    order = iter(torch.randperm(len(obs)).split(BATCH))
+    constant = 0.5 * ACTIONS * math.log(2 * math.pi)
+
+    def turn() -> float:
+        nonlocal order
+        begun = time.perf_counter()
+        for _ in range(updates):
+            index = next(order, None)
+            if index is None or len(index) < BATCH:
+                order = iter(torch.randperm(len(obs)).split(BATCH))
+                index = next(order)
+            mean, log_std = net(obs[index]).chunk(2, dim=-1)
+            errors = (actions[index] - mean) * torch.exp(-log_std)
+            loss = (0.5 * errors.square().sum(-1) + log_std.sum(-1) + constant).mean()
+            loss.backward()
+            adam.step()
+            adam.zero_grad()
+        return updates * BATCH / (time.perf_counter() - begun)
+
+    return turn
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "data"
+        write_data(folder, arguments.episodes)
+        plain = bare(folder, arguments.updates)
+        for residency, target in (("Resident", 0.95), ("Streaming", 0.90)):
+            turn = ours(folder, residency, arguments.updates, arguments.threads)
+            found = take_turns({"ours": turn, "bare loop": plain}, arguments.rounds)
+            report(f"BC, {residency.lower()}", "timesteps/s", found, "ours", {"bare loop": target})
+
+
+if __name__ == "__main__":
+    main()
