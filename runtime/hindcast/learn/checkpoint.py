@@ -42,7 +42,7 @@ __all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "fin
 
 RECORD, LEARNER, MODULE, BEST = "checkpoint.json", "learner.safetensors", "module", "best.json"
 _WEIGHTS = f"{MODULE}/weights.safetensors"
-_POLICY = "nets/policy/"
+_POLICY = "nets/policy."
 _FOLDER = re.compile(r"^checkpoint-(\d{9,})$")
 
 

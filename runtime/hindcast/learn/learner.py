@@ -26,7 +26,7 @@ class LearnerState:
     """All that the next update depends on, the batch aside; on the CPU.
 
     Attributes:
-        tensors: `nets/<parameter>`, `optimisers/<name>/<index>/<key>`, `random/<generator>`,
+        tensors: `nets/<network>.<parameter>`, `optimisers/<name>/<index>/<key>`, `random/<generator>`,
             `metrics/<group>`.
         meta: JSON: counters, parameter groups, names and counts of the metrics.
     """

@@ -1,0 +1,51 @@
+"""Trains in a process of its own: `worker.py FOLDER FIRST LAST`, from the checkpoint there if FIRST is not 0.
+
+Prints, per algorithm, a digest of everything the next update depends on, and the metrics, exactly.
+"""
+
+import hashlib
+import json
+import sys
+
+from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
+
+from hindcast.algorithms import build
+from hindcast.learn.checkpoint import CheckpointStore, TrainingState
+from hindcast.learn.learner import Learner
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.store.filesystem import resolve
+
+ALGORITHMS = {
+    "BC": lambda: build("BC", {"lr": [[0, 1e-2], [5000, 0.0]], "gradClip": 1.0}),
+    "ActorCritic": lambda: ActorCritic(ToyOptions(lr=[[0, 0.1], [3200, 0.01]], grad_clip=0.5)),
+}
+
+
+def train(name, folder, first, last):
+    algorithm = ALGORITHMS[name]()
+    store = CheckpointStore(resolve(folder).child(name))
+    # Another seed than the run began with: what is not restored would show.
+    learner = Learner(algorithm, networks(algorithm, seed=first), seed=first)
+    if first:
+        learner.load(store.latest().learner_state())
+    for number in range(first, last):
+        learner.update(batch(number))
+        if number == 20:
+            learner.metrics()
+    spaces = (INPUTS.observation_space, INPUTS.action_space)
+    policy = Policy(learner.nets["policy"], Preprocessing.of(*spaces, INPUTS.model), *spaces)
+    training = TrainingState(iteration=last, algorithm=name, options={}, spec_hash="hash")
+    store.save(policy, learner.state(), training)
+    state = learner.state()
+    digest = hashlib.sha256()
+    for key in sorted(state.tensors):
+        digest.update(key.encode() + state.tensors[key].numpy().tobytes())
+    meta = json.dumps(state.meta, sort_keys=True)
+    metrics = {metric: value.hex() for metric, value in learner.metrics().items()}
+    return {"digest": digest.hexdigest(), "meta": meta, "metrics": metrics}
+
+
+if __name__ == "__main__":
+    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print(json.dumps({name: train(name, folder, first, last) for name in ALGORITHMS}))

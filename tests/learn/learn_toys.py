@@ -1,0 +1,90 @@
+"""Small algorithms over plain torch modules, for tests of the learner."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from hindcast.api.model import ModelSpec
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, new_networks
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.pipeline.needs import Needs
+
+INPUTS = ModelInputs(
+    gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2), ModelSpec(fcnet_hiddens=[8])
+)
+
+
+class ToyOptions(AlgorithmOptions):
+    lr: Schedule = 0.1
+
+
+class Regression(Algorithm):
+    """One optimiser, y = w x + b."""
+
+    Options = ToyOptions
+    needs = Needs(columns=frozenset({"obs"}))
+    kinds = frozenset({"OfflineTraining"})
+
+    def networks(self, inputs):
+        return nn.ModuleDict({"policy": nn.Linear(3, 1)})
+
+    def optimisers(self, nets):
+        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
+
+    def losses(self, nets, batch, step):
+        error = nets["policy"](batch["obs"]).squeeze(-1) - batch["y"]
+        return Losses({"policy": error.square().mean()}, {"error": error.abs().mean()})
+
+
+class ActorCritic(Algorithm):
+    """Two optimisers over one graph, noise in the loss, dropout, a target network."""
+
+    Options = ToyOptions
+    needs = Needs(columns=frozenset({"obs"}))
+    kinds = frozenset({"OfflineTraining"})
+
+    def networks(self, inputs):
+        critic = nn.Linear(4, 1)
+        actor = inputs.policy(value=False)
+        return nn.ModuleDict(
+            {"policy": actor, "critic": critic, "target": frozen_copy(critic), "dropout": nn.Dropout(0.2)}
+        )
+
+    def optimisers(self, nets):
+        return {
+            "actor": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr),
+            "critic": OptimiserSpec(list(nets["critic"].parameters()), 0.01),
+        }
+
+    def losses(self, nets, batch, step):
+        noise = 0.1 * torch.randn(batch["y"].shape, generator=step.generator)
+        outputs = nets["policy"].forward_train(batch)["action_dist_inputs"]
+        action = outputs[:, :1].tanh()
+        value = nets["critic"](torch.cat([nets["dropout"](batch["obs"]), action], -1)).squeeze(-1)
+        with torch.no_grad():
+            wanted = (
+                nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1) * 0.9 + batch["y"] + noise
+            )
+        return Losses(
+            {"actor": -value.mean(), "critic": (value - wanted).square().mean()}, {"value": value.mean()}
+        )
+
+    def after_update(self, nets, step):
+        polyak(nets["target"], nets["critic"], 0.005)
+
+
+def networks(algorithm, seed=0):
+    return new_networks(algorithm, INPUTS, seed)
+
+
+def batch(number, size=32):
+    source = torch.Generator().manual_seed(number)
+    obs = torch.randn(size, 3, generator=source)
+    return {
+        "obs": obs,
+        "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3,
+        "actions": (obs[:, 0] > 0).long(),
+    }

@@ -1,0 +1,317 @@
+import json
+import pickle
+from hashlib import sha256
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
+
+from hindcast.errors import DataError, StorageError
+from hindcast.learn.checkpoint import CheckpointStore, TrainingState, find_checkpoint
+from hindcast.learn.learner import Learner
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.store.filesystem import resolve
+
+
+class Run:
+    """A training that saves where it is told."""
+
+    def __init__(self, folder, keep=3):
+        algorithm = ActorCritic(ToyOptions())
+        self.learner = Learner(algorithm, networks(algorithm))
+        spaces = (INPUTS.observation_space, INPUTS.action_space)
+        self.policy = Policy(self.learner.nets["policy"], Preprocessing.of(*spaces, INPUTS.model), *spaces)
+        self.store = CheckpointStore(resolve(folder) if isinstance(folder, str) else folder, keep)
+
+    def train(self, updates=1):
+        for _ in range(updates):
+            self.learner.update(batch(self.learner.updates))
+        return self
+
+    def save(self, protect=(), **training):
+        state = TrainingState(
+            **{"iteration": 1, "algorithm": "BC", "options": {"lr": 0.1}, "spec_hash": "abc"} | training
+        )
+        return self.store.save(self.policy, self.learner.state(), state, protect)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(str(tmp_path / "run")).train(3)
+
+
+def names(run):
+    return sorted(entry.relative for entry in run.store.location.list())
+
+
+def test_everything_comes_back(run):
+    run.save(
+        iteration=7,
+        feed={"cursor": 123, "sources": [1, 2]},
+        metrics={"loss": 0.5, "return": float("nan")},
+        counters={"episodes": 9},
+    )
+    found = run.store.latest()
+    training = found.training
+    assert (found.updates, training.iteration, training.algorithm) == (3, 7, "BC")
+    assert (training.options, training.spec_hash) == ({"lr": 0.1}, "abc")
+    assert (training.feed, training.counters) == ({"cursor": 123, "sources": [1, 2]}, {"episodes": 9})
+    assert training.metrics == {"loss": 0.5, "return": None}
+    state, saved = found.learner_state(), run.learner.state()
+    assert state.tensors.keys() == saved.tensors.keys()
+    assert all(torch.equal(state.tensors[name], tensor) for name, tensor in saved.tensors.items())
+
+
+def test_the_policy_in_it_acts_like_the_one_saved(run):
+    obs = np.array([0.1, 0.2, 0.3], dtype=np.float32)
+    checkpoint = run.save()
+    action = run.policy(obs)
+    assert Policy.load(checkpoint.location)(obs) == action
+    assert Policy.load(checkpoint.module).digest == run.policy.digest
+
+
+def test_it_is_safetensors_and_json_only(run):
+    folder = run.save().location
+    files = {entry.relative for entry in folder.files(recursive=True)}
+    assert files >= {
+        "checkpoint.json",
+        "learner.safetensors",
+        "module/module.json",
+        "module/weights.safetensors",
+    }
+    assert all(name.endswith((".json", ".safetensors")) for name in files)
+
+
+def test_policy_weights_are_stored_once(run):
+    from safetensors.torch import load
+
+    tensors = load(run.save().location.child("learner.safetensors").read_bytes())
+    assert not any(name.startswith("nets/policy.") for name in tensors)
+    assert any(name.startswith("nets/critic.") for name in tensors)
+
+
+def test_a_folder_without_its_record_does_not_exist(run):
+    first = run.save()
+    run.train()
+    run.save().location.child("checkpoint.json").delete()
+    assert run.store.latest().updates == first.updates
+    with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder holds learner"):
+        find_checkpoint(run.store.location.child("checkpoint-000000004"))
+
+
+def test_the_record_is_written_last(run, monkeypatch):
+    from hindcast.store import filesystem
+
+    real, written = filesystem.Location.write_bytes, []
+    monkeypatch.setattr(
+        filesystem.Location,
+        "write_bytes",
+        lambda self, data: (written.append(self.name), real(self, data))[1],
+    )
+    run.save()
+    assert written[-1] == "checkpoint.json"
+
+
+@pytest.mark.parametrize("failing", range(5))
+def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(run, monkeypatch, failing):
+    from hindcast.store import filesystem
+
+    run.save()
+    run.train()
+    real, calls = filesystem.Location.write_bytes, []
+
+    def write_bytes(self, data):
+        calls.append(self.name)
+        if len(calls) == failing + 1:
+            raise StorageError(f"cannot write {self}: no space is left")
+        real(self, data)
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="no space"):
+        patch.setattr(filesystem.Location, "write_bytes", write_bytes)
+        run.save()
+    assert run.store.latest().updates == 3
+    run.store.latest().learner_state()
+    assert run.save().updates == 4
+    assert run.store.latest().updates == 4
+
+
+def test_the_newest_are_kept(run):
+    for _ in range(5):
+        run.train()
+        run.save()
+    assert [checkpoint.updates for checkpoint in run.store.all()] == [6, 7, 8]
+    assert names(run) == ["checkpoint-000000006", "checkpoint-000000007", "checkpoint-000000008"]
+
+
+def test_the_best_is_kept_however_old(run):
+    scores = [10.0, 30.0, 20.0, float("nan"), 5.0]
+    for score in scores:
+        run.train()
+        run.store.mark_best(run.save(), score)
+    assert [checkpoint.updates for checkpoint in run.store.all()] == [5, 6, 7, 8]
+    assert run.store.best().updates == 5
+    assert run.store.best_score() == 30.0
+
+
+def test_mark_best_says_whether_it_is(run):
+    checkpoint = run.save()
+    assert run.store.best() is None
+    assert [run.store.mark_best(checkpoint, score) for score in (1.0, 1.0, 2.0, 0.0)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_protected_checkpoint_stays(tmp_path):
+    run = Run(str(tmp_path), keep=1)
+    run.train().save()
+    run.train().save(protect=[1])
+    assert [checkpoint.updates for checkpoint in run.store.all()] == [1, 2]
+    run.train().save()
+    assert [checkpoint.updates for checkpoint in run.store.all()] == [3]
+
+
+def test_leftovers_of_interrupted_saves_are_removed(run):
+    run.store.location.child("checkpoint-000000001", "learner.safetensors").write_bytes(b"half")
+    run.store.location.child("notes.txt").write_bytes(b"the user's")
+    run.save()
+    assert names(run) == ["checkpoint-000000003", "notes.txt"]
+
+
+def test_saving_again_at_the_same_update_renews_the_record_alone(run, monkeypatch):
+    run.save(counters={"evaluating": None})
+    from hindcast.store import filesystem
+
+    real, written = filesystem.Location.write_bytes, []
+    monkeypatch.setattr(
+        filesystem.Location,
+        "write_bytes",
+        lambda self, data: (written.append(self.name), real(self, data))[1],
+    )
+    run.save(counters={"evaluating": 3})
+    assert written == ["checkpoint.json"]
+    assert run.store.latest().training.counters == {"evaluating": 3}
+    run.store.latest().learner_state()
+
+
+def test_saving_other_weights_at_the_same_update_replaces_them(run):
+    run.save()
+    with torch.no_grad():
+        run.learner.nets["critic"].weight.zero_()
+    run.save()
+    state = run.store.latest().learner_state()
+    assert not state.tensors["nets/critic.weight"].any()
+
+
+def test_a_checkpoint_is_found_by_its_folder_or_its_runs(run):
+    first = run.save()
+    run.train()
+    run.save()
+    assert find_checkpoint(str(first.location)).updates == 3
+    assert find_checkpoint(run.store.location).updates == 4
+    run.store.mark_best(first, 1.0)
+    assert find_checkpoint(run.store.location).updates == 3
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors", "module/module.json"])
+def test_a_changed_file_is_refused_by_name(run, name):
+    folder = run.save().location
+    data = bytearray(folder.child(name).read_bytes())
+    data[-1] ^= 1
+    folder.child(name).write_bytes(bytes(data))
+    with pytest.raises(DataError, match=rf"{name} is damaged: its checksum"):
+        find_checkpoint(folder).learner_state()
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors"])
+def test_a_missing_file_is_refused_by_name(run, name):
+    folder = run.save().location
+    folder.child(name).delete()
+    with pytest.raises(DataError, match=f"lacks its file {name}"):
+        find_checkpoint(folder).learner_state()
+
+
+def edit_record(folder, change):
+    file = folder.child("checkpoint.json")
+    content = json.loads(file.read_bytes())
+    change(content)
+    file.write_bytes(json.dumps(content).encode())
+
+
+def test_a_file_that_the_record_does_not_list_is_not_read(run):
+    folder = run.save().location
+    edit_record(folder, lambda content: content["files"].pop("learner.safetensors"))
+    with pytest.raises(DataError, match=r"lacks its file learner\.safetensors"):
+        find_checkpoint(folder).learner_state()
+
+
+def test_a_newer_format_is_refused_with_what_to_do(run):
+    folder = run.save().location
+    edit_record(folder, lambda content: content.update(formatVersion=99, training="of another shape"))
+    with pytest.raises(DataError, match=r"formatVersion 99, this Hindcast reads up to 1: upgrade Hindcast"):
+        find_checkpoint(folder)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"\xff\xfe", b'{"formatVersion": "x"}'])
+def test_a_damaged_record_is_a_sentence(run, content):
+    folder = run.save().location
+    folder.child("checkpoint.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"checkpoint\.json is damaged"):
+        find_checkpoint(folder)
+
+
+class Bomb:
+    """Raises when it is unpickled."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_a_pickle_in_its_place_is_refused_and_never_opened(run):
+    folder = run.save().location
+    payload = pickle.dumps(Bomb())
+    folder.child("learner.safetensors").write_bytes(payload)
+    record = {"sha256": sha256(payload).hexdigest(), "bytes": len(payload)}
+    edit_record(folder, lambda content: content["files"].update({"learner.safetensors": record}))
+    with pytest.raises(
+        DataError, match=r"learner\.safetensors is not a safetensors file .* pickles least of all"
+    ):
+        find_checkpoint(folder).learner_state()
+
+
+def test_nothing_there_is_a_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"there is no checkpoint at .*nowhere: nothing is there"):
+        find_checkpoint(str(tmp_path / "nowhere"))
+
+
+def test_a_checkpoint_of_rllib_is_refused_by_name(tmp_path):
+    (tmp_path / "rllib_checkpoint.json").write_text("{}")
+    with pytest.raises(DataError, match="is a checkpoint of RLlib, whose parts are pickles"):
+        find_checkpoint(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_not_saved(run):
+    run.learner.update({**batch(3), "y": torch.full((32,), float("nan"))})
+    with pytest.raises(DataError, match="became NaN"):
+        run.save()
+    assert run.store.latest() is None
+
+
+def test_it_works_on_other_file_systems():
+    filesystem = fsspec.filesystem("memory")
+    location = resolve("learn-checkpoints/run", filesystem)
+    run = Run(location, keep=1).train()
+    try:
+        run.save()
+        run.train().save()
+        assert [checkpoint.updates for checkpoint in run.store.all()] == [2]
+        twin = Run(location).learner
+        twin.load(run.store.latest().learner_state())
+        assert twin.updates == 2
+    finally:
+        location.delete()

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hindcast.episodes.block import Block
+from hindcast.learn.gae import block_gae, discounted_sums, gae
+
+GAMMA = 0.9
+
+
+def make_block(lengths, terminated, truncated, seed=0):
+    rng = np.random.default_rng(seed)
+    count, steps = len(lengths), sum(lengths)
+    return Block(
+        columns={"rewards": rng.normal(size=steps), "obs": rng.normal(size=(steps + count, 1))},
+        length=np.array(lengths, dtype=np.int64),
+        eps_id=np.array([str(number) for number in range(count)], dtype=object),
+        t_started=np.zeros(count, dtype=np.int64),
+        terminated=np.array(terminated),
+        truncated=np.array(truncated),
+    )
+
+
+def values_of(block, seed=1):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=len(block.columns["obs"]))).float()
+
+
+def by_hand(block, values, gamma, lambda_):
+    """The definition, one timestep at a time, in float64."""
+    advantages = []
+    for episode in range(block.num_episodes):
+        rewards = block.columns["rewards"][block.rows_of("rewards", episode)]
+        v = values.double().numpy()[block.rows_of("obs", episode)].copy()
+        if block.terminated[episode]:
+            v[-1] = 0.0
+        running, found = 0.0, []
+        for t in reversed(range(len(rewards))):
+            running = rewards[t] + gamma * v[t + 1] - v[t] + gamma * lambda_ * running
+            found.append(running)
+        advantages += found[::-1]
+    return np.array(advantages)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    episodes=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from(["terminated", "truncated", "fragment"])),
+        min_size=1,
+        max_size=12,
+    ),
+    lambda_=st.floats(0, 1),
+    gamma=st.floats(0, 1),
+)
+def test_equals_the_definition(episodes, lambda_, gamma):
+    lengths = [length for length, _ in episodes]
+    block = make_block(
+        lengths, [end == "terminated" for _, end in episodes], [end == "truncated" for _, end in episodes]
+    )
+    values = values_of(block)
+    advantages, targets = block_gae(block, values, gamma, lambda_)
+    np.testing.assert_allclose(advantages, by_hand(block, values, gamma, lambda_), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(targets, advantages + values[block.obs_row], rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_1_of_a_terminated_episode_is_the_discounted_return_minus_the_value():
+    block = make_block([5], [True], [False])
+    rewards, values = block.columns["rewards"], values_of(block)
+    returns = [sum(GAMMA**k * reward for k, reward in enumerate(rewards[t:])) for t in range(5)]
+    advantages, targets = block_gae(block, values, GAMMA, 1.0)
+    np.testing.assert_allclose(advantages, returns - values.numpy()[:5], rtol=1e-5)
+    np.testing.assert_allclose(targets, returns, rtol=1e-5)
+
+
+def test_lambda_0_is_the_temporal_difference():
+    block = make_block([4], [True], [False])
+    rewards, v = block.columns["rewards"], values_of(block).double().numpy()
+    v[-1] = 0.0
+    advantages, _ = block_gae(block, values_of(block), GAMMA, 0.0)
+    np.testing.assert_allclose(advantages, rewards + GAMMA * v[1:] - v[:-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+def test_only_termination_does_not_bootstrap(lambda_):
+    def advantages(terminated, truncated):
+        block = make_block([3], [terminated], [truncated])
+        return block_gae(block, values_of(block), GAMMA, lambda_)[0]
+
+    terminated, truncated = advantages(True, False), advantages(False, True)
+    assert torch.equal(truncated, advantages(False, False))
+    final_value = values_of(make_block([3], [True], [False]))[-1]
+    np.testing.assert_allclose(truncated[-1] - terminated[-1], GAMMA * final_value, rtol=1e-5)
+
+
+def test_an_episode_both_terminated_and_truncated_does_not_bootstrap():
+    both, only = make_block([3], [True], [True]), make_block([3], [True], [False])
+    values = values_of(both)
+    assert torch.equal(block_gae(both, values, GAMMA, 0.9)[0], block_gae(only, values, GAMMA, 0.9)[0])
+
+
+def test_an_empty_fragment_between_episodes_changes_nothing():
+    whole = make_block([3, 2], [True, False], [False, True])
+    gap = make_block([3, 0, 2], [True, False, False], [False, False, True])
+    gap.columns["rewards"][:] = whole.columns["rewards"]
+    values = values_of(whole)
+    with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
+    assert torch.equal(block_gae(gap, with_gap, GAMMA, 0.9)[0], block_gae(whole, values, GAMMA, 0.9)[0])
+
+
+def test_time_major_arrays_equal_their_columns_one_by_one():
+    source = torch.Generator().manual_seed(0)
+    shape = (17, 3)
+    draw = lambda: torch.randn(shape, generator=source)  # noqa: E731
+    arrays = {"rewards_S": draw(), "values_S": draw(), "next_values_S": draw()}
+    arrays["terminated_S"] = torch.rand(shape, generator=source) < 0.2
+    arrays["last_S"] = arrays["terminated_S"] | (torch.rand(shape, generator=source) < 0.1)
+    together = gae(**arrays, gamma=GAMMA, lambda_=0.8)
+    for column in range(3):
+        alone = gae(**{name: array[:, column] for name, array in arrays.items()}, gamma=GAMMA, lambda_=0.8)
+        torch.testing.assert_close(together[:, column], alone)
+
+
+def test_sums_reach_over_a_long_episode():
+    assert discounted_sums(torch.ones(10_000), torch.ones(10_000))[0] == 10_000
+
+
+def test_inputs_are_left_alone():
+    values, decay = torch.ones(5), torch.full((5,), 0.5)
+    discounted_sums(values, decay)
+    assert torch.equal(values, torch.ones(5)) and torch.equal(decay, torch.full((5,), 0.5))
