@@ -10,7 +10,7 @@ import orjson
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import Interrupted
-from hindcast.learn.checkpoint import Checkpoint, CheckpointStore
+from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.run.claim import claim, sole_writer, title
 from hindcast.run.evaluations import Evaluations
@@ -148,18 +148,23 @@ class TrainingRun:
         return session.save(self._store, metrics, evaluating=evaluations.pending_updates)
 
     def _finish(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
-        """Collect what is under evaluation, keep the last weights, and say how it ended."""
+        """Collect what is under evaluation, keep the last weights, and say how it ended.
+
+        The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
+        """
         last = log.results[-1]
         evaluation = evaluations.collect()
         if evaluations.wanted_at_end(session.iteration):
             evaluation = evaluations.now(session.policy, session.iteration)
         checkpoint = session.save(self._store, _flat_metrics(last))
         if evaluation is not None:
-            log.append({ITERATION: session.iteration, "evaluation": evaluation})
-            score = evaluation["env_runners"]["episode_return_mean"]
-            if evaluation[ITERATION] == session.iteration:
+            line = {ITERATION: session.iteration, "evaluation": evaluation}
+            log.append(line)
+            score = _score(line)
+            if score is not None and evaluation[ITERATION] == session.iteration:
                 self._store.mark_best(checkpoint, score)
         best = self._store.best()
+        Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
         scores = [score for result in log.results if (score := _score(result)) is not None]
         return {
             "specHash": spec_hash(self._resource),

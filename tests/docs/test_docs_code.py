@@ -1,0 +1,71 @@
+"""Every code block of README and docs runs, in order, as a reader would run it.
+
+A page is carried out in an empty folder. A YAML block with a resource is saved as the file that its first comment
+names, or as `cartpole.yaml`; `bash` blocks run in a shell, `python` blocks in one interpreter per page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = ("bash", "python", "yaml")
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    return [(kind, code) for kind, code in BLOCK.findall(page.read_text()) if kind in RUN]
+
+
+def pages_with_code() -> list[Path]:
+    return [page for page in PAGES if blocks_of(page)]
+
+
+def environment() -> dict[str, str]:
+    scripts = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
+def test_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    script = ["set -euo pipefail"]
+    python: list[str] = []
+    for number, (kind, code) in enumerate(blocks_of(page)):
+        if kind == "yaml":
+            if "apiVersion" in code:
+                (tmp_path / file_name(code)).write_text(code)
+        elif kind == "python":
+            python.append(code)
+            file = tmp_path / f"block{number}.py"
+            file.write_text("\n".join(python))
+            script.append(f"python -W error::DeprecationWarning {file.name}")
+        else:
+            script.append(code)
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def file_name(code: str) -> str:
+    named = re.match(r"#\s*(\S+\.yaml)", code)
+    return named[1] if named else "cartpole.yaml"
+
+
+def test_pages_have_code() -> None:
+    assert ROOT / "README.md" in pages_with_code()
+    assert ROOT / "docs" / "cli.md" in pages_with_code()
