@@ -38,6 +38,7 @@ def test_amount_and_figures_are_short():
 
 def test_a_stage_without_an_end_shows_what_is_done():
     assert amount(Progress("a/b", "Training", 7, None, "iterations")) == "7 iterations"
+    assert amount(Progress("a/b", "Training", 1, None, "iterations")) == "1 iteration"
 
 
 def test_time_left_comes_from_the_pace_since_the_stage_was_first_seen(clock):
@@ -56,6 +57,7 @@ def test_a_log_has_a_line_now_and_then(clock, capfd):
         for done in range(501):
             clock.now = done / 20  # 25 s in all
             reporter.progress(step(done))
+        reporter.progress(step(500))
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition("Recording: ")[2].split(" ")[0] for line in lines] == [
         "0/500",

@@ -55,17 +55,19 @@ class LogReporter:
         self._stage: tuple[str, str] | None = None
         self._pace = Pace()
         self._logged = 0.0
+        self._done = False
 
     def progress(self, progress: Progress) -> None:
         """Log it if it is time to."""
         stage = (progress.resource, progress.stage)
         begins, self._stage = stage != self._stage, stage
         if begins:
-            self._pace = Pace()
+            self._pace, self._done = Pace(), False
         self._pace.add(progress.done)
-        done = progress.total is not None and progress.done >= progress.total
+        ends = not self._done and progress.total is not None and progress.done >= progress.total
+        self._done = self._done or ends
         now = time.monotonic()
-        if begins or done or now - self._logged >= LOG_EVERY_S:
+        if begins or ends or now - self._logged >= LOG_EVERY_S:
             self._logged = now
             self._screen.note(f"{progress.resource}: {progress.stage}: {describe(progress, self._pace)}")
 
@@ -163,7 +165,9 @@ def amount(progress: Progress) -> str:
     """How far: `120/500 episodes`; nothing where the unit is the return, which is among the figures."""
     if progress.unit == "return":
         return ""
-    total = "" if progress.total is None else f"/{words.whole(progress.total)}"
+    if progress.total is None:
+        return words.plural(progress.done, progress.unit.removesuffix("s"))
+    total = f"/{words.whole(progress.total)}"
     return f"{words.whole(progress.done)}{total} {progress.unit}"
 
 

@@ -10,12 +10,14 @@ import io
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hindcast import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDTH = 6.0
@@ -140,12 +142,15 @@ def short_numbers(axes: Axes, *, whole_x: bool = False) -> None:
 
     for axis, whole in ((axes.xaxis, whole_x), (axes.yaxis, False)):
         axis.set_major_locator(MaxNLocator(nbins=9 if whole else 6, integer=whole, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        axis.set_major_formatter(FuncFormatter(partial(_tick_on, axis)))
 
 
-def tick(value: float) -> str:
-    """Label of a tick: `0`, `0.25`, `450`, `1,500`, `12k`."""
-    return f"{value:,.6g}" if abs(value) < 10_000 else words.count(value)
+def _tick_on(axis: Axis, value: float, _: object) -> str:
+    """Label of a tick: `0.25`, `1,500`; `0`, `5k`, `12k` on an axis that goes to 10,000 and beyond."""
+    low, high = axis.get_view_interval()
+    if value and max(abs(low), abs(high)) >= 10_000:
+        return words.count(value)
+    return f"{value:,.6g}"
 
 
 def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:

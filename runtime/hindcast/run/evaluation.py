@@ -13,6 +13,7 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.store.filesystem import Location, missing, resolve
 
+_MODULES_IN = ("", "_hindcast/policy/module")
 _CHECKPOINTS_IN = ("", "checkpoints", "_hindcast/policy/checkpoints")
 _MARKS = ("spec.json", "_hindcast/spec.json")
 _LEVELS = 6
@@ -39,7 +40,7 @@ def evaluate_checkpoint(
 
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints (its best, else its latest), a run folder,
-            or a dataset whose recording trained its own expert.
+            or a dataset (the policy that was recorded).
         environment: Gymnasium id or "package.module:EnvClass"; None takes the one of the run that the
             checkpoint lies in.
         episodes: whole episodes to play.
@@ -61,8 +62,9 @@ def evaluate_checkpoint(
 
 
 def _module(location: Location) -> Location:
-    if location.child("module.json").exists():
-        return location
+    for below in _MODULES_IN:
+        if location.child(below, "module.json").exists():
+            return location.child(below)
     for below in _CHECKPOINTS_IN:
         folder = location.child(below) if below else location
         try:

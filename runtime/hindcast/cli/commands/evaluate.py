@@ -11,7 +11,8 @@ from hindcast.cli.screen import Screen
 @command
 def evaluate(
     checkpoint: Annotated[
-        str, typer.Argument(help="A checkpoint, a run folder (its best checkpoint) or a dataset's expert.")
+        str,
+        typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
     ],
     *,
     screen: Screen,

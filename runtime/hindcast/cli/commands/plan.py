@@ -1,5 +1,6 @@
 """`hindcast plan FILE`: what a training would do, without doing it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,16 +54,21 @@ def _grow(tree: "Tree", content: Mapping[str, Any]) -> None:
             for index, entry in enumerate(value):
                 _grow(branch.add(f"[dim]{index}"), entry)
         else:
-            tree.add(f"{_label(key)}: [cyan]{_text(value)}")
+            tree.add(f"{_label(key)}: [cyan]{_text(key, value)}")
 
 
 def _label(key: str) -> str:
-    return key.replace("_", " ")
+    """`runFolder` -> `run folder`."""
+    return re.sub(r"(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", key)
 
 
-def _text(value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     from rich.markup import escape
 
+    from hindcast import words
+
+    if isinstance(value, int) and key.endswith(("Bytes", "Budget")):
+        return words.size(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, list):
