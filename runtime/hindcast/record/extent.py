@@ -29,6 +29,10 @@ class Extent(ABC):
         """A range that is neither committed nor given out; None where there is none (for now)."""
 
     @abstractmethod
+    def ranges_left(self, commits: Commits) -> int | None:
+        """Ranges that are not committed; None where only recording can tell."""
+
+    @abstractmethod
     def done(self, commits: Commits) -> int:
         """How much is committed, in `unit`."""
 
@@ -46,6 +50,9 @@ class EpisodeExtent(Extent):
         number = _first_free(commits, given)
         indices = self._ranges.indices(number)
         return Work(number, indices) if indices else None
+
+    def ranges_left(self, commits: Commits) -> int | None:
+        return self._ranges.count - len(commits)
 
     def done(self, commits: Commits) -> int:
         return sum(commit.episodes for commit in commits.values())
@@ -69,6 +76,9 @@ class TimestepExtent(Extent):
         if self.done(commits) >= self.total or (number > 0 and 0 not in commits):
             return None
         return Work(number, self._ranges(commits).indices(number))
+
+    def ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
+        return None
 
     def done(self, commits: Commits) -> int:
         """Timesteps of the unbroken prefix of ranges."""

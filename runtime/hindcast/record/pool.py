@@ -61,6 +61,9 @@ def record_on_ray(
     """
     import ray
 
+    started_here = not ray.is_initialized()
+    if started_here:
+        ray.init(num_cpus=runners, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     actor_class = ray.remote(num_cpus=1)(_RemoteRecorder)
     idle: list[Any] = [actor_class.remote(task, policy) for _ in range(runners)]
     running: dict[Any, tuple[Any, Work]] = {}
@@ -93,6 +96,8 @@ def record_on_ray(
     finally:
         for recorder in [*idle, *(pair[0] for pair in running.values())]:
             ray.kill(recorder)
+        if started_here:
+            ray.shutdown()
 
 
 class _RemoteRecorder:

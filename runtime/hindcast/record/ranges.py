@@ -26,6 +26,12 @@ class Ranges:
     size: int
     total: int | None
 
+    @property
+    def count(self) -> int:
+        """Ranges in all; only of a recording with a total."""
+        assert self.total is not None
+        return 1 + math.ceil(max(0, self.total - self.first) / self.size)
+
     def indices(self, number: int) -> range:
         """The episode indices of a range; empty past the end."""
         start = 0 if number == 0 else self.first + (number - 1) * self.size

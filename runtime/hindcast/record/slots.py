@@ -70,8 +70,8 @@ class Slots:
                 self.observation[leaf][slot] = value
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that does "
-                f"not fit its observation_space {self.observation_space}: {error}"
+                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that "
+                f"does not fit its observation_space {self.observation_space}: {error}"
             ) from error
 
 

@@ -61,6 +61,7 @@ class RecordingRun:
             UserError: what went wrong, in one sentence; committed ranges stay.
         """
         begun = time.monotonic()
+        self._refuse_unready()
         self._check_folder()
         with sole_writer(self._state):
             self._make_way()
@@ -72,6 +73,18 @@ class RecordingRun:
                 self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
             manifest = self._record()
         return self._outcome(manifest, "Succeeded", begun)
+
+    def _refuse_unready(self) -> None:
+        """Formats that are modelled before anything writes them."""
+        output = self._spec.output
+        for field, value, ready in (
+            ("format", output.format, "Episodes"),
+            ("encoding", output.encoding, "Arrow"),
+        ):
+            if value != ready:
+                raise SpecError(
+                    f"{self._name}: spec.output.{field}: {value} cannot be written yet; leave it at {ready}."
+                )
 
     def _check_folder(self) -> None:
         if self._state.exists() or not self._folder.list():
@@ -118,7 +131,9 @@ class RecordingRun:
             self._interruption.check()
             progress.played(episode)
 
-        if runners == 1:
+        left = progress.extent.ranges_left(progress.commits)
+        runners = min(runners, left) if left is not None else runners
+        if runners <= 1:
             return record_here(task, policy, progress.next_work, on_episode)
         return record_on_ray(task, policy, progress.next_work, runners, self._interruption.check)
 
@@ -189,23 +204,22 @@ class _Counter:
     """Gives out ranges and counts what came of them."""
 
     def __init__(self, name: str, extent: Extent, commits: dict[int, Commit], reporter: Reporter) -> None:
+        self.extent = extent
+        self.commits = commits
         self._name = name
-        self._extent = extent
-        self._commits = commits
         self._reporter = reporter
         self._begun = time.monotonic()
+        self._committed_before = self._committed()
         self._returns: list[float] = []
-        self._steps = 0
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
     def next_work(self, given: set[int]) -> Work | None:
         """Another range to record."""
-        return self._extent.next_work(self._commits, given)
+        return self.extent.next_work(self.commits, given)
 
     def played(self, episode: Episode) -> None:
         """An episode ended; it is not committed yet."""
         self._returns.append(episode.episode_return)
-        self._steps += episode.length
         self._uncommitted["episodes"] += 1
         self._uncommitted["timesteps"] += episode.length
         self._report()
@@ -215,13 +229,17 @@ class _Counter:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 
+    def _committed(self) -> int:
+        return sum(commit.timesteps for commit in self.commits.values())
+
     def _report(self) -> None:
-        metrics = {"timesteps_per_s": self._steps / max(time.monotonic() - self._begun, 1e-9)}
+        steps = self._committed() - self._committed_before + self._uncommitted["timesteps"]
+        metrics = {"timesteps_per_s": steps / max(time.monotonic() - self._begun, 1e-9)}
         if self._returns:
             recent = self._returns[-100:]
             metrics["return"] = sum(recent) / len(recent)
-        done = self._extent.done(self._commits) + self._uncommitted[self._extent.unit]
-        progress = Progress(self._name, "Recording", done, self._extent.total, self._extent.unit, metrics)
+        done = self.extent.done(self.commits) + self._uncommitted[self.extent.unit]
+        progress = Progress(self._name, "Recording", done, self.extent.total, self.extent.unit, metrics)
         self._reporter.progress(progress)
 
 
