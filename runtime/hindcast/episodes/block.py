@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.columns import per_observation
+from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -78,7 +78,7 @@ class Block:
         return np.arange(self.num_steps) + self.episode_of_step
 
     def step_flags(self, per_episode: Bool) -> Bool:
-        """`[S]` an episode flag (`terminated`, `truncated`) put on the episode's last step, False elsewhere."""
+        """`[S]` an episode flag (`terminated`, `truncated`) on the episode's last step, False elsewhere."""
         flags = np.zeros(self.num_steps, dtype=np.bool_)
         nonempty = self.length > 0
         flags[(self.start + self.length - 1)[nonempty]] = per_episode[nonempty]
@@ -117,7 +117,7 @@ class Block:
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
-        """One block of all episodes, in order.
+        """One block of all episodes, in order. Infos that only some blocks have are empty in the others.
 
         Raises:
             ValueError: no blocks, or blocks of different columns.
@@ -126,6 +126,8 @@ class Block:
             raise ValueError("concat needs at least one block")
         if len(blocks) == 1:
             return blocks[0]
+        if any(Columns.INFOS in block.columns for block in blocks):
+            blocks = [_with_infos(block) for block in blocks]
         names = blocks[0].columns.keys()
         for block in blocks[1:]:
             if block.columns.keys() != names:
@@ -138,6 +140,13 @@ class Block:
             terminated=np.concatenate([block.terminated for block in blocks]),
             truncated=np.concatenate([block.truncated for block in blocks]),
         )
+
+
+def _with_infos(block: Block) -> Block:
+    if Columns.INFOS in block.columns:
+        return block
+    infos = np.full(block.num_steps + block.num_episodes, EMPTY_INFO, dtype=object)
+    return block.with_columns({**block.columns, Columns.INFOS: infos})
 
 
 def _starts(lengths: I64) -> I64:

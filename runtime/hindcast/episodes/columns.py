@@ -6,6 +6,7 @@ A composite space has one column per leaf, named by its path: `obs/camera`, `act
 from typing import Final
 
 SEPARATOR: Final = "/"
+EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
 
 
 class Columns:

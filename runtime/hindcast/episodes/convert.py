@@ -1,0 +1,166 @@
+"""Between episodes (`SingleAgentEpisode`) and their columnar form (`Block`).
+
+Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
+output a column of its own (its leaves likewise: `state_out/h`), and the infos, when any of them says
+something, JSON text. The lookback is no part of the steps and stays behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hindcast.episodes import batched, nested
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import EMPTY_INFO, SEPARATOR, Columns, root
+from hindcast.episodes.episode import SingleAgentEpisode
+
+_OWN_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
+
+
+def info_to_json(info: Mapping[str, Any]) -> str:
+    """A dict as JSON text: arrays as lists, NaN and infinities as null, other objects by their `str`."""
+    if not info:
+        return EMPTY_INFO
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(info, default=str, option=options).decode()
+
+
+def info_from_json(text: str) -> dict[str, Any]:
+    """The inverse of `info_to_json`, of plain values; empty text is an empty dict."""
+    return dict(orjson.loads(text)) if text else {}
+
+
+def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
+    """The episodes' steps, end to end.
+
+    Raises:
+        ValueError: no episodes, or none with a step; one without an observation; episodes that differ in
+            columns or shapes; an extra output that is named like a column or a leaf; values that are neither
+            numbers nor text. Says which episode.
+    """
+    if not episodes:
+        raise ValueError("a block is made of at least one episode, but none was given")
+    parts = [_columns_of(episode) for episode in episodes]
+    names = _common_names(episodes, parts)
+    columns = {name: _join(name, [own[name] for own in parts if name in own]) for name in names}
+    if any(episode.has_infos for episode in episodes):
+        texts = [info_to_json(info) for episode in episodes for info in episode.get_infos()]
+        columns[Columns.INFOS] = np.array(texts, dtype=object)
+    return Block(
+        columns=columns,
+        length=np.array([len(episode) for episode in episodes], dtype=np.int64),
+        eps_id=np.array([episode.id_ for episode in episodes], dtype=object),
+        t_started=np.array([episode.t_started for episode in episodes], dtype=np.int64),
+        terminated=np.array([episode.is_terminated for episode in episodes], dtype=np.bool_),
+        truncated=np.array([episode.is_truncated for episode in episodes], dtype=np.bool_),
+    )
+
+
+def block_to_episodes(
+    block: Block,
+    observation_space: spaces.Space | None = None,
+    action_space: spaces.Space | None = None,
+) -> list[SingleAgentEpisode]:
+    """The block's episodes, in NumPy mode, without lookback; their arrays are views of the block's columns.
+
+    Writing to an episode (`set_actions`, …) copies the column first. Infos are read from their JSON text when
+    they are first asked for.
+
+    Args:
+        block: the episodes in columns.
+        observation_space: how the observations are nested; without it see `nested.unflatten`.
+        action_space: the same for the actions.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    known = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
+    roots = dict.fromkeys([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *map(root, block.columns)])
+    roots.pop(Columns.INFOS, None)
+    whole = {name: nested.unflatten(block.columns, name, known.get(name)) for name in roots}
+    outputs = [name for name in whole if name not in _OWN_COLUMNS]
+    episodes = []
+    for i in range(block.num_episodes):
+        own = {name: batched.take(column, block.rows_of(name, i)) for name, column in whole.items()}
+        episodes.append(
+            SingleAgentEpisode(
+                str(block.eps_id[i]),
+                observations=own[Columns.OBS],
+                observation_space=observation_space,
+                actions=own[Columns.ACTIONS],
+                action_space=action_space,
+                rewards=own[Columns.REWARDS],
+                infos=_infos(block, i),
+                extra_model_outputs={name: own[name] for name in outputs},
+                terminated=bool(block.terminated[i]),
+                truncated=bool(block.truncated[i]),
+                t_started=int(block.t_started[i]),
+                len_lookback_buffer=0,
+            )
+        )
+    return episodes
+
+
+def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
+    if not episode.is_reset:
+        raise ValueError(f"episode {episode.id_} has no observation, so it cannot be part of a block")
+    values = {Columns.OBS: episode.get_observations()}
+    if len(episode):
+        values[Columns.ACTIONS], values[Columns.REWARDS] = episode.get_actions(), episode.get_rewards()
+        for name, buffer in episode.extra_model_outputs.items():
+            if name in _OWN_COLUMNS or SEPARATOR in name:
+                raise ValueError(f"episode {episode.id_} has an extra model output named {name!r}: rename it")
+            values[name] = buffer.get()
+    columns: dict[str, NDArray[Any]] = {}
+    for name, value in values.items():
+        try:
+            columns |= nested.flatten(value if batched.is_batch(value) else batched.stack(value), name)
+        except ValueError as error:
+            raise ValueError(f"{name} of episode {episode.id_}: {error}") from error
+    for name, column in columns.items():
+        if column.dtype == object and not all(isinstance(item, str) for item in column.flat):
+            raise ValueError(
+                f"{name} of episode {episode.id_} holds values that are neither numbers nor text"
+            )
+    return columns
+
+
+def _common_names(
+    episodes: Sequence[SingleAgentEpisode], parts: Sequence[Mapping[str, NDArray[Any]]]
+) -> list[str]:
+    """The columns of all; an episode without steps has (and needs) its observation only."""
+    names = next((list(own) for episode, own in zip(episodes, parts, strict=True) if len(episode)), None)
+    if names is None:
+        raise ValueError(f"none of the {len(episodes)} episodes has a step")
+    for episode, own in zip(episodes, parts, strict=True):
+        needed = {name for name in names if len(episode) or root(name) == Columns.OBS}
+        if own.keys() != needed:
+            raise ValueError(
+                f"episodes differ in columns: {sorted(own)} in episode {episode.id_}, "
+                f"{sorted(needed)} in others; all must have the same"
+            )
+    return names
+
+
+def _join(name: str, columns: list[NDArray[Any]]) -> NDArray[Any]:
+    shapes = {column.shape[1:] for column in columns}
+    if len(shapes) > 1:
+        raise ValueError(f"episodes differ in the shape of {name}: {sorted(shapes)}")
+    return np.concatenate(columns)
+
+
+def _infos(block: Block, episode: int) -> partial[list[dict[str, Any]]] | None:
+    if Columns.INFOS not in block.columns:
+        return None
+    return partial(_read_infos, block.columns[Columns.INFOS][block.rows_of(Columns.INFOS, episode)])
+
+
+def _read_infos(texts: NDArray[np.object_]) -> list[dict[str, Any]]:
+    return [info_from_json(text) for text in texts]

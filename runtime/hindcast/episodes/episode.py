@@ -1,0 +1,424 @@
+"""`SingleAgentEpisode`: one agent's trajectory, or a fragment of it, as it grows and once it is done."""
+
+from __future__ import annotations
+
+import builtins
+import time
+import uuid
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, SupportsFloat
+
+import numpy as np
+from gymnasium import spaces
+
+from hindcast.episodes import episode_parts as parts
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.episode_access import EpisodeAccess
+from hindcast.episodes.episode_state import episode_from_state, state_of
+from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
+
+REWARD_SPACE = spaces.Box(float("-inf"), float("inf"), (), np.float32)
+
+Column = Any  # a sequence of samples, a batched value, or a buffer
+Infos = Sequence[dict[str, Any]] | InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]] | None
+
+
+class SingleAgentEpisode(EpisodeAccess):
+    """Observations o_0 … o_T, and actions, rewards and model outputs of the T steps between them.
+
+    `observations` and `infos` have one item more than there are steps; step t is (o_t, a_t, r_t, o_t+1). An
+    episode that continues another one (`cut`) starts at `t_started` and may keep the last steps before in its
+    lookback buffer, for those who look back; these are no part of its length or return.
+
+    It starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
+    Observations and actions may be nested (dicts, tuples).
+
+    Attributes:
+        id_: the episode's id; fragments of one episode share it.
+        agent_id, module_id, multi_agent_episode_id: who acted, with which module, in which episode of many.
+        observations, infos, actions, rewards: the columns, as `InfiniteLookbackBuffer`.
+        extra_model_outputs: the model's further outputs (`action_logp`, …), one buffer each.
+        is_terminated: the environment ended the episode.
+        is_truncated: it was cut off, for example by a time limit.
+        t_started: timestep of the first observation (after the lookback).
+        t: timestep of the last observation; `t - t_started` steps lie between.
+    """
+
+    __slots__ = (
+        "_action_space",
+        "_custom_data",
+        "_infos",
+        "_last_step_time",
+        "_observation_space",
+        "_start_time",
+        "actions",
+        "agent_id",
+        "extra_model_outputs",
+        "id_",
+        "is_terminated",
+        "is_truncated",
+        "module_id",
+        "multi_agent_episode_id",
+        "observations",
+        "rewards",
+        "t",
+        "t_started",
+    )
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Column = None,
+        observation_space: spaces.Space | None = None,
+        infos: Infos = None,
+        actions: Column = None,
+        action_space: spaces.Space | None = None,
+        rewards: Column = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: Mapping[str, Column] | None = None,
+        t_started: int | None = None,
+        len_lookback_buffer: int | Literal["auto"] = "auto",
+        agent_id: Hashable | None = None,
+        module_id: str | None = None,
+        multi_agent_episode_id: Hashable | None = None,
+    ) -> None:
+        """Makes an episode, empty or of given data.
+
+        Each column is a list of samples, an array (nested: dicts and tuples of arrays) with a leading time
+        dimension, or a buffer, which is taken as it is. Arrays are not copied.
+
+        Args:
+            id_: default: a new random id.
+            observations: T + 1 observations, with those of the lookback.
+            observation_space: their space; needed for one-hot encoding, gives `fill` its shape.
+            infos: T + 1 dicts, or a function that makes them when they are first asked for; default: empty.
+            actions: T actions.
+            action_space: their space.
+            rewards: T rewards.
+            terminated: whether the environment ended the episode.
+            truncated: whether it was cut off.
+            extra_model_outputs: name -> T outputs.
+            t_started: timestep of the first observation that is not lookback; default 0.
+            len_lookback_buffer: how many of the given steps are lookback, at most all of them, which is what
+                "auto" means; 0 for an episode that is given whole.
+            agent_id: the agent.
+            module_id: the module that acted.
+            multi_agent_episode_id: the episode of many agents that this is a part of.
+
+        Raises:
+            ValueError: columns that do not fit each other in length, or a negative lookback.
+        """
+        self.id_ = id_ or uuid.uuid4().hex
+        self.agent_id, self.module_id = agent_id, module_id
+        self.multi_agent_episode_id = multi_agent_episode_id
+        self._observation_space, self._action_space = observation_space, action_space
+
+        lookback = _lookback_of(rewards, len_lookback_buffer)
+        self.observations = _buffer(observations, lookback, observation_space)
+        self.actions = _buffer(actions, lookback, action_space)
+        self.rewards = _buffer(rewards, lookback, REWARD_SPACE)
+        self.extra_model_outputs = {
+            key: _buffer(values, lookback, None) for key, values in (extra_model_outputs or {}).items()
+        }
+        self._infos: InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]
+        if infos is None:
+            self._infos = self._blank_infos
+        else:
+            self._infos = infos if callable(infos) else _buffer(infos, lookback, None)
+
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self.t_started = int(t_started or 0)
+        self.t = self.t_started + len(self.rewards)
+        self._start_time: float | None = None
+        self._last_step_time: float | None = None
+        self._custom_data: dict[str, Any] = {}
+        self.validate()
+
+    @property
+    def infos(self) -> InfiniteLookbackBuffer:
+        """The info dicts, in list mode always; made on first use where none were given."""
+        if not isinstance(self._infos, InfiniteLookbackBuffer):
+            self._infos = InfiniteLookbackBuffer(self._infos(), self.observations.lookback)
+        return self._infos
+
+    @infos.setter
+    def infos(self, buffer: InfiniteLookbackBuffer) -> None:
+        self._infos = buffer
+
+    @property
+    def has_infos(self) -> bool:
+        """Whether any info dict says something."""
+        return self._infos != self._blank_infos and any(self.infos.get())
+
+    @property
+    def custom_data(self) -> dict[str, Any]:
+        """The user's own notes on the episode; in its state, not in its columns."""
+        return self._custom_data
+
+    @property
+    def observation_space(self) -> spaces.Space | None:
+        """The observations' space."""
+        return self._observation_space
+
+    @observation_space.setter
+    def observation_space(self, space: spaces.Space | None) -> None:
+        self._observation_space = self.observations.space = space
+
+    @property
+    def action_space(self) -> spaces.Space | None:
+        """The actions' space."""
+        return self._action_space
+
+    @action_space.setter
+    def action_space(self, space: spaces.Space | None) -> None:
+        self._action_space = self.actions.space = space
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether there is a first observation."""
+        return self.observations.len_incl_lookback() > 0
+
+    @property
+    def is_done(self) -> bool:
+        """Terminated or truncated."""
+        return self.is_terminated or self.is_truncated
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether observations, actions and rewards are arrays."""
+        return all(buffer.finalized for buffer in (self.observations, self.actions, self.rewards))
+
+    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
+        """Adds the first observation, from `env.reset()`.
+
+        Raises:
+            ValueError: the episode has observations already, or is done.
+        """
+        if self.is_reset or self.is_done:
+            raise ValueError(f"episode {self.id_} was reset already: start a new SingleAgentEpisode")
+        self.observations.append(observation)
+        self.infos = InfiniteLookbackBuffer([infos or {}])
+        self._start_time = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: SupportsFloat,
+        infos: dict[str, Any] | None = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Adds one step, from `env.step(action)`.
+
+        Args:
+            observation: what the environment answered, o_t+1.
+            action: the action, a_t.
+            reward: the reward for it.
+            infos: the info dict that came with the observation.
+            terminated: whether the environment ended the episode.
+            truncated: whether it was cut off.
+            extra_model_outputs: the model's further outputs at this step; the same keys in every step.
+
+        Raises:
+            ValueError: the episode has no first observation, is done, or had other extra outputs so far.
+        """
+        outputs = extra_model_outputs or {}
+        if self.is_done:
+            raise ValueError(f"episode {self.id_} is done: no step can be added to it")
+        if not self.is_reset:
+            raise ValueError(
+                f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
+            )
+        self._expect_outputs(outputs, f"step {self.t}")
+        info_buffer = self.infos
+        self.observations.append(observation)
+        self.actions.append(action)
+        self.rewards.append(reward)
+        info_buffer.append(infos or {})
+        for key, value in outputs.items():
+            self.extra_model_outputs[key].append(value)
+        self.t += 1
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self._last_step_time = time.perf_counter()
+        self._start_time = self._start_time if self._start_time is not None else self._last_step_time
+
+    def validate(self) -> None:
+        """Checks that the columns fit each other.
+
+        Raises:
+            ValueError: what does not fit.
+        """
+        steps, lookback = self.rewards.len_incl_lookback(), self.rewards.lookback
+        columns = {"actions": self.actions, **self.extra_model_outputs}
+        for name, buffer in columns.items():
+            self._check(name, buffer, steps, lookback)
+        if steps or self.is_reset:
+            self._check("observations", self.observations, steps + 1, lookback)
+            if isinstance(self._infos, InfiniteLookbackBuffer):
+                self._check("infos", self._infos, steps + 1, lookback)
+        if self.t - self.t_started != len(self):
+            raise ValueError(
+                f"episode {self.id_} runs from timestep {self.t_started} to {self.t}, "
+                f"but has {len(self)} steps"
+            )
+
+    def to_numpy(self) -> SingleAgentEpisode:
+        """Turns all columns but the infos into arrays, in place; returns the episode.
+
+        Raises:
+            ValueError: samples of one column that differ in structure or shape.
+        """
+        for buffer in (self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()):
+            buffer.finalize()
+        return self
+
+    def concat_episode(self, other: SingleAgentEpisode) -> None:
+        """Adds the steps of the fragment that follows (`cut` makes one); its lookback is ignored.
+
+        Raises:
+            ValueError: another episode's fragment, one that does not start at this one's last timestep with
+                its last observation, or one with other extra outputs; or this episode is done.
+        """
+        parts.concat(self, other)
+
+    def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
+        """The fragment that follows: it starts with this episode's last observation, and has no step yet.
+
+        Args:
+            len_lookback_buffer: how many of this episode's last steps it keeps as lookback, at most all.
+
+        Raises:
+            ValueError: the episode is done, or the lookback is negative.
+        """
+        return parts.cut(self, len_lookback_buffer)
+
+    def slice(self, slice_: builtins.slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
+        """A run of steps as an episode of its own: `episode[2:5]` has three steps and four observations.
+
+        Negative bounds count from the end and may reach into the lookback buffer; bounds beyond the data are
+        cut to it. The slice is terminated or truncated if it has the last step of an episode that is.
+        In NumPy mode its columns are views.
+
+        Args:
+            slice_: which steps; with a step of k > 1 every k-th observation, action and reward (and no
+                lookback).
+            len_lookback_buffer: how many steps before it keeps as lookback, as far as there are; default: as
+                many as this episode has.
+
+        Raises:
+            ValueError: a negative step or lookback, or a step that leads beyond the last observation.
+        """
+        return parts.slice_steps(self, slice_, len_lookback_buffer)
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """The steps as columns of equal length, with `t`, `eps_id`, and flags on the last step only."""
+        n = len(self)
+        ends = {Columns.TERMINATEDS: self.is_terminated, Columns.TRUNCATEDS: self.is_truncated}
+        data: dict[str, Any] = {name: [False] * (n - 1) + [flag] * (n > 0) for name, flag in ends.items()}
+        data[Columns.T] = list(range(self.t_started, self.t))
+        data[Columns.EPS_ID] = [self.id_] * n
+        if self.is_numpy:
+            data = {name: np.array(values) for name, values in data.items()}
+        data[Columns.OBS] = self.get_observations(slice(0, n))
+        data[Columns.INFOS] = self.get_infos(slice(0, n))
+        data[Columns.ACTIONS] = self.get_actions()
+        data[Columns.REWARDS] = self.get_rewards()
+        return {**data, **{key: buffer.get() for key, buffer in self.extra_model_outputs.items()}}
+
+    def get_return(self) -> float:
+        """Sum of the rewards, without the lookback's and undiscounted."""
+        return float(np.sum(np.asarray(self.get_rewards(), dtype=np.float64)))
+
+    def get_duration_s(self) -> float:
+        """Seconds from the reset to the last step; 0.0 if the steps were not added one by one."""
+        if self._start_time is None or self._last_step_time is None:
+            return 0.0
+        return self._last_step_time - self._start_time
+
+    def env_steps(self) -> int:
+        """Steps, without the lookback."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """Steps of the agent: the same."""
+        return len(self)
+
+    def get_state(self) -> dict[str, Any]:
+        """The episode as a map of plain values and arrays, ready for MessagePack; see `from_state`."""
+        return state_of(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SingleAgentEpisode:
+        """The inverse of `get_state`; also reads the episodes that the reference wrote.
+
+        Raises:
+            ValueError: a field is missing or wrong.
+        """
+        return episode_from_state(cls, state)
+
+    def __len__(self) -> int:
+        """Steps, without the lookback."""
+        return len(self.rewards)
+
+    def __getitem__(self, item: builtins.slice) -> SingleAgentEpisode:
+        if not isinstance(item, slice):
+            raise TypeError(f"episode[{item!r}]: only slices such as episode[2:5]; for steps use the getters")
+        return self.slice(item)
+
+    def __repr__(self) -> str:
+        return f"SAEps(len={len(self)} done={self.is_done} R={self.get_return()} id_={self.id_})"
+
+    def _blank_infos(self) -> list[dict[str, Any]]:
+        return [{} for _ in range(self.observations.len_incl_lookback())]
+
+    def _expect_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
+        """Every step has the same extra outputs; the first says which."""
+        if self.rewards.len_incl_lookback() == 0:
+            for key in outputs:
+                self.extra_model_outputs.setdefault(key, self._empty_output())
+        if outputs.keys() != self.extra_model_outputs.keys():
+            raise ValueError(
+                f"{what} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
+                f"those before have {sorted(self.extra_model_outputs)}: all must have the same"
+            )
+
+    def _empty_output(self) -> InfiniteLookbackBuffer:
+        buffer = InfiniteLookbackBuffer()
+        if self.is_numpy:
+            buffer.finalize()
+        return buffer
+
+    def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
+        if buffer.len_incl_lookback() != items:
+            raise ValueError(
+                f"episode {self.id_} has {self.rewards.len_incl_lookback()} rewards and so must have {items} "
+                f"{name}, lookback included, but has {buffer.len_incl_lookback()}"
+            )
+        if buffer.lookback != lookback:
+            raise ValueError(
+                f"episode {self.id_} has a lookback of {lookback} rewards, but of {buffer.lookback} {name}"
+            )
+
+
+def _buffer(values: Column, lookback: int, space: spaces.Space | None) -> InfiniteLookbackBuffer:
+    if isinstance(values, InfiniteLookbackBuffer):
+        return values
+    return InfiniteLookbackBuffer(values, lookback, space)
+
+
+def _lookback_of(rewards: Column, len_lookback_buffer: int | Literal["auto"]) -> int:
+    if isinstance(rewards, InfiniteLookbackBuffer):
+        return rewards.lookback
+    steps = 0 if rewards is None else len(rewards)
+    if len_lookback_buffer == "auto":
+        return steps
+    if not isinstance(len_lookback_buffer, int | np.integer) or len_lookback_buffer < 0:
+        raise ValueError(
+            f"len_lookback_buffer is {len_lookback_buffer!r}: it must be 'auto', or 0 or more steps"
+        )
+    return min(int(len_lookback_buffer), steps)

@@ -1,0 +1,135 @@
+"""Reading and writing an episode's columns by timestep: the getters and setters of `SingleAgentEpisode`.
+
+All getters take indices in the same way:
+
+* an int is one timestep, a list or a slice several, None all (without the lookback buffer);
+* a negative index counts from the end, and reaches into the lookback buffer where it goes beyond the start;
+  with `neg_index_as_lookback=True`, -1 is the last timestep before the episode's first;
+* `fill` stands for timesteps out of range; without it an index out of range is an IndexError, and a slice is
+  cut to what there is;
+* `one_hot_discrete=True` encodes discrete values as float32 one-hot vectors (it needs the space).
+
+They return one sample for an int; else a list of samples, or (`is_numpy`) arrays with a leading time
+dimension.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
+from hindcast.episodes.lookback_reads import Indices
+
+
+class EpisodeAccess:
+    """Getters and setters over an episode's buffers."""
+
+    __slots__ = ()
+
+    observations: InfiniteLookbackBuffer
+    actions: InfiniteLookbackBuffer
+    rewards: InfiniteLookbackBuffer
+    extra_model_outputs: dict[str, InfiniteLookbackBuffer]
+
+    @property
+    def infos(self) -> InfiniteLookbackBuffer:
+        """The info dicts, one more than there are steps."""
+        raise NotImplementedError
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Observations at timesteps; there is one more than there are steps, the last is the final one."""
+        return self.observations.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_infos(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """Info dicts at timesteps; one more than there are steps, and a list in either mode."""
+        return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Actions at timesteps: action t is the answer to observation t."""
+        return self.actions.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_rewards(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
+    ) -> Any:
+        """Rewards at timesteps: reward t follows action t."""
+        return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_extra_model_outputs(
+        self,
+        key: str,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+    ) -> Any:
+        """One of the model's further outputs (`action_logp`, …) at timesteps.
+
+        Raises:
+            KeyError: the episode has no such output.
+        """
+        return self._extra(key).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def set_observations(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrites observations: one sample for an int, else one for each index (None: all timesteps).
+
+        Raises:
+            IndexError: an index out of range, or not one sample for each index.
+            ValueError: in NumPy mode, samples of another structure or shape.
+        """
+        self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrites actions; as `set_observations`."""
+        self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrites rewards; as `set_observations`."""
+        self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Overwrites one of the model's further outputs; as `set_observations`.
+
+        Raises:
+            KeyError: the episode has no such output.
+        """
+        self._extra(key).set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def _extra(self, key: str) -> InfiniteLookbackBuffer:
+        if key not in self.extra_model_outputs:
+            known = ", ".join(self.extra_model_outputs) or "none"
+            raise KeyError(f"the episode has no extra model output {key!r}; it has: {known}")
+        return self.extra_model_outputs[key]

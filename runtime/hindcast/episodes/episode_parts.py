@@ -1,0 +1,130 @@
+"""Taking episodes apart and putting them together: `cut`, `slice`, `concat_episode`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hindcast.episodes import nested
+from hindcast.episodes.indexing import Layout
+from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
+
+if TYPE_CHECKING:
+    from hindcast.episodes.episode import SingleAgentEpisode
+
+
+def cut(episode: SingleAgentEpisode, lookback: int) -> SingleAgentEpisode:
+    """See `SingleAgentEpisode.cut`."""
+    _require_open(episode)
+    _require_lookback(lookback)
+    end = episode.rewards.len_incl_lookback()
+    return _section(episode, range(end, end), lookback)
+
+
+def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None) -> SingleAgentEpisode:
+    """See `SingleAgentEpisode.slice`."""
+    before = episode.rewards.lookback if lookback is None else lookback
+    _require_lookback(before)
+    total = episode.rewards.len_incl_lookback()
+    positions = Layout(episode.rewards.lookback, len(episode)).positions(steps)
+    if positions.step < 0:
+        raise ValueError(
+            f"a slice of episode {episode.id_} has the step {positions.step}: it must be positive"
+        )
+    first = min(max(positions.start, 0), total)
+    taken = range(first, max(first, min(positions.stop, total)), positions.step)
+    final = first + len(taken) * positions.step
+    if final > total:
+        raise ValueError(
+            f"with the step {positions.step} a slice of episode {episode.id_} leads beyond its end"
+        )
+    section = _section(episode, range(first, final, positions.step), before if positions.step == 1 else 0)
+    if final == total:
+        section.is_terminated, section.is_truncated = episode.is_terminated, episode.is_truncated
+    return section
+
+
+def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
+    """See `SingleAgentEpisode.concat_episode`."""
+    _require_continuation(episode, other)
+    pairs = [(episode.observations, other.observations), (episode.infos, other.infos)]
+    if len(other):
+        episode._expect_outputs(other.extra_model_outputs, f"the part from timestep {other.t_started}")
+        pairs += [(episode.actions, other.actions), (episode.rewards, other.rewards)]
+        pairs += [
+            (buffer, other.extra_model_outputs[key]) for key, buffer in episode.extra_model_outputs.items()
+        ]
+    episode.observations.pop()
+    episode.infos.pop()
+    for mine, theirs in pairs:
+        mine.concat(theirs)
+    episode.t = other.t
+    episode.is_terminated, episode.is_truncated = other.is_terminated, other.is_truncated
+    episode._last_step_time = other._last_step_time or episode._last_step_time
+    episode.custom_data.update(other.custom_data)
+
+
+def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> SingleAgentEpisode:
+    """The steps at these positions as an episode, with as much of the lookback as there is."""
+    lookback = min(lookback, steps.start)
+    first, final, step = steps.start - lookback, steps.stop, steps.step
+
+    def section(buffer: InfiniteLookbackBuffer, last: int) -> InfiniteLookbackBuffer:
+        return buffer.section(first, last, step, lookback)
+
+    outputs = {key: section(buffer, final) for key, buffer in episode.extra_model_outputs.items()}
+    part = type(episode)(
+        episode.id_,
+        observations=section(episode.observations, final + 1),
+        infos=_infos_section(episode._infos, slice(first, final + 1, step), lookback),
+        actions=section(episode.actions, final),
+        rewards=section(episode.rewards, final),
+        extra_model_outputs=outputs,
+        observation_space=episode.observation_space,
+        action_space=episode.action_space,
+        t_started=episode.t_started + steps.start - episode.rewards.lookback,
+        agent_id=episode.agent_id,
+        module_id=episode.module_id,
+        multi_agent_episode_id=episode.multi_agent_episode_id,
+    )
+    part.custom_data.update(episode.custom_data)
+    return part
+
+
+def _infos_section(
+    infos: InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]], items: slice, lookback: int
+) -> InfiniteLookbackBuffer | Callable[[], Sequence[dict[str, Any]]]:
+    if isinstance(infos, InfiniteLookbackBuffer):
+        return infos.section(items.start, items.stop, items.step, lookback)
+    return partial(_part_of, infos, items)
+
+
+def _part_of(infos: Callable[[], Sequence[dict[str, Any]]], items: slice) -> Sequence[dict[str, Any]]:
+    return infos()[items]
+
+
+def _require_open(episode: SingleAgentEpisode) -> None:
+    if episode.is_done:
+        raise ValueError(f"episode {episode.id_} is done: nothing can follow it")
+
+
+def _require_lookback(lookback: int) -> None:
+    if lookback < 0:
+        raise ValueError(f"len_lookback_buffer is {lookback}: it must be 0 or more steps")
+
+
+def _require_continuation(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
+    if other.id_ != episode.id_:
+        raise ValueError(f"a part of episode {other.id_} cannot continue episode {episode.id_}")
+    _require_open(episode)
+    if other.t_started != episode.t:
+        raise ValueError(
+            f"episode {episode.id_} ends at timestep {episode.t}, the other part starts at {other.t_started}"
+        )
+    if not (episode.is_reset and other.is_reset):
+        raise ValueError(f"a part of episode {episode.id_} has no observation: both need their first")
+    if not nested.equal(episode.get_observations(-1), other.get_observations(0)):
+        raise ValueError(
+            f"the other part of episode {episode.id_} does not start with this part's last observation"
+        )

@@ -1,0 +1,137 @@
+"""Nested values, as composite spaces have them: dicts and tuples whose leaves are arrays, numbers or text.
+
+A list is not a composite but a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from hindcast.episodes.columns import SEPARATOR
+
+Nested = Any
+
+
+def is_composite(value: Nested) -> bool:
+    """Whether the value has parts."""
+    return isinstance(value, Mapping | tuple)
+
+
+def map_leaves(function: Callable[..., Any], value: Nested, *others: Nested) -> Nested:
+    """The same structure with `function(leaf, *leaves of the others)` in each leaf's place.
+
+    Raises:
+        ValueError: the others are built differently.
+    """
+    if isinstance(value, Mapping):
+        for other in others:
+            if not isinstance(other, Mapping) or other.keys() != value.keys():
+                raise ValueError(f"values differ in structure: {outline(value)} and {outline(other)}")
+        return {key: map_leaves(function, value[key], *(other[key] for other in others)) for key in value}
+    if isinstance(value, tuple):
+        for other in others:
+            if not isinstance(other, tuple) or len(other) != len(value):
+                raise ValueError(f"values differ in structure: {outline(value)} and {outline(other)}")
+        return tuple(map_leaves(function, *parts) for parts in zip(value, *others, strict=True))
+    for other in others:
+        if is_composite(other):
+            raise ValueError(f"values differ in structure: {outline(value)} and {outline(other)}")
+    return function(value, *others)
+
+
+def leaves(value: Nested) -> Iterator[Any]:
+    """The leaves, in the value's own order."""
+    if not is_composite(value):
+        yield value
+        return
+    for part in value.values() if isinstance(value, Mapping) else value:
+        yield from leaves(part)
+
+
+def outline(value: Nested) -> str:
+    """The structure in a few words, for error sentences: `{camera: array, pose: (array, array)}`."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {outline(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(outline(part) for part in value) + ")"
+    return "array" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def flatten(value: Nested, root: str) -> dict[str, Any]:
+    """Leaf name -> leaf: `{"obs/camera": …, "obs/pose/0": …}`; a value without parts is the leaf `root`.
+
+    Raises:
+        ValueError: two keys that make the same leaf name.
+    """
+    if not is_composite(value):
+        return {root: value}
+    named: dict[str, Any] = {}
+    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        for name, leaf in flatten(part, f"{root}{SEPARATOR}{key}").items():
+            if name in named:
+                raise ValueError(f"two parts of a value share the leaf name {name!r}: rename one key")
+            named[name] = leaf
+    return named
+
+
+def unflatten(named: Mapping[str, Any], root: str, space: spaces.Space | None = None) -> Nested:
+    """The value that `flatten` took apart.
+
+    Args:
+        named: leaf name -> leaf; names of other roots are ignored.
+        root: the column.
+        space: says how the value was built. Without it parts named 0, 1, 2, … make a tuple, others a dict.
+
+    Raises:
+        ValueError: a leaf of the space (or, without one, every leaf) is missing.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: unflatten(named, f"{root}{SEPARATOR}{key}", part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(unflatten(named, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(space.spaces))
+    if root in named:
+        return named[root]
+    prefix = root + SEPARATOR
+    keys = list(
+        dict.fromkeys(name[len(prefix) :].split(SEPARATOR, 1)[0] for name in named if name.startswith(prefix))
+    )
+    if not keys or space is not None:
+        raise ValueError(f"there is no leaf {root!r} among {sorted(named)}")
+    parts = {key: unflatten(named, prefix + key) for key in keys}
+    if set(keys) == {str(i) for i in range(len(keys))}:
+        return tuple(parts[str(i)] for i in range(len(keys)))
+    return parts
+
+
+def with_tuples_of(value: Nested, space: spaces.Space | None) -> Nested:
+    """The sample with tuples where the space has them: formats without tuples return lists there."""
+    if isinstance(space, spaces.Dict):
+        return {key: with_tuples_of(value[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(with_tuples_of(item, part) for item, part in zip(value, space.spaces, strict=True))
+    return value
+
+
+def lists_as_tuples(value: Nested) -> Nested:
+    """The value with every list made a tuple: for batched values, in which a list can be nothing else."""
+    if isinstance(value, Mapping):
+        return {key: lists_as_tuples(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(lists_as_tuples(part) for part in value)
+    return value
+
+
+def equal(one: Nested, other: Nested) -> bool:
+    """Whether two values have the same structure and leaves (NaN equals NaN)."""
+    if is_composite(one) or is_composite(other):
+        try:
+            return all(leaves(map_leaves(equal, one, other)))
+        except ValueError:
+            return False
+    a, b = np.asarray(one), np.asarray(other)
+    numeric = a.dtype.kind in "fc" and b.dtype.kind in "fc"
+    return bool(np.array_equal(a, b, equal_nan=numeric))

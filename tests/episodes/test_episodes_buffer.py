@@ -1,0 +1,352 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
+
+DATA = [0, 1, 2, 3, 4, 5, 6, 7]  # three of lookback, then the timesteps 3 4 5 6 7
+
+
+def make(numpy: bool, space: spaces.Space | None = None) -> InfiniteLookbackBuffer:
+    buffer = InfiniteLookbackBuffer(DATA, lookback=3, space=space)
+    if numpy:
+        buffer.finalize()
+    return buffer
+
+
+def plain(value):
+    """Lists and numbers, whatever the mode."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+@pytest.fixture(params=[False, True], ids=["list", "numpy"])
+def numpy(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("indices", "neg_index_as_lookback", "expected"),
+    [
+        (None, False, [3, 4, 5, 6, 7]),
+        (None, True, [3, 4, 5, 6, 7]),
+        (0, False, 3),
+        (4, False, 7),
+        (-1, False, 7),
+        (-5, False, 3),
+        (-6, False, 2),
+        (-8, False, 0),
+        (np.int64(1), False, 4),
+        (0, True, 3),
+        (4, True, 7),
+        (-1, True, 2),
+        (-3, True, 0),
+        ([0, 2], False, [3, 5]),
+        ([-1, -2], False, [7, 6]),
+        ([-8], False, [0]),
+        ([], False, []),
+        ([-1, -2], True, [2, 1]),
+        ([0, -3], True, [3, 0]),
+        (slice(None), False, [3, 4, 5, 6, 7]),
+        (slice(0, 2), False, [3, 4]),
+        (slice(1, None), False, [4, 5, 6, 7]),
+        (slice(None, 2), False, [3, 4]),
+        (slice(None, -1), False, [3, 4, 5, 6]),
+        (slice(-2, None), False, [6, 7]),
+        (slice(-5, -2), False, [3, 4, 5]),
+        (slice(-7, None), False, [1, 2, 3, 4, 5, 6, 7]),
+        (slice(-12, None), False, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (slice(-12, -6), False, [0, 1]),
+        (slice(-2, 2), False, []),
+        (slice(3, 9), False, [6, 7]),
+        (slice(6, 9), False, []),
+        (slice(3, 1), False, []),
+        (slice(None, None, 2), False, [3, 5, 7]),
+        (slice(0, 10, 3), False, [3, 6]),
+        (slice(4, 1, -1), False, [7, 6, 5]),
+        (slice(-1, -3, -1), False, [7, 6]),
+        (slice(-2, -6, -2), False, [6, 4]),
+        (slice(None, None, -1), False, [7, 6, 5, 4, 3]),
+        (slice(-2, None), True, [1, 2, 3, 4, 5, 6, 7]),
+        (slice(-2, 2), True, [1, 2, 3, 4]),
+        (slice(-3, 0), True, [0, 1, 2]),
+        (slice(-5, -2), True, [0]),
+        (slice(-12, -6), True, []),
+        (slice(None, -1), True, []),
+        (slice(-1, -3, -1), True, [2, 1]),
+        (slice(1, -4, -1), True, [4, 3, 2, 1, 0]),
+    ],
+)
+def test_get_answers_timesteps_and_lookback(numpy, indices, neg_index_as_lookback, expected):
+    found = make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
+    assert plain(found) == expected
+    if not isinstance(indices, int | np.integer):
+        assert isinstance(found, np.ndarray if numpy else list)
+
+
+@pytest.mark.parametrize(
+    ("indices", "neg_index_as_lookback", "expected"),
+    [
+        (0, False, 3),
+        (5, False, 9),
+        (-9, False, 9),
+        (-4, True, 9),
+        (-8, True, 9),
+        ([5], False, [9]),
+        ([-9, 0], False, [9, 3]),
+        ([0, 6, -3], True, [3, 9, 0]),
+        (slice(3, 9), False, [6, 7, 9, 9, 9, 9]),
+        (slice(6, 9), False, [9, 9, 9]),
+        (slice(-12, -6), False, [9, 9, 9, 9, 0, 1]),
+        (slice(-10, -9), False, [9]),
+        (slice(-5, -2), True, [9, 9, 0]),
+        (slice(-12, -6), True, [9, 9, 9, 9, 9, 9]),
+        (slice(-5, 7), True, [9, 9, 0, 1, 2, 3, 4, 5, 6, 7, 9, 9]),
+        (slice(0, 2), False, [3, 4]),
+        (slice(3, 1), False, []),
+        (slice(0, 10, 3), False, [3, 6, 9, 9]),
+        (slice(-5, 5, 3), True, [9, 1, 4, 7]),
+        (slice(7, 3, -1), False, [9, 9, 9, 7]),
+        (slice(-2, -6, -2), True, [1, 9]),
+    ],
+)
+def test_fill_stands_for_what_is_out_of_range(numpy, indices, neg_index_as_lookback, expected):
+    for space in (None, spaces.Discrete(10)):
+        found = make(numpy, space).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=9)
+        assert plain(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("indices", "neg_index_as_lookback"),
+    [(5, False), (-9, False), (-4, True), (-8, True), ([0, 5], False), ([-4], True)],
+)
+def test_an_index_out_of_range_is_an_error_without_fill(numpy, indices, neg_index_as_lookback):
+    with pytest.raises(IndexError, match="out of range: there are 5 timesteps and 3 of lookback"):
+        make(numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
+
+
+def test_the_step_of_a_slice_cannot_be_zero(numpy):
+    with pytest.raises(ValueError, match="step of a slice cannot be 0"):
+        make(numpy).get(slice(0, 2, 0))
+
+
+def test_fill_has_the_shape_and_dtype_of_the_space(numpy):
+    space = spaces.Dict(
+        camera=spaces.Box(0, 255, (2, 2), np.uint8),
+        pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
+    )
+    sample = {
+        "camera": np.ones((2, 2), np.uint8),
+        "pose": (np.ones(3, np.float32), 1),
+    }
+    buffer = InfiniteLookbackBuffer([sample] * 2, space=space)
+    if numpy:
+        buffer.finalize()
+    blank = buffer.get(5, fill=0)
+    assert blank["camera"].shape == (2, 2) and blank["camera"].dtype == np.uint8
+    assert blank["pose"][0].dtype == np.float32 and blank["pose"][1].dtype == np.int64
+    several = buffer.get(slice(1, 4), fill=0)
+    first = several["pose"][0] if numpy else [item["pose"][0] for item in several]
+    assert plain(list(first)) == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+
+
+def test_fill_without_a_space_has_the_shape_of_the_arrays():
+    buffer = InfiniteLookbackBuffer(np.ones((2, 3), np.float32))
+    assert buffer.get(5, fill=0).shape == (3,)
+    filled = buffer.get(slice(1, 4), fill=0)
+    assert filled.shape == (3, 3) and filled.dtype == np.float32
+    assert buffer.get([0, 7], fill=0.5).tolist() == [[1, 1, 1], [0.5, 0.5, 0.5]]
+
+
+def test_a_fill_that_does_not_fit_is_refused():
+    buffer = InfiniteLookbackBuffer([np.zeros(2)], space=spaces.Box(-1, 1, (2,)))
+    with pytest.raises(ValueError, match=r"does not fit data of shape \(2,\)"):
+        buffer.get(3, fill=[1, 2, 3])
+    with pytest.raises(ValueError, match="structure"):
+        buffer.get(3, fill={"a": 1})
+
+
+def test_one_hot_encodes_discrete_leaves_and_fill(numpy):
+    space = spaces.Tuple((spaces.Discrete(3, start=4), spaces.MultiDiscrete([2, 2]), spaces.Box(0, 9, (1,))))
+    samples = [(4 + i, np.array([i % 2, 1]), np.array([i], np.float32)) for i in range(3)]
+    buffer = InfiniteLookbackBuffer(samples, lookback=1, space=space)
+    if numpy:
+        buffer.finalize()
+    one = buffer.get(-1, one_hot_discrete=True)
+    assert plain(one) == [[0, 0, 1], [1, 0, 0, 1], [2]]
+    assert one[0].dtype == one[1].dtype == np.float32
+    several = buffer.get(slice(-1, 3), neg_index_as_lookback=True, fill=0, one_hot_discrete=True)
+    first = several[0] if numpy else [item[0] for item in several]
+    assert plain(list(first)) == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_one_hot_needs_a_space_and_values_within_it(numpy):
+    with pytest.raises(ValueError, match="needs the space"):
+        make(numpy).get(0, one_hot_discrete=True)
+    with pytest.raises(ValueError, match=r"outside Discrete\(4\)"):
+        make(numpy, spaces.Discrete(4)).get(-1, one_hot_discrete=True)
+
+
+@pytest.mark.parametrize(
+    ("new", "indices", "neg_index_as_lookback", "expected"),
+    [
+        (9, 0, False, [0, 1, 2, 9, 4, 5, 6, 7]),
+        (9, -1, False, [0, 1, 2, 3, 4, 5, 6, 9]),
+        (9, -6, False, [0, 1, 9, 3, 4, 5, 6, 7]),
+        (9, -1, True, [0, 1, 9, 3, 4, 5, 6, 7]),
+        ([8, 9], [0, -1], False, [0, 1, 2, 8, 4, 5, 6, 9]),
+        ([8, 9], [0, -1], True, [0, 1, 9, 8, 4, 5, 6, 7]),
+        ([8, 9], slice(-2, None), False, [0, 1, 2, 3, 4, 5, 8, 9]),
+        ([8, 9], slice(-1, 1), True, [0, 1, 8, 9, 4, 5, 6, 7]),
+        ([8, 9], slice(0, 3, 2), False, [0, 1, 2, 8, 4, 9, 6, 7]),
+        ([8, 9], slice(3, 99), False, [0, 1, 2, 3, 4, 5, 8, 9]),
+        ([10, 11, 12, 13, 14], None, False, [0, 1, 2, 10, 11, 12, 13, 14]),
+    ],
+)
+def test_set_overwrites_at_the_same_indices(numpy, new, indices, neg_index_as_lookback, expected):
+    for form in (new, np.array(new)):
+        buffer = make(numpy)
+        buffer.set(form, at_indices=indices, neg_index_as_lookback=neg_index_as_lookback)
+        assert plain(buffer.data) == expected
+
+
+@pytest.mark.parametrize(
+    ("new", "indices", "match"),
+    [
+        (9, 5, "index 5 .* out of range"),
+        ([1, 2], [0, 5], "index 5 .* out of range"),
+        ([1, 2], [0, 1, 2], "2 new samples were given for 3 timesteps"),
+        ([1, 2], None, "2 new samples were given for 5 timesteps"),
+        ([1], slice(3, 99), "1 new samples were given for 2 timesteps"),
+    ],
+)
+def test_set_refuses_and_writes_nothing(numpy, new, indices, match):
+    buffer = make(numpy)
+    with pytest.raises(IndexError, match=match):
+        buffer.set(new, at_indices=indices)
+    assert plain(buffer.data) == DATA
+
+
+def test_set_in_numpy_mode_refuses_another_shape():
+    buffer = InfiniteLookbackBuffer(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"shape \(3,\) were given where \(2,\) is needed"):
+        buffer.set(np.zeros(3), at_indices=0)
+    with pytest.raises(ValueError, match="structure"):
+        buffer.set({"a": np.zeros(2)}, at_indices=0)
+
+
+def test_set_keeps_the_dtype_that_holds_the_values_and_changes_one_that_does_not():
+    pixels = InfiniteLookbackBuffer(np.zeros(3, np.uint8))
+    pixels.set(200, at_indices=0)
+    assert pixels.data.dtype == np.uint8
+    pixels.set(0.5, at_indices=1)
+    assert pixels.data.tolist() == [200, 0.5, 0]
+    pixels = InfiniteLookbackBuffer(np.zeros(3, np.uint8))
+    pixels.set(-300, at_indices=0)
+    assert pixels.data.tolist() == [-300, 0, 0]
+
+
+def test_writing_never_reaches_the_arrays_that_were_given():
+    given = np.arange(4.0)
+    given.flags.writeable = False
+    buffer = InfiniteLookbackBuffer(given)
+    part = buffer.section(1, 3, 1, 0)
+    assert np.shares_memory(buffer.data, given) and np.shares_memory(part.data, given)
+    part.set(9.0, at_indices=0)
+    buffer.set(7.0, at_indices=1)
+    assert given.tolist() == [0, 1, 2, 3]
+    assert part.data.tolist() == [9, 2] and buffer.data.tolist() == [0, 7, 2, 3]
+
+
+def test_a_list_that_was_given_is_copied():
+    given = [1, 2]
+    buffer = InfiniteLookbackBuffer(given)
+    given.append(3)
+    assert buffer.data == [1, 2]
+
+
+def test_append_extend_pop_and_concat(numpy):
+    buffer = make(numpy)
+    buffer.append(8)
+    buffer.extend([9, 10])
+    buffer.extend(np.array([11]))
+    assert plain(buffer.get()) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+    buffer.pop()
+    buffer.pop(0)
+    assert plain(buffer.data) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] and buffer.lookback == 3
+    for other in (InfiniteLookbackBuffer([0, 20], lookback=1), InfiniteLookbackBuffer(np.array([0, 21]), 1)):
+        buffer.concat(other)
+    assert plain(buffer.get(slice(-2, None))) == [20, 21]
+    with pytest.raises(IndexError, match="pop"):
+        buffer.pop(99)
+
+
+def test_an_empty_buffer_takes_its_first_sample_in_either_mode():
+    for space in (None, spaces.Box(-1, 1, (2,), np.float32)):
+        buffer = InfiniteLookbackBuffer(space=space)
+        buffer.finalize()
+        assert len(buffer) == 0
+        buffer.append(np.ones(2, np.float32))
+        assert buffer.data.tolist() == [[1, 1]] and buffer.data.dtype == np.float32
+
+
+def test_appending_keeps_the_dtype():
+    rewards = InfiniteLookbackBuffer(np.zeros(2, np.float32))
+    rewards.append(0.5)
+    actions = InfiniteLookbackBuffer(np.zeros(2, np.int32))
+    actions.append(3)
+    assert rewards.data.dtype == np.float32 and actions.data.dtype == np.int32
+    with pytest.raises(ValueError, match=r"new data have the shape \(2,\)"):
+        actions.append(np.array([1, 2]))
+
+
+def test_text_is_never_cut_short():
+    buffer = InfiniteLookbackBuffer(["a", "bb"], space=spaces.Text(20))
+    buffer.finalize()
+    buffer.set("a long sentence", at_indices=0)
+    buffer.append("another one")
+    assert list(buffer.get()) == ["a long sentence", "bb", "another one"]
+    assert buffer.get_state()["data"].dtype.kind == "U"
+    assert InfiniteLookbackBuffer.from_state(buffer.get_state()) == buffer
+
+
+def test_samples_that_differ_in_shape_cannot_become_an_array():
+    buffer = InfiniteLookbackBuffer([np.zeros(2), np.zeros(2), np.zeros(3)])
+    with pytest.raises(ValueError, match=r"\(2,\) at index 0, \(3,\) at index 2"):
+        buffer.finalize()
+    with pytest.raises(ValueError, match="structure"):
+        InfiniteLookbackBuffer([{"a": 1}, {"b": 1}]).finalize()
+
+
+def test_lookback_is_at_most_all_and_not_negative():
+    assert InfiniteLookbackBuffer([1, 2], lookback=5).lookback == 2
+    assert len(InfiniteLookbackBuffer([1, 2], lookback=5)) == 0
+    with pytest.raises(ValueError, match="lookback is -1"):
+        InfiniteLookbackBuffer([1], lookback=-1)
+    with pytest.raises(ValueError, match="differ in length"):
+        InfiniteLookbackBuffer({"a": np.zeros(2), "b": np.zeros(3)})
+
+
+def test_adding_numbers_sequences_and_buffers(numpy):
+    buffer = make(numpy)
+    assert plain((buffer + 1).data) == [1, 2, 3, 4, 5, 6, 7, 8]
+    more = [8, 9]
+    assert plain((buffer + more).get()) == [3, 4, 5, 6, 7, 8, 9]
+    assert plain((buffer + InfiniteLookbackBuffer([0, 8], lookback=1)).get()) == [3, 4, 5, 6, 7, 8]
+    assert plain(buffer.data) == DATA
+
+
+def test_equality_and_representation(numpy):
+    assert make(numpy) == make(numpy)
+    assert make(True) != make(False)
+    assert make(numpy) != make(numpy, spaces.Discrete(9))
+    assert InfiniteLookbackBuffer([1]) != InfiniteLookbackBuffer([2])
+    assert "<- lookback(3) |" in repr(make(numpy))
+    assert make(numpy)[-2:] is not None and plain(make(numpy)[0]) == 3
+    changed = make(numpy)
+    changed[0] = 30
+    assert plain(changed.get(0)) == 30
+    assert make(numpy, spaces.Discrete(9)).space_struct == spaces.Discrete(9)

@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+from episode_builders import add_step, contents, make_episode, observation
+from gymnasium import spaces
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import (
+    block_to_episodes,
+    episodes_to_block,
+    info_from_json,
+    info_to_json,
+)
+from hindcast.episodes.episode import SingleAgentEpisode
+
+
+def some_block(**columns) -> Block:
+    return Block(
+        columns={
+            "obs": np.arange(14, dtype=np.float32).reshape(7, 2),
+            "actions": np.arange(5),
+            "rewards": np.ones(5, np.float32),
+            "action_logp": np.full(5, -0.5, np.float32),
+            **columns,
+        },
+        length=np.array([3, 2]),
+        eps_id=np.array(["a", "b"], dtype=object),
+        t_started=np.array([0, 40]),
+        terminated=np.array([True, False]),
+        truncated=np.array([False, True]),
+    )
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_episodes_become_columns(numpy):
+    one = make_episode(3, numpy=numpy, terminated=True)
+    two = make_episode(2, numpy=numpy, id_="f", t_started=40, truncated=True)
+    block = episodes_to_block([one, two])
+    assert list(block.columns) == ["obs", "actions", "rewards", "logp", "infos"]
+    assert block.length.tolist() == [3, 2] and block.eps_id.tolist() == ["e", "f"]
+    assert block.t_started.tolist() == [0, 40]
+    assert block.terminated.tolist() == [True, False] and block.truncated.tolist() == [False, True]
+    assert block.columns["obs"][:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert block.columns["obs"].dtype == np.float32
+    assert block.columns["actions"].tolist() == block.columns["rewards"].tolist() == [0, 1, 2, 0, 1]
+    assert block.columns["infos"][3] == '{"i":3}' and block.columns["infos"].dtype == object
+
+
+def test_the_lookback_stays_behind_and_empty_infos_make_no_column():
+    block = episodes_to_block([make_episode(6, len_lookback_buffer=4, t_started=10, infos=None)])
+    assert block.columns["rewards"].tolist() == [4, 5] and block.t_started.tolist() == [10]
+    assert block.columns["obs"][:, 0].tolist() == [4, 5, 6]
+    assert "infos" not in block.columns
+    with_one = episodes_to_block([make_episode(1, infos=None), make_episode(1, infos=[{}, {"x": 1}])])
+    assert with_one.columns["infos"].tolist() == ["{}", "{}", "{}", '{"x":1}']
+
+
+def test_columns_become_numpy_episodes_of_views():
+    block = some_block()
+    a, b = block_to_episodes(block, action_space=spaces.Discrete(9))
+    assert (a.id_, a.is_terminated, a.is_truncated, a.t_started, a.t) == ("a", True, False, 0, 3)
+    assert (b.id_, b.is_terminated, b.is_truncated, b.t_started, b.t) == ("b", False, True, 40, 42)
+    assert b.is_numpy and b.rewards.lookback == 0
+    assert b.get_observations().tolist() == [[8, 9], [10, 11], [12, 13]]
+    assert b.get_actions().tolist() == [3, 4] and b.get_actions(0, one_hot_discrete=True)[3] == 1
+    for found, column in (
+        (b.get_observations(), "obs"),
+        (b.get_actions(), "actions"),
+        (b.get_rewards(), "rewards"),
+        (b.get_extra_model_outputs("action_logp"), "action_logp"),
+    ):
+        assert np.shares_memory(found, block.columns[column])
+    assert b.get_infos() == [{}, {}, {}]
+
+
+def test_writing_to_an_episode_leaves_the_block_alone():
+    block = some_block()
+    for column in block.columns.values():
+        column.flags.writeable = False
+    episode = block_to_episodes(block)[1]
+    episode.set_rewards(new_data=[7.0, 8.0])
+    episode.is_truncated = False
+    add_step(episode, 5, extra_model_outputs={"action_logp": -1.0})
+    assert episode.get_rewards().tolist() == [7, 8, 5] and episode.get_rewards().dtype == np.float32
+    assert block.columns["rewards"].tolist() == [1, 1, 1, 1, 1]
+
+
+def test_infos_are_read_from_their_text():
+    texts = np.array(
+        ["{}", '{"lives": 3, "pos": [1.5, 2]}', "", "{}", "{}", "{}", '{"done": true}'], dtype=object
+    )
+    a, b = block_to_episodes(some_block(infos=texts))
+    assert a.get_infos() == [{}, {"lives": 3, "pos": [1.5, 2]}, {}, {}]
+    assert b[1:2].get_infos() == [{}, {"done": True}]
+
+
+def test_infos_as_text():
+    info = {"a": np.float32(1.5), "b": np.arange(2), "c": {"d": None}, "e": float("nan"), 3: "x", "s": {1}}
+    assert info_from_json(info_to_json(info)) == {
+        "a": 1.5,
+        "b": [0, 1],
+        "c": {"d": None},
+        "e": None,
+        "3": "x",
+        "s": "{1}",
+    }
+    assert info_to_json({}) == "{}" and info_from_json("") == {}
+
+
+def test_nested_values_become_a_column_per_leaf():
+    observation_space = spaces.Dict(
+        camera=spaces.Box(0, 255, (2, 2), np.uint8),
+        pose=spaces.Tuple((spaces.Box(-1, 1, (3,)), spaces.Text(20))),
+    )
+    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (1,))))
+    episode = SingleAgentEpisode(observation_space=observation_space, action_space=action_space)
+    episode.add_env_reset({"camera": np.zeros((2, 2), np.uint8), "pose": (np.zeros(3, np.float32), "start")})
+    for t in range(2):
+        episode.add_env_step(
+            {"camera": np.full((2, 2), t, np.uint8), "pose": (np.full(3, t, np.float32), "go" * t)},
+            (t, np.ones(1, np.float32)),
+            1.0,
+            extra_model_outputs={"state_out": {"h": np.zeros(4), "c": (1, 2)}},
+        )
+    block = episodes_to_block([episode])
+    assert {name: (column.shape, column.dtype.kind) for name, column in block.columns.items()} == {
+        "obs/camera": ((3, 2, 2), "u"),
+        "obs/pose/0": ((3, 3), "f"),
+        "obs/pose/1": ((3,), "O"),
+        "actions/0": ((2,), "i"),
+        "actions/1": ((2, 1), "f"),
+        "rewards": ((2,), "f"),
+        "state_out/h": ((2, 4), "f"),
+        "state_out/c/0": ((2,), "i"),
+        "state_out/c/1": ((2,), "i"),
+    }
+    for spaces_given in ({}, {"observation_space": observation_space, "action_space": action_space}):
+        (again,) = block_to_episodes(block, **spaces_given)
+        assert again.get_observations(1)["pose"][1] == "" and again.get_observations(0)["pose"][1] == "start"
+        assert again.get_actions(1)[0] == 1
+        assert again.get_extra_model_outputs("state_out", 0)["c"] == (1, 2)
+        assert again.get_observations(0).keys() == {"camera", "pose"}
+
+
+def test_an_episode_without_steps_brings_its_observation_only():
+    block = episodes_to_block([make_episode(0, id_="z", extra_model_outputs=None), make_episode(2)])
+    assert block.length.tolist() == [0, 2] and block.columns["obs"][:, 0].tolist() == [0, 0, 1, 2]
+    empty, full = block_to_episodes(block)
+    assert (len(empty), len(full)) == (0, 2) and empty.get_observations(0).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "match"),
+    [
+        ([], "at least one episode"),
+        ([SingleAgentEpisode("x")], "episode x has no observation"),
+        ([make_episode(0)], "none of the 1 episodes has a step"),
+        (
+            [make_episode(1), make_episode(1, id_="f", extra_model_outputs=None)],
+            r"differ in columns: \['actions', 'obs', 'rewards'\] in episode f, .*'logp'.* in others",
+        ),
+        (
+            [make_episode(1), make_episode(1, observations=[np.zeros(3)] * 2)],
+            r"differ in the shape of obs: \[\(2,\), \(3,\)\]",
+        ),
+        (
+            [make_episode(1, observations=[np.zeros(2), np.zeros(3)])],
+            "obs of episode e: samples differ in shape",
+        ),
+        ([make_episode(1, extra_model_outputs={"obs": [1]})], "extra model output named 'obs'"),
+        ([make_episode(1, extra_model_outputs={"a/b": [1]})], "extra model output named 'a/b'"),
+        (
+            [make_episode(1, extra_model_outputs={"x": [None]})],
+            "x of episode e holds values that are neither",
+        ),
+    ],
+)
+def test_episodes_that_make_no_block(episodes, match):
+    with pytest.raises(ValueError, match=match):
+        episodes_to_block(episodes)
+
+
+def test_a_block_without_actions_makes_no_episodes():
+    block = some_block()
+    columns = {name: column for name, column in block.columns.items() if name != "actions"}
+    with pytest.raises(ValueError, match="no leaf 'actions' among"):
+        block_to_episodes(block.with_columns(columns))
+
+
+def test_a_block_taken_apart_by_slices_is_whole_again():
+    whole = make_episode(6, terminated=True)
+    head, tail = whole[:4], whole[4:]
+    block = episodes_to_block([head, tail])
+    first, second = block_to_episodes(block)
+    first.concat_episode(second)
+    assert contents(first) == contents(whole)
+    assert first.get_observations(-1).tolist() == observation(6).tolist()

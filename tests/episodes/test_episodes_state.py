@@ -1,0 +1,153 @@
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pytest
+from episode_builders import ACTIONS, OBSERVATIONS, contents, make_episode
+from gymnasium import spaces
+
+from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.episodes.space_state import space_from_state, space_to_state
+
+KEYS = [
+    "id_",
+    "agent_id",
+    "module_id",
+    "multi_agent_episode_id",
+    "observations",
+    "actions",
+    "rewards",
+    "infos",
+    "extra_model_outputs",
+    "is_terminated",
+    "is_truncated",
+    "t_started",
+    "t",
+    "_observation_space",
+    "_action_space",
+    "_start_time",
+    "_last_step_time",
+    "custom_data",
+]
+# zlib of the .npy file of float32 -inf without dimension: these bytes stand in files
+MINUS_INFINITY = (
+    "eJyb7BfqGxDJyFDGUK2eklqcXKRupaBuk2airqOgnpZfVFKUmBefX5SSChJ3S8wpTgWKF2ckFqQC+RqaOgq1ChQBLgaGhv8AupYcug=="
+)
+NESTED = spaces.Dict(
+    camera=spaces.Box(0, 255, (2, 2), np.uint8),
+    pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
+)
+
+
+def packed(state):
+    """Through MessagePack and back, as episode files do it: tuples come back as lists."""
+    data = msgpack.packb(state, default=msgpack_numpy.encode)
+    return msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_state_has_the_eighteen_keys_of_episode_files(numpy):
+    episode = make_episode(numpy=numpy, len_lookback_buffer=2, t_started=10, truncated=True, agent_id="a")
+    episode.custom_data["note"] = 1
+    state = episode.get_state()
+    assert list(state) == KEYS
+    assert state["actions"]["space"] == {"space": "discrete", "n": 10, "start": 0}
+    assert state["rewards"]["space"] == {
+        "space": "box",
+        "low": MINUS_INFINITY,
+        "high": state["rewards"]["space"]["high"],
+        "shape": (),
+        "dtype": "<f4",
+    }
+    assert {key: state["rewards"][key] for key in ("lookback", "finalized")} == {
+        "lookback": 2,
+        "finalized": numpy,
+    }
+    assert state["infos"]["finalized"] is False and state["infos"]["space"] is None
+    assert state["observations"]["space"] == state["_observation_space"]
+
+    again = SingleAgentEpisode.from_state(packed(state))
+    assert contents(again) == contents(episode)
+    assert again.is_numpy == numpy and again.custom_data == {"note": 1} and again.agent_id == "a"
+    assert (again.observation_space, again.action_space) == (OBSERVATIONS, ACTIONS)
+    assert again.observations == episode.observations
+
+
+def test_an_empty_episode_has_no_extra_outputs_and_no_spaces():
+    state = SingleAgentEpisode().get_state()
+    assert state["extra_model_outputs"] is None and state["_observation_space"] is None
+    assert len(SingleAgentEpisode.from_state(state)) == 0
+    assert (
+        len(make_episode(len_lookback_buffer="auto").get_state()["extra_model_outputs"]["logp"]["data"]) == 6
+    )
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_tuples_come_back_as_tuples(numpy):
+    sample = {"camera": np.ones((2, 2), np.uint8), "pose": (np.zeros(3, np.float32), 2)}
+    episode = SingleAgentEpisode(
+        observations=[sample] * 3,
+        actions=[(0, 1)] * 2,
+        rewards=[1.0] * 2,
+        observation_space=NESTED,
+        action_space=spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))),
+        len_lookback_buffer=0,
+    )
+    if numpy:
+        episode.to_numpy()
+    again = SingleAgentEpisode.from_state(packed(episode.get_state()))
+    assert again.observations == episode.observations and again.actions == episode.actions
+    assert isinstance(again.get_observations(0)["pose"], tuple) and isinstance(again.get_actions(0), tuple)
+
+
+def test_a_read_episode_can_be_written_to():
+    episode = SingleAgentEpisode.from_state(packed(make_episode(numpy=True).get_state()))
+    episode.set_rewards(new_data=9.0, at_indices=0)
+    assert episode.get_rewards(0) == 9.0
+
+
+def test_flags_may_be_numpy_scalars_and_custom_data_may_be_absent():
+    state = {**make_episode().get_state(), "is_terminated": np.bool_(True)}
+    del state["custom_data"]
+    episode = SingleAgentEpisode.from_state(packed(state))
+    assert episode.is_terminated is True and episode.custom_data == {}
+
+
+def test_states_that_cannot_be_read():
+    state = make_episode().get_state()
+    with pytest.raises(ValueError, match="lacks actions, t;"):
+        SingleAgentEpisode.from_state({k: v for k, v in state.items() if k not in ("actions", "t")})
+    with pytest.raises(ValueError, match="ends at timestep 9, but its steps end at 6"):
+        SingleAgentEpisode.from_state({**state, "t": 9})
+    with pytest.raises(ValueError, match="column lacks 'lookback'"):
+        SingleAgentEpisode.from_state({**state, "actions": {"data": []}})
+    with pytest.raises(ValueError, match="space of the kind 'moon'; allowed are box, discrete"):
+        SingleAgentEpisode.from_state({**state, "_action_space": {"space": "moon"}})
+    with pytest.raises(ValueError, match="box space in an episode's state cannot be read"):
+        SingleAgentEpisode.from_state({**state, "_action_space": {"space": "box", "low": "x"}})
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
+        spaces.Box(np.array([0, -1], np.float32), np.array([1, 5], np.float32)),
+        spaces.Box(0, 255, (1,), np.uint8),
+        spaces.Discrete(3, start=-1),
+        spaces.MultiBinary(4),
+        spaces.MultiBinary([2, 3]),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([[2, 3], [4, 5]]),
+        spaces.MultiDiscrete([2, 3], start=[1, -1]),
+        spaces.Text(5, min_length=0, charset="ab"),
+        NESTED,
+    ],
+    ids=str,
+)
+def test_spaces_round_trip(space):
+    assert space_from_state(packed(space_to_state(space))) == space
+
+
+def test_a_space_that_files_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match=r"Sequence.* cannot be part of an episode's state"):
+        space_to_state(spaces.Sequence(spaces.Discrete(2)))
+    assert space_from_state(None) is None
