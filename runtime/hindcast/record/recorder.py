@@ -14,7 +14,7 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
 from hindcast.episodes.columns import Columns
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
-from hindcast.record.slots import Slots
+from hindcast.record.slots import Slots, check_spaces
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec, Leaf
@@ -126,6 +126,7 @@ def describe(environment: EnvironmentSpec, policy: Actor, explore: bool) -> Data
     Found by letting the policy act once, on a first observation.
     """
     slots = Slots(environment, width=1)
+    check_spaces(policy, slots)
     slots.reset(0, seed=0)
     slots.close()
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None

@@ -20,7 +20,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.models.policy import Actions
 from hindcast.pipeline.rng import generator
 from hindcast.record.seeding import EpisodeNoise, reset_seed
-from hindcast.record.slots import Slots
+from hindcast.record.slots import Slots, check_spaces
 from hindcast.record.trajectories import Trajectories
 
 
@@ -76,6 +76,7 @@ class EnvRunner:
         self, environment: EnvironmentSpec, policy: Actor, width: int, seed: int, explore: bool
     ) -> None:
         self.slots = Slots(environment, width)
+        check_spaces(policy, self.slots)
         self._policy = policy
         self._seed = seed
         self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.columns import Columns
-from hindcast.errors import DataError
+from hindcast.errors import DataError, SpecError
+from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.store.spaces import flatten_space, flatten_value
 from hindcast.user_code import calling
@@ -20,13 +21,14 @@ class Slots:
     """Environments of one kind, one episode in each at a time.
 
     Attributes:
+        name: of the environment, for messages.
         observation: leaf -> `[B, *shape]`, the current observation of every slot.
         observation_space: of one environment.
         action_space: of one environment.
     """
 
     def __init__(self, environment: EnvironmentSpec, width: int) -> None:
-        self._name = environment.id
+        self.name = environment.id
         self._environments = [make_environment(environment) for _ in range(width)]
         self.observation_space: gym.Space = self._environments[0].observation_space
         self.action_space: gym.Space = self._environments[0].action_space
@@ -41,7 +43,7 @@ class Slots:
 
     def reset(self, slot: int, seed: int) -> dict[str, Any]:
         """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
-        with calling(f"environment {self._name!r} in reset()"):
+        with calling(f"environment {self.name!r} in reset()"):
             observation, info = self._environments[slot].reset(seed=seed)
         self._put(slot, observation)
         return info
@@ -51,7 +53,7 @@ class Slots:
         try:
             observation, reward, terminated, truncated, info = self._environments[slot].step(action)
         except Exception:
-            with calling(f"environment {self._name!r} in step()"):
+            with calling(f"environment {self.name!r} in step()"):
                 raise
         self._put(slot, observation)
         return float(reward), bool(terminated), bool(truncated), info
@@ -70,9 +72,27 @@ class Slots:
                 self.observation[leaf][slot] = value
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f"environment {self._name!r} returned an observation of shape {np.shape(observation)} that "
+                f"environment {self.name!r} returned an observation of shape {np.shape(observation)} that "
                 f"does not fit its observation_space {self.observation_space}: {error}"
             ) from error
+
+
+def check_spaces(policy: object, slots: Slots) -> None:
+    """Refuse a policy that was made for other spaces.
+
+    Raises:
+        SpecError: its observation or action space is not the environment's.
+    """
+    if not isinstance(policy, Policy):
+        return
+    for what, own, given in (
+        ("observation", policy.observation_space, slots.observation_space),
+        ("action", policy.action_space, slots.action_space),
+    ):
+        if own != given:
+            raise SpecError(
+                f"the policy was made for the {what} space {own}; the environment {slots.name!r} has {given}."
+            )
 
 
 def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:

@@ -24,12 +24,14 @@ def title(resource: OfflineRecording | OfflineTraining) -> str:
     return f"{resource.kind}/{resource.metadata.name}"
 
 
-def claim(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
+def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_worth_keeping: bool) -> bool:
     """Put the resource's mark into `state`, or find it there.
 
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
         resource: the resource that is to fill the folder.
+        is_worth_keeping: whether an earlier run left anything there that took work; a run that failed over a
+            mistake in its spec did not, and the mended spec takes its place.
 
     Returns:
         True where the folder already carried this resource's hash: an earlier run left off there.
@@ -38,10 +40,10 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining) -> bool
         OutputConflict: the folder carries another spec's hash.
     """
     mark = state.child(SPEC_FILE)
-    if mark.exists():
-        if carries_another(state, resource):
-            raise OutputConflict(_conflict(state, resource, orjson.loads(mark.read_bytes())))
+    if mark.exists() and not carries_another(state, resource):
         return True
+    if mark.exists() and is_worth_keeping:
+        raise OutputConflict(_conflict(state, resource, orjson.loads(mark.read_bytes())))
     mark.write_bytes(orjson.dumps(_mark(resource), option=orjson.OPT_INDENT_2))
     return False
 

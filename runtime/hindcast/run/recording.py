@@ -22,7 +22,6 @@ from hindcast.run.machine import clamp_replicas
 from hindcast.store.commits import Commit, read_commits, remove_orphans
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
-from hindcast.store.spec import DataSpec
 
 POLICY_FOLDER = "policy"
 
@@ -52,6 +51,7 @@ class RecordingRun:
         self._checkpoint = checkpoint
         self._folder = resolve(self._spec.output.path)
         self._state = self._folder.child(FOLDER)
+        self._policy_folder = self._state.child(POLICY_FOLDER)
 
     def carry_out(self) -> Outcome:
         """Record until the duration is reached.
@@ -65,8 +65,10 @@ class RecordingRun:
         self._check_folder()
         with sole_writer(self._state):
             self._make_way()
-            continued = claim(self._state, self._resource)
             manifest = read_manifest(self._folder)
+            policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
+            is_started = policy or bool(manifest or read_commits(self._folder))
+            continued = claim(self._state, self._resource, is_started)
             if manifest is not None:
                 return self._outcome(manifest, "AlreadyFinished", begun)
             if continued:
@@ -139,7 +141,7 @@ class RecordingRun:
 
     def _policy(self) -> str:
         """Where the policy is: in the dataset's own folder, once it is trained or copied there."""
-        policy, folder = self._spec.policy, self._state.child(POLICY_FOLDER)
+        policy, folder = self._spec.policy, self._policy_folder
         if policy.random is not None:
             return RANDOM
         module = folder.child("module")
@@ -161,8 +163,6 @@ class RecordingRun:
         spec = self._spec
         actor = load_actor(policy, spec.environment)
         data = describe(spec.environment, actor, spec.policy.explore)
-        if isinstance(actor, Policy):
-            _check_spaces(self._name, actor, data)
         return Task(
             environment=spec.environment,
             width=spec.runners.envs_per_runner,
@@ -241,12 +241,3 @@ class _Counter:
         done = self.extent.done(self.commits) + self._uncommitted[self.extent.unit]
         progress = Progress(self._name, "Recording", done, self.extent.total, self.extent.unit, metrics)
         self._reporter.progress(progress)
-
-
-def _check_spaces(name: str, policy: Policy, data: DataSpec) -> None:
-    for what, own, given in (
-        ("observation", policy.observation_space, data.observation_space),
-        ("action", policy.action_space, data.action_space),
-    ):
-        if own != given:
-            raise SpecError(f"{name}: the policy has the {what} space {own}, the environment has {given}.")

@@ -63,8 +63,8 @@ class TrainingRun:
         """
         begun = time.monotonic()
         with sole_writer(self._folder):
-            claim(self._folder, self._resource)
             marker = self._folder.child(SUCCESS_FILE)
+            claim(self._folder, self._resource, marker.exists() or self._store.latest() is not None)
             if marker.exists():
                 return self._outcome(orjson.loads(marker.read_bytes()), "AlreadyFinished", begun)
             success = self._train()
