@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,6 +14,7 @@ import torch
 
 from hindcast.algorithms import resolve
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
@@ -20,7 +22,7 @@ from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.offline_data import offline_data_class, open_sources
+from hindcast.pipeline.offline_data import OfflineData, offline_data_class, open_sources
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
@@ -67,10 +69,11 @@ class TrainingSession:
         )
         self.iteration = 0
         self.busy = 0
+        self._most_updates = _most_updates(spec.stop, self.data)
         self._seconds = 0.0
 
     def begin(self) -> None:
-        """A new training: the observation filter's statistics from the data, or all from `initialCheckpoint`."""
+        """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
         initial = self._resource.spec.initial_checkpoint
         if initial is not None:
             self._warm_start(initial)
@@ -80,13 +83,15 @@ class TrainingSession:
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
         """Train to the end of the iteration; its result, under the reference's names.
 
+        The last iteration ends at the update with which `stop.updates`, `timesteps` or `epochs` is reached.
+
         Args:
             check: called before each update; what it raises ends the iteration early, and a checkpoint taken
                 then goes on in the middle of it.
         """
         data, learner = self.data, self.learner
         begun, waited = time.monotonic(), data.metrics()["data_wait_seconds"]
-        last = (self.iteration + 1) * data.updates_per_iteration
+        last = min((self.iteration + 1) * data.updates_per_iteration, self._most_updates)
         first_update = learner.updates
         try:
             with torch_threads(threads_for(learner.nets, data.batch_size, self.busy)):
@@ -153,8 +158,8 @@ class TrainingSession:
         for name, tensor in own.items():
             if name in given and given[name].shape != tensor.shape:
                 raise SpecError(
-                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this model "
-                    f"has {list(tensor.shape)}; the model sections must be the same."
+                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this "
+                    f"model has {list(tensor.shape)}; the model sections must be the same."
                 )
         module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
         self.policy.preprocessing.load(saved.preprocessing.state())
@@ -184,6 +189,18 @@ def _networks(
     nets = new_networks(algorithm, inputs, spec.seed).to(device)
     policy = Policy(cast(RLModule, nets["policy"]), preprocessing, spaces.observation, spaces.action)
     return policy, nets
+
+
+def _most_updates(stop: StopSpec, data: OfflineData) -> float:
+    """The update with which the first of the stop criteria on amounts is reached."""
+    limits: list[float] = []
+    if stop.updates is not None:
+        limits.append(stop.updates)
+    if stop.timesteps is not None:
+        limits.append(math.ceil(stop.timesteps / data.batch_size))
+    if stop.epochs is not None:
+        limits.append(math.ceil(stop.epochs * data.epoch_size / data.batch_size))
+    return min(limits, default=math.inf)
 
 
 def _device(wanted: str) -> torch.device:
