@@ -65,3 +65,27 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES)
     return file
+
+
+@pytest.fixture(scope="session")
+def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which `resources.yaml` is carried out."""
+    from hindcast.api import load_resources
+    from hindcast.cli.progress import reporting
+    from hindcast.cli.screen import Flags, Screen
+    from hindcast.run import carry_out
+
+    folder = tmp_path_factory.mktemp("carried_out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("resources.yaml").write_text(RESOURCES)
+        with reporting(Screen(Flags(quiet=True))) as reporter:
+            carry_out(load_resources("resources.yaml"), reporter)
+    return folder
+
+
+@pytest.fixture
+def done(carried_out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as the current one."""
+    monkeypatch.chdir(carried_out)
+    return carried_out

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-import hindcast.run
+from hindcast import run as run_package
 from hindcast.cli import progress as progress_module
 from hindcast.cli.progress import Pace, amount, describe, figures, reporting
 from hindcast.cli.screen import Flags, Screen
@@ -121,11 +121,7 @@ def test_an_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch)
         reporter.finished(outcome)
         return [outcome]
 
-    monkeypatch.setattr(hindcast_run(), "carry_out", carry_out, raising=False)
+    monkeypatch.setattr(run_package, "carry_out", carry_out)
     called = hindcast("run", resources)
     assert called.code == 130
     assert called.out == "OfflineTraining/clone: checkpointed; run it again\n"
-
-
-def hindcast_run():
-    return hindcast.run
