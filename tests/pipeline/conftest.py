@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_fakes import KINDS, FakeDataset, loader_of
+from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, loader_of
 
 from hindcast.pipeline.feeds import OnWindow, WindowFeed
 from hindcast.pipeline.window import Recipe
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
 
 MakeFeed = Callable[..., WindowFeed]
 
@@ -35,3 +40,18 @@ def make_feed() -> Iterator[MakeFeed]:
     yield make
     for feed in made:
         feed.close()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Dataset]:
+    """`recorded(units, name=…)`: the fake dataset's episodes in a folder, one file a unit, opened."""
+
+    def record(units: Sequence[Sequence[int]], name: str = "data") -> Dataset:
+        fake = FakeDataset(units)
+        spec = DataSpec.of_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
+        for number, block in enumerate(fake.blocks):
+            with EpisodeWriter(resolve(tmp_path / name), spec, f"part-{number}") as writer:
+                writer.write(block)
+        return open_dataset(tmp_path / name)
+
+    return record

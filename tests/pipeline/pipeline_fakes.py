@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from hindcast.episodes.block import Block
@@ -17,6 +18,8 @@ from hindcast.pipeline.window import Recipe
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import Unit
 
+OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 KINDS = {"resident": ResidentFeed, "streaming": StreamingFeed}
 
 

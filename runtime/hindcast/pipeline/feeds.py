@@ -113,7 +113,7 @@ class WindowFeed(ABC):
         return {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
 
     def seek(self, state: State) -> None:
-        """See `Feed`. Only the window at the position is read again."""
+        """See `Feed`. What is held is let go of, since the observation filter may have been restored too."""
         changeable = {"data": "the data have", "order": "the seed, the window size or the sampling has"}
         here = self.state()
         for key, what in changeable.items():
@@ -122,8 +122,8 @@ class WindowFeed(ABC):
                     f"The position in the data cannot be resumed: {what} changed since the checkpoint was "
                     "written; restore that, or start a new run with a higher spec.revision."
                 )
+        self.close()
         self._cursor = int(state["cursor"])
-        self._current = None
 
     def metrics(self) -> dict[str, float]:
         """See `Feed`."""

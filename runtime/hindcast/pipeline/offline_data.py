@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -146,6 +145,7 @@ class OfflineData:
             added=frozenset().union(*(step.adds(spec) for step in steps)),
         )
         self._weights = [source.weight for source in sources]
+        self._made: Feed | None = None
         self._sources: list[SourceFeed] = []
         left = self._budget
         for source in sources:
@@ -204,7 +204,8 @@ class OfflineData:
 
     def close(self) -> None:
         """See `Feed`."""
-        self._feed.close()
+        if self._made is not None:
+            self._made.close()
 
     def fit_preprocessing(self) -> None:
         """Add the first window of each source to the observation filter's statistics.
@@ -229,8 +230,13 @@ class OfflineData:
             ],
         }
 
-    @cached_property
+    @property
     def _feed(self) -> Feed:
+        if self._made is None:
+            self._made = self._make_feed()
+        return self._made
+
+    def _make_feed(self) -> Feed:
         if self._needs.targets and self.on_window is None:
             raise RuntimeError("the algorithm has targets: set on_window before the first batch")
         feeds = [source.feed(self.batch_size, self.on_window) for source in self._sources]

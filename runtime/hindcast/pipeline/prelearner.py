@@ -29,8 +29,8 @@ class OfflinePreLearner:
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`:
     override `_map_to_episodes`, or `__call__`, and take options of your own in `__init__`, passing the others
-    on (`spec.pipeline.preLearnerKwargs`). Whatever it does, the episodes keep their number and lengths: the order
-    of batches is made from those that the dataset says.
+    on (`spec.pipeline.preLearnerKwargs`). Whatever it does, the episodes keep their number and lengths: the
+    order of batches is made from those that the dataset says.
 
     Args:
         dataset: where units are read.

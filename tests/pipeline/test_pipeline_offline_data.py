@@ -1,0 +1,381 @@
+import json
+import re
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from pipeline_fakes import FakeDataset
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class, open_sources
+
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
+STEPS = sum(map(sum, UNITS))
+BC = Needs(frozenset({"obs", "actions"}))
+WITH_REWARDS = Needs(frozenset({"obs", "actions", "rewards"}))
+
+
+@pytest.fixture
+def make_data():
+    """`make_data(dataset, needs, **pipeline)`, or several sources; closed after the test."""
+    made = []
+
+    def make(dataset, needs=WITH_REWARDS, *, batch_size=10, seed=0, kind=OfflineData, **pipeline):
+        options = {name: pipeline.pop(name) for name in ("preprocessing", "connectors_") if name in pipeline}
+        if "connectors_" in options:
+            options["connectors"] = options.pop("connectors_")
+        sources = dataset if isinstance(dataset, list) else [Source("data", dataset)]
+        spec = PipelineSpec.model_validate(pipeline)
+        made.append(kind(sources, needs, batch_size=batch_size, seed=seed, pipeline=spec, **options))
+        return made[-1]
+
+    yield make
+    for data in made:
+        data.close()
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+
+
+def test_recorded_files_become_batches(recorded, make_data):
+    data = make_data(recorded(UNITS), batch_size=STEPS)
+    batch = data.next()
+    step = batch["rewards"]
+    assert sorted(step.tolist()) == list(range(STEPS))
+    assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
+    assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
+    assert {tensor.dtype for tensor in batch.values()} == {torch.float32}
+
+
+def test_where_data_live_makes_no_difference(recorded, make_data):
+    dataset = recorded(UNITS)
+    feeds = [
+        make_data(dataset, residency=residency, windowSteps=25)
+        for residency in ("Resident", "Streaming", "Auto")
+    ]
+    for _ in range(25):
+        first, *others = [data.next() for data in feeds]
+        assert all(same(first, other) for other in others)
+
+
+def test_only_needed_columns_are_read(make_data):
+    dataset = FakeDataset(UNITS)
+    read, asked = dataset.read, []
+    dataset.read = lambda unit, columns=None: asked.append(columns) or read(unit, columns)
+    make_data(dataset, BC).next()
+    assert set(asked) == {frozenset({"obs", "actions"})}
+
+
+def test_a_missing_column_is_named_before_anything_is_read(make_data):
+    with pytest.raises(DataError, match=r"data has no column action_logp.*it has actions, obs, rewards"):
+        make_data(FakeDataset(UNITS), Needs(frozenset({"obs", "action_logp"})))
+
+
+def test_spaces_that_do_not_fit_are_refused_before_anything_is_read(recorded):
+    other = gym.spaces.Box(-1, 1, (4,), np.float32)
+    with pytest.raises(DataError, match=r"'obs' is float64 \[3\]"):
+        OfflineData([Source("data", recorded(UNITS))], BC, batch_size=10, observation_space=other)
+
+
+def test_nan_is_found_with_its_place_in_the_first_epoch_only(make_data):
+    dataset = FakeDataset([[4], [3, 5]])
+    dataset.blocks[1].columns["obs"][6, 1] = np.nan
+    data = make_data(dataset, batch_size=12)
+    with pytest.raises(DataError, match=r"file-1.parquet, row 1 .*t = 2: 'obs' has nan"):
+        data.next()
+    later = make_data(dataset, batch_size=12)
+    later.seek(later.state() | {"feed": later.state()["feed"] | {"cursor": 12}})
+    assert later.next()["obs"].isnan().sum() == 1
+    assert make_data(dataset, batch_size=12, validateData=False).next()["obs"].isnan().sum() == 1
+
+
+def test_a_state_is_json_and_resumes_exactly(make_data):
+    options = {"windowSteps": 25, "connectors": ["user_steps:RunningSum"]}
+    data, resumed = (make_data(FakeDataset(UNITS), **options) for _ in range(2))
+    for _ in range(13):
+        data.next()
+    resumed.seek(json.loads(json.dumps(data.state())))
+    for _ in range(5):
+        assert same(data.next(), resumed.next())
+
+
+# Residency
+
+
+@pytest.mark.parametrize(
+    ("options", "feed", "reason"),
+    [
+        ({}, "Resident", "fit the budget"),
+        ({"residentBudget": "1Ki"}, "Streaming", "exceed the budget of 1.0 KiB"),
+        ({"residency": "Streaming"}, "Streaming", "asked for"),
+        ({"residency": "Resident"}, "Resident", "asked for"),
+        ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random figures in every epoch"),
+    ],
+)
+def test_the_plan_says_where_data_live_and_why(options, feed, reason, make_data):
+    data = make_data(FakeDataset(UNITS), windowSteps=25, **options)
+    plan = data.plan()
+    (source,) = plan["sources"]
+    assert source["feed"] == feed
+    assert reason in source["reason"]
+    assert (source["timesteps"], source["episodes"], source["units"]) == (STEPS, 13, 6)
+    assert source["windows"] == len(data._sources[0].order.windows(0))
+    assert source["columns"] == ["actions", "obs", "rewards"]
+    assert plan["updatesPerIteration"] == -(-STEPS // 10)
+    assert type(data._feed).__name__ == f"{feed}Feed"
+
+
+def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
+    data = make_data(
+        FakeDataset(UNITS), Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
+    )
+    data.next()
+    held = data._feed._data
+    per_episode = held.length.nbytes + held.terminated.nbytes + held.truncated.nbytes
+    assert data.plan()["sources"][0]["dataBytes"] == held.nbytes - per_episode
+
+
+@pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])
+def test_residency_that_is_not_possible_is_refused(options, make_data):
+    with pytest.raises(SpecError, match=r"spec\.pipeline\.residency is Resident, but"):
+        make_data(FakeDataset(UNITS), residency="Resident", **options)
+
+
+def test_sources_share_one_budget(make_data):
+    sources = [Source("a", FakeDataset(UNITS), 1.0), Source("b", FakeDataset(UNITS), 1.0)]
+    alone = make_data(sources[:1]).plan()["sources"][0]["dataBytes"]
+    plan = make_data(sources, residentBudget=alone + 10).plan()
+    assert [source["feed"] for source in plan["sources"]] == ["Resident", "Streaming"]
+
+
+# Connectors and pre-learners
+
+
+def test_connectors_run_in_order_on_blocks(make_data):
+    entries = [{"name": "user_steps:Scale", "kwargs": {"factor": factor}} for factor in (2, 5)]
+    batch = make_data(FakeDataset(UNITS), connectors=entries).next()
+    assert torch.equal(batch["obs"], 10 * (batch["rewards"] + 0.25)[:, None].expand(-1, 3))
+
+
+def test_library_connectors_put_columns_into_batches(make_data):
+    names = ["AddNextObservationsFromEpisodesToTrainBatch", "AddColumnsFromEpisodesToTrainBatch"]
+    batch = make_data(FakeDataset(UNITS), BC, connectors=names).next()
+    assert sorted(batch) == ["actions", "new_obs", "obs", "rewards", "terminateds", "truncateds"]
+
+
+def test_random_connectors_give_the_same_anywhere_and_new_figures_each_epoch(make_data):
+    dataset = FakeDataset([[6], [7]])
+    options = {"connectors": ["user_steps:Noise"], "batch_size": 13}
+    data, other, windowed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))
+    epochs = [data.next() for _ in range(2)]
+    assert same(epochs[0], other.next())
+    by_step = [batch["obs"][batch["rewards"].argsort()] for batch in (*epochs, windowed.next())]
+    assert torch.equal(by_step[0], by_step[2])
+    assert not torch.equal(by_step[0], by_step[1])
+    assert not same(make_data(dataset, seed=1, **options).next(), epochs[0])
+
+
+def test_undeclared_randomness_is_an_error(make_data):
+    with pytest.raises(UserCodeError, match=r"connector UndeclaredNoise .*stochastic = True"):
+        make_data(FakeDataset(UNITS), connectors=["user_steps:UndeclaredNoise"]).next()
+
+
+def test_a_connectors_error_names_its_line(make_data):
+    with pytest.raises(UserCodeError) as caught:
+        make_data(FakeDataset(UNITS), connectors=["user_steps:Faulty"]).next()
+    message = str(caught.value)
+    assert re.match(r"connector Faulty raised ValueError at .*user_steps\.py:\d+: cannot reshape", message)
+    line = int(re.search(r"py:(\d+)", message).group(1))
+    source = Path(re.search(r"at (.*py):", message).group(1)).read_text().splitlines()
+    assert "np.reshape" in source[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DropsEpisode", "turned 3 episodes of 13 timesteps into 2 of 6; .* must stay"),
+        ("ForgetsFinalObservations", ".*13 rows"),
+    ],
+)
+def test_a_connector_that_changes_the_episodes_is_refused(name, message, make_data):
+    with pytest.raises(UserCodeError, match=f"connector {name} {message}"):
+        make_data(FakeDataset([[5, 1, 7]]), connectors=[f"user_steps:{name}"]).next()
+
+
+def test_batch_connectors_see_batches(make_data):
+    data = make_data(FakeDataset(UNITS), connectors=["user_steps:RunningSum"], batch_size=STEPS)
+    for epoch in (1, 2):
+        assert data.next()["total"][0] == pytest.approx(epoch * STEPS * (STEPS - 1) / 2)
+
+
+def test_connectors_in_the_references_form_change_episodes(make_data):
+    batch = make_data(FakeDataset(UNITS), connectors=["user_steps:NegateRewards"], batch_size=STEPS).next()
+    assert sorted((-batch["rewards"]).tolist()) == list(range(STEPS))
+    assert torch.equal(batch["obs"], (0.25 - batch["rewards"])[:, None].expand(-1, 3))
+
+
+def test_connectors_in_the_references_form_add_columns(make_data):
+    dataset = FakeDataset(UNITS)
+    names = ["user_steps:ReturnsToGo", "user_steps:StepNumber"]
+    batch = make_data(dataset, connectors=names, batch_size=STEPS).next()
+    expected, number = {}, {}
+    for block in dataset.blocks:
+        for episode in range(block.num_episodes):
+            rewards = block.columns["rewards"][block.rows_of("rewards", episode)]
+            expected |= dict(zip(rewards, rewards[::-1].cumsum()[::-1], strict=True))
+            number |= dict(zip(rewards, range(len(rewards)), strict=True))
+    for step, returns, t in zip(batch["rewards"], batch["returns_to_go"], batch["step_number"], strict=True):
+        assert returns == expected[float(step)]
+        assert t == number[float(step)]
+
+
+def test_ready_connectors_can_be_given(make_data):
+    from user_steps import NegateRewards
+
+    batch = make_data(FakeDataset(UNITS), connectors_=[NegateRewards()]).next()
+    assert (batch["rewards"] <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "AddObservationsFromEpisodeToBatch",
+            "did you mean AddObservationsFromEpisodesToBatch",
+        ),
+        ("NumpyToTensor", "leave it out: batches are tensors"),
+        ("nowhere.at:All", "there is no module 'nowhere'"),
+        ("user_steps:Nobody", "has no 'Nobody'"),
+        ("collections:OrderedDict", "is no connector"),
+    ],
+)
+def test_what_is_no_connector_is_refused(name, message, make_data):
+    with pytest.raises(SpecError, match=f"spec.pipeline.connectors.*{message}"):
+        make_data(FakeDataset(UNITS), connectors=[name])
+
+
+def test_a_pre_learner_with_options_maps_to_episodes(make_data):
+    data = make_data(FakeDataset(UNITS), preLearner="user_steps:Shift", preLearnerKwargs={"by": 100})
+    batch = data.next()
+    assert torch.equal(batch["obs"][:, 0], batch["rewards"] + 100.25)
+
+
+def test_a_pre_learner_can_replace_the_call(make_data):
+    batch = make_data(FakeDataset(UNITS), preLearner="user_steps:Whole").next()
+    assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"preLearner": "user_steps:Broken"},
+            UserCodeError,
+            "pre-learner Broken raised KeyError at .*user_steps.py",
+        ),
+        ({"preLearner": "user_steps:Scale"}, SpecError, "no subclass of OfflinePreLearner"),
+        (
+            {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
+            UserCodeError,
+            "making the pre-learner Shift raised TypeError.*'bye'",
+        ),
+    ],
+)
+def test_wrong_pre_learners_are_told_as_such(options, error, message, make_data):
+    with pytest.raises(error, match=message):
+        make_data(FakeDataset(UNITS), **options).next()
+
+
+def test_offline_data_can_be_replaced(make_data):
+    kind = offline_data_class(PipelineSpec(offline_data="user_steps:Doubled"))
+    batch = make_data(FakeDataset(UNITS), kind=kind).next()
+    assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
+    with pytest.raises(SpecError, match="no subclass of OfflineData"):
+        offline_data_class(PipelineSpec(offline_data="user_steps:Scale"))
+
+
+# Preprocessing, targets, sampling
+
+
+def test_the_observation_filter_is_fitted_from_the_data(make_data):
+    preprocessing = Preprocessing(
+        gym.spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        gym.spaces.Discrete(2),
+        observation_filter="meanStd",
+    )
+    dataset = FakeDataset(UNITS)
+    data = make_data(dataset, batch_size=STEPS, preprocessing=preprocessing)
+    data.fit_preprocessing()
+    observations = np.concatenate([block.columns["obs"] for block in dataset.blocks])
+    assert preprocessing.filters["obs"].mean == pytest.approx(observations.mean(0))
+    assert preprocessing.filters["obs"].std == pytest.approx(observations.std(0, ddof=1))
+    obs = data.next()["obs"]
+    assert obs.mean().item() == pytest.approx(0, abs=0.05)
+    assert obs.std().item() == pytest.approx(1, abs=0.05)
+
+
+def test_targets_must_be_computed_by_somebody(make_data):
+    data = make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), targets=True))
+    with pytest.raises(RuntimeError, match="on_window"):
+        data.next()
+    data.on_window = lambda window: {"advantages": window.obs_row.float()}
+    assert data.next()["advantages"].shape == (10,)
+
+
+def test_with_replacement(make_data):
+    steps = make_data(FakeDataset(UNITS), sampling="WithReplacement", batch_size=STEPS).next()["rewards"]
+    assert len(steps.unique()) < STEPS
+
+
+def test_updates_per_iteration_can_be_given(make_data):
+    assert make_data(FakeDataset(UNITS), datasetNumItersPerLearner=7).updates_per_iteration == 7
+
+
+def test_sequences_are_refused_until_they_are_there():
+    with pytest.raises(NotImplementedError):
+        Needs(frozenset({"obs"}), seq_len=20)
+
+
+# Several inputs
+
+
+def test_mixed_sources_keep_their_weights_order_and_cursors(make_data):
+    sources = [Source("few", FakeDataset([[9], [8]]), 1.0), Source("many", FakeDataset(UNITS), 3.0)]
+    data, again, other = (make_data(sources, seed=seed, windowSteps=25) for seed in (0, 0, 1))
+    names = [data._feed.source_of(batch) for batch in range(400)]
+    assert 0.2 < names.count("few") / 400 < 0.3
+    assert names == [again._feed.source_of(batch) for batch in range(400)]
+    assert names != [other._feed.source_of(batch) for batch in range(400)]
+    assert [source["share"] for source in data.plan()["sources"]] == [0.25, 0.75]
+    alone = {source.name: make_data([source], windowSteps=25) for source in sources}
+    for name in names[:40]:
+        assert same(data.next(), alone[name].next())
+    resumed = make_data(sources, windowSteps=25)
+    resumed.seek(data.state())
+    assert resumed.cursor == data.cursor == 400
+    for _ in range(10):
+        assert same(data.next(), resumed.next())
+
+
+def test_a_position_among_other_inputs_is_refused(make_data):
+    few, many = Source("few", FakeDataset([[9], [8]])), Source("many", FakeDataset(UNITS))
+    renamed = many._replace(name="more")
+    with pytest.raises(DataError, match=r"inputs were \['few', 'many'\]"):
+        make_data([few, renamed]).seek(make_data([few, many]).state())
+
+
+def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
+    recorded([[3], [4]], "a"), recorded([[5]], "b")
+    paths = [str(tmp_path / name) for name in "ab"]
+    (source,) = open_sources([(path, None) for path in paths])
+    assert source.dataset.num_steps == 12
+    sources = open_sources([(paths[0], 1.0), (paths[1], 3.0)])
+    assert [(source.name, source.weight) for source in sources] == [(paths[0], 1.0), (paths[1], 3.0)]
+    with pytest.raises(SpecError, match="give all a weight, or none"):
+        open_sources([(paths[0], 1.0), (paths[1], None)])

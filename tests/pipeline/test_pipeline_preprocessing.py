@@ -1,0 +1,65 @@
+"""What a policy sees in training is what it sees when it acts."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from pipeline_fakes import FakeDataset
+
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.window import Recipe
+
+UNITS = [[5, 1, 7], [4, 4], [9]]
+STEPS = 30
+
+
+def acted(preprocessing, dataset):
+    """`{step: what the module sees}` and the same of next observations, by acting through each episode."""
+    seen, after = {}, {}
+    for block in dataset.blocks:
+        for episode in range(block.num_episodes):
+            rows = block.columns["obs"][block.rows_of("obs", episode)]
+            steps = block.columns["rewards"][block.rows_of("rewards", episode)]
+            first = np.zeros(len(rows), dtype=bool)
+            first[0] = True
+            views = [
+                preprocessing.observe(rows[t : t + 1], first[t : t + 1])["obs"][0] for t in range(len(rows))
+            ]
+            seen |= dict(zip(steps.astype(int), views, strict=False))
+            after |= dict(zip(steps.astype(int), views[1:], strict=True))
+    return seen, after
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+@pytest.mark.parametrize("shape", [(3,), (4, 4, 2)])
+@pytest.mark.parametrize("frame_stack", [1, 2, 4])
+@pytest.mark.parametrize("observation_filter", ["none", "meanStd"])
+def test_training_sees_what_acting_sees(kind, shape, frame_stack, observation_filter, make_feed):
+    space = gym.spaces.Box(-np.inf, np.inf, shape, np.float64)
+    preprocessing = Preprocessing(
+        space, gym.spaces.Discrete(2), observation_filter=observation_filter, frame_stack=frame_stack
+    )
+    preprocessing.update({"obs": np.random.default_rng(0).normal(10, 5, (100, *shape))})
+    dataset = FakeDataset(UNITS, obs_shape=shape)
+    recipe = Recipe(frozenset({"obs", "new_obs", "rewards"}), preprocessing)
+    batch = make_feed(kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
+    seen, after = acted(preprocessing, dataset)
+    for row, step in enumerate(batch["rewards"].int().tolist()):
+        assert np.array_equal(batch["obs"][row].numpy(), seen[step].astype(np.float32))
+        assert np.array_equal(batch["new_obs"][row].numpy(), after[step].astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+def test_images_keep_their_dtype_and_are_stored_once(kind, make_feed):
+    dataset = FakeDataset(UNITS, obs_shape=(8, 8, 1))
+    for block in dataset.blocks:
+        block.columns["obs"] = block.columns["obs"].astype(np.uint8)
+    space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    preprocessing = Preprocessing(space, gym.spaces.Discrete(2), frame_stack=4)
+    feed = make_feed(kind, dataset, recipe=Recipe(frozenset({"obs", "new_obs"}), preprocessing))
+    batch = feed.next()
+    assert batch["obs"].shape == (10, 8, 8, 4)
+    assert batch["obs"].dtype == torch.uint8
+    assert torch.equal(batch["obs"][..., 1:], batch["new_obs"][..., :-1])
+    data = feed._current.data
+    assert data.columns["obs"].nbytes == 64 * (data.num_steps + len(data.length))
