@@ -64,6 +64,12 @@ def test_time_is_shared_out_completely():
     assert shares == {"updates": 2.0, "waiting for data": 1.0, OTHER: 1.0}
 
 
+def test_time_that_the_total_leaves_out_still_counts():
+    line = result(1) | {"timers": {"update_s": 1.0, "evaluation_wait_s": 4.0}}
+    assert Curves([line]).seconds == 5.0
+    assert Curves([line]).time_shares == {"updates": 1.0, "waiting for evaluation": 4.0}
+
+
 def test_an_empty_run_has_no_pictures():
     curves = Curves([])
     assert return_plot(curves) is loss_plot(curves) is time_plot(curves) is expert_plot(curves) is None

@@ -146,21 +146,27 @@ class Curves:
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the run."""
-        return self.last("time_total_s")
+        """Wall time of the run: `time_total_s`, or the sum of the timers where that leaves some of them out."""
+        total = max(self.last("time_total_s") or 0.0, sum(self._timed.values()))
+        return total or None
 
     @cached_property
     def time_shares(self) -> dict[str, float]:
         """Seconds by what they were spent on, in the order of `TIMERS`, the untimed rest last."""
-        shares = {}
-        for timer, label in TIMERS.items():
-            seconds = sum(lookup(result, "timers", timer) or 0.0 for result in self.results)
-            if seconds > 0:
-                shares[label] = seconds
+        shares = dict(self._timed)
         rest = (self.seconds or 0.0) - sum(shares.values())
         if shares and rest > 0:
             shares[OTHER] = rest
         return shares
+
+    @cached_property
+    def _timed(self) -> dict[str, float]:
+        """Seconds by label, those above zero."""
+        sums = {
+            label: sum(lookup(result, "timers", timer) or 0.0 for result in self.results)
+            for timer, label in TIMERS.items()
+        }
+        return {label: seconds for label, seconds in sums.items() if seconds > 0}
 
 
 def _iteration(result: Result) -> float:

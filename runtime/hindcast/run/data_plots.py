@@ -39,11 +39,11 @@ def _return_histogram(summary: Summary) -> Picture | None:
     if returns is None:
         return None
     middle = words.significant(returns.median)
-    title = (
-        f"Every recorded episode returns {middle}"
-        if returns.min == returns.max
-        else f"Half of the recorded episodes return {middle} or more"
-    )
+    title = f"Half of the recorded episodes return {middle} or more"
+    if returns.median == returns.max:
+        title = f"At least half of the recorded episodes return {middle}, the most seen"
+    if returns.min == returns.max:
+        title = f"Every recorded episode returns {middle}"
     return _histogram(title, returns, "return of an episode")
 
 
@@ -52,11 +52,11 @@ def _length_histogram(summary: Summary) -> Picture | None:
     if lengths is None:
         return None
     middle = words.significant(lengths.median)
-    title = (
-        f"Every recorded episode lasts {middle} timesteps"
-        if lengths.min == lengths.max
-        else f"Half of the recorded episodes last {middle} timesteps or longer"
-    )
+    title = f"Half of the recorded episodes last {middle} timesteps or longer"
+    if lengths.median == lengths.max:
+        title = f"At least half of the recorded episodes last {middle} timesteps, the most seen"
+    if lengths.min == lengths.max:
+        title = f"Every recorded episode lasts {middle} timesteps"
     return _histogram(title, lengths, "length of an episode (timesteps)")
 
 

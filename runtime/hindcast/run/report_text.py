@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
+
 from hindcast import __version__, words
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.run.curves import Curves
@@ -74,9 +76,9 @@ def _updates(curves: Curves) -> str:
 
 
 def _pace(curves: Curves) -> str:
-    if not curves.timesteps or not curves.seconds:
+    if not len(curves.speed.y):
         return ""
-    return f"{words.count(curves.timesteps / curves.seconds)} timesteps a second"
+    return f"{words.count(float(np.median(curves.speed.y)))} timesteps a second in updates"
 
 
 def recording_tiles(summary: Summary) -> list[Tile]:
