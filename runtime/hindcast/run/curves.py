@@ -146,7 +146,7 @@ class Curves:
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the run: `time_total_s`, or the sum of the timers where that leaves some of them out."""
+        """Wall time of the run: `time_total_s`, or what the timers add up to where that is more."""
         total = max(self.last("time_total_s") or 0.0, sum(self._timed.values()))
         return total or None
 
