@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hindcast import words
-from hindcast.run.canvas import spread
-from hindcast.run.curves import OTHER, Curves, lookup
-from hindcast.run.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot
+from hindcast.run.report.canvas import spread
+from hindcast.run.report.curves import OTHER, Curves, lookup
+from hindcast.run.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot
 
 
 def result(iteration, *, loss=0.5, returns=None, of=None, **more):

@@ -14,12 +14,12 @@ from matplotlib.image import imread
 
 from hindcast.api import load_resources
 from hindcast.episodes.block import Block
-from hindcast.run.canvas import DARK, LIGHT, render
-from hindcast.run.curves import Curves
-from hindcast.run.data_plots import data_plots
 from hindcast.run.events import Outcome
-from hindcast.run.plots import Reference, loss_plot, return_plot, time_plot
-from hindcast.run.report import write_recording_report, write_training_report
+from hindcast.run.report.canvas import DARK, LIGHT, render
+from hindcast.run.report.curves import Curves
+from hindcast.run.report.data_plots import data_plots
+from hindcast.run.report.plots import Reference, loss_plot, return_plot, time_plot
+from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.inspect import summarise

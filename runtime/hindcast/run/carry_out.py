@@ -14,7 +14,7 @@ from hindcast.run.events import Outcome, Reporter
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.order import in_order
 from hindcast.run.recording import RecordingRun
-from hindcast.run.report import write_recording_report, write_training_report
+from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.run.session import Inputs
 from hindcast.run.training import CHECKPOINTS_FOLDER, TrainingRun, run_folder
 

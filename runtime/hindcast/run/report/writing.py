@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import UserError
-from hindcast.run.canvas import Picture
-from hindcast.run.curves import Curves
-from hindcast.run.data_plots import data_plots
 from hindcast.run.events import Outcome
-from hindcast.run.page import REPORT_FILE, Page, Problem, Section, write_page
-from hindcast.run.plots import expert_plot, loss_plot, return_plot, time_plot
-from hindcast.run.report_text import (
+from hindcast.run.report.canvas import Picture
+from hindcast.run.report.curves import Curves
+from hindcast.run.report.data_plots import data_plots
+from hindcast.run.report.page import REPORT_FILE, Page, Problem, Section, write_page
+from hindcast.run.report.plots import expert_plot, loss_plot, return_plot, time_plot
+from hindcast.run.report.text import (
     Recorded,
     checkpoint_table,
     checkpoints,

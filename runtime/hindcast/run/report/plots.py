@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hindcast import words
-from hindcast.run.canvas import Label, Picture, Theme, dress, end_labels, short_numbers
-from hindcast.run.curves import F64, Curves, Line, ReturnCurve
+from hindcast.run.report.canvas import Label, Picture, Theme, dress, end_labels, short_numbers
+from hindcast.run.report.curves import F64, Curves, Line, ReturnCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,7 +253,7 @@ def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
 
 def _share_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
     """Same colour for the same activity in every report; the rest is grey."""
-    from hindcast.run.curves import OTHER, TIMERS
+    from hindcast.run.report.curves import OTHER, TIMERS
 
     known = list(TIMERS.values())
     return [theme.series[-1] if label == OTHER else theme.series[known.index(label)] for label in labels]

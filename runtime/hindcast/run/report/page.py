@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hindcast.run.canvas import DARK, LIGHT, Picture, render
+from hindcast.run.report.canvas import DARK, LIGHT, Picture, render
 from hindcast.store.filesystem import Location
 
 REPORT_FILE = "report.html"

@@ -13,9 +13,9 @@ import numpy as np
 
 from hindcast import __version__, words
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.run.curves import Curves
-from hindcast.run.page import Command, Table, Tile
-from hindcast.run.plots import Reference
+from hindcast.run.report.curves import Curves
+from hindcast.run.report.page import Command, Table, Tile
+from hindcast.run.report.plots import Reference
 from hindcast.run.results import RESULTS_FILE
 from hindcast.store.filesystem import Location
 from hindcast.store.inspect import Summary

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hindcast import words
-from hindcast.run.canvas import Picture, Theme, dress
+from hindcast.run.report.canvas import Picture, Theme, dress
 from hindcast.store.inspect import ActionLeaf, Summary
 from hindcast.store.statistics import Distribution
 
