@@ -1,7 +1,7 @@
 """When a training is evaluated, and which checkpoint the result belongs to.
 
-Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end of
-k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
+Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end
+of k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def _references(item: Loaded, known: dict[str, Loaded]) -> list[str]:
             others = [other.partition("/")[2] for other in known if other.startswith(kind)]
             has = f"they have {', '.join(others)}" if others else "they have none"
             raise SpecError(
-                f"{item.at(*steps)}: {'.'.join(map(str, steps))}: there is no {kind} named {reference.name!r} "
-                f"in the files given; {has}. Add its file to the command, or give a path."
+                f"{item.at(*steps)}: {'.'.join(map(str, steps))}: there is no {kind} named "
+                f"{reference.name!r} in the files given; {has}. Add its file to the command, or give a path."
             )
         needed.append(name)
     return needed

@@ -26,7 +26,8 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     session = TrainingSession(resource, inputs)
     try:
         parameters = {
-            name: sum(parameter.numel() for parameter in net.parameters()) for name, net in session.learner.nets.items()
+            name: sum(parameter.numel() for parameter in net.parameters())
+            for name, net in session.learner.nets.items()
         }
         return {
             "algorithm": resource.spec.algorithm,

@@ -37,8 +37,8 @@ def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
     if observation is None or action is None:
         missing = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
-            f"OfflineTraining/{resource.metadata.name}: spec.{missing} is needed: there is no environment, and "
-            f"the data in {sources[0].name} do not say their spaces."
+            f"OfflineTraining/{resource.metadata.name}: spec.{missing} is needed: there is no environment, "
+            f"and the data in {sources[0].name} do not say their spaces."
         )
     return Spaces(observation, action)
 
