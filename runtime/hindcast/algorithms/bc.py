@@ -21,7 +21,7 @@ class BCOptions(AlgorithmOptions):
     """Behaviour cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
 
     Stochastic policies minimise the negative log-likelihood, L = -E[log π(a|s)]; deterministic ones the
-    squared error, L = E[‖π(s) - a‖²].
+    squared error, L = E[(π(s) - a)²], averaged over the elements of an action.
     """
 
     lr: Schedule = 1e-4

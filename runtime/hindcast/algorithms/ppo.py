@@ -36,8 +36,8 @@ class PPOOptions(AlgorithmOptions):
     - entropyCoeff·E[H(π)] + klCoeff·E[KL(π_old ‖ π)].
 
     Defaults are the paper's for continuous control, with the reference's batch sizes. The reference has
-    lr 5e-5, λ 1, 30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 that takes about
-    ten times as long to a return of 450, because the value loss stays clipped.
+    lr 5e-5, λ 1, 30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 that takes over
+    four times the updates to a return of 450, because the value loss stays clipped.
     """
 
     train_batch_size_per_learner: Positive = 4000

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from hindcast.algorithms import resolve
+from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
@@ -175,9 +175,9 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     kind = resolve(spec.algorithm)
     if "OfflineTraining" not in kind.kinds:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
-    return kind(
-        kind.Options.model_validate(spec.custom_config if spec.custom_config is not None else spec.config)
-    )
+    if spec.custom_config is not None:
+        return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
+    return build(spec.algorithm, spec.config, at="spec.config")
 
 
 def _networks(

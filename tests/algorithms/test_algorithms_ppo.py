@@ -1,0 +1,257 @@
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hindcast.algorithms import build
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.block import Block
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import ModelInputs, Step, new_networks
+from hindcast.learn.learner import Learner
+
+OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
+
+
+def make(seed=0, action_space=ACTIONS, **options):
+    algorithm = build("PPO", {"trainBatchSizePerLearner": 128, "minibatchSize": 32, "numEpochs": 2} | options)
+    return algorithm, new_networks(
+        algorithm, ModelInputs(OBS, action_space, ModelSpec(fcnet_hiddens=[16])), seed
+    )
+
+
+@torch.no_grad()
+def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
+    """Steps of the policy on random observations. The first episode terminated, the second was truncated."""
+    source = torch.Generator().manual_seed(seed)
+    steps, count = sum(lengths), len(lengths)
+    obs = torch.rand((steps + count, 3), generator=source) * 2 - 1
+    block = Block(
+        columns={"obs": obs.numpy()},
+        length=np.array(lengths, dtype=np.int64),
+        eps_id=np.array([str(number) for number in range(count)], dtype=object),
+        t_started=np.zeros(count, dtype=np.int64),
+        terminated=np.arange(count) == 0,
+        truncated=np.arange(count) == 1,
+    )
+    seen = obs[block.obs_row]
+    inputs = nets["policy"].forward_exploration({"obs": seen})["action_dist_inputs"]
+    distribution = nets["policy"].distribution(inputs)
+    actions = distribution.sample(torch.rand((steps, 1), generator=source))
+    return block.with_columns(
+        {
+            **block.columns,
+            "actions": actions.numpy(),
+            "rewards": reward(seen, actions).double().numpy(),
+            "action_logp": distribution.logp(actions).numpy(),
+            "action_dist_inputs": inputs.numpy(),
+        }
+    )
+
+
+def step(timesteps=0):
+    return Step(0, timesteps, torch.Generator())
+
+
+def test_a_batch_has_a_row_per_step_and_standardised_advantages():
+    algorithm, nets = make()
+    block = rollout(nets)
+    batch = algorithm.prepare(nets, block)
+    assert {len(column) for column in batch.values()} == {128}
+    assert batch["advantages"].mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert batch["advantages"].std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+    np.testing.assert_array_equal(batch["obs"], block.columns["obs"][block.obs_row])
+    assert not any(column.requires_grad for column in batch.values())
+
+
+def test_value_targets_bootstrap_at_truncation_and_fragment_ends_but_not_at_termination():
+    algorithm, nets = make(**{"lambda": 1.0})
+    block = rollout(nets)
+    values = nets["policy"].compute_values({"obs": torch.from_numpy(block.columns["obs"])}).detach()
+    targets = algorithm.prepare(nets, block)["value_targets"]
+    last = block.start + block.length - 1
+    rewards, final = block.columns["rewards"][last], values[block.obs_start + block.length].numpy()
+    np.testing.assert_allclose(targets[last], rewards + 0.99 * final * [0, 1, 1], rtol=1e-5)
+
+
+def test_lambda_matters():
+    _, nets = make()
+    block = rollout(nets)
+    targets = [
+        make(**{"lambda": value})[0].prepare(nets, block)["value_targets"] for value in (0.0, 0.95, 1.0)
+    ]
+    assert not torch.allclose(targets[0], targets[1]) and not torch.allclose(targets[1], targets[2])
+
+
+def test_minibatches_pass_over_every_step_as_often_as_there_are_epochs():
+    algorithm, _ = make(numEpochs=3, minibatchSize=48)
+    batch = {"row": torch.arange(128)}
+    seen = torch.cat([minibatch["row"] for minibatch in algorithm.minibatches(batch, seed=0, iteration=0)])
+    assert len(seen) == 3 * 128
+    for epoch in range(3):
+        assert sorted(seen[epoch * 128 : (epoch + 1) * 128].tolist()) == list(range(128))
+
+
+def test_no_minibatch_is_short():
+    algorithm, _ = make(numEpochs=2, minibatchSize=50)
+    sizes = [len(m["row"]) for m in algorithm.minibatches({"row": torch.arange(128)}, seed=0, iteration=0)]
+    assert sizes == [50] * 5
+
+
+def test_a_rollout_smaller_than_a_minibatch_is_one_minibatch():
+    algorithm, _ = make(numEpochs=2)
+    assert [len(m["row"]) for m in algorithm.minibatches({"row": torch.arange(7)}, 0, 0)] == [7, 7]
+
+
+def test_the_order_follows_from_seed_and_iteration():
+    algorithm, _ = make()
+
+    def order(seed, iteration):
+        batches = algorithm.minibatches({"row": torch.arange(128)}, seed, iteration)
+        return torch.cat([minibatch["row"] for minibatch in batches]).tolist()
+
+    assert order(1, 2) == order(1, 2)
+    assert order(1, 2) != order(2, 2) and order(1, 2) != order(1, 3)
+
+
+def test_the_first_loss_is_minus_the_mean_advantage():
+    """Before any update the ratio is 1: the surrogate is the mean of standardised advantages, 0."""
+    algorithm, nets = make()
+    found = algorithm.losses(nets, algorithm.prepare(nets, rollout(nets)), step())
+    assert found.metrics["policy_loss"].item() == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "surrogate"),
+    [(1.5, 1.0, 1.2), (0.5, 1.0, 0.5), (1.5, -1.0, -1.5), (0.5, -1.0, -0.8), (1.1, 1.0, 1.1)],
+)
+def test_the_surrogate_is_clipped_where_it_would_gain(ratio, advantage, surrogate):
+    algorithm, nets = make(clipParam=0.2)
+    batch = algorithm.prepare(nets, rollout(nets))
+    batch["action_logp"] = batch["action_logp"] - float(np.log(ratio))
+    batch["advantages"] = torch.full((128,), advantage)
+    assert algorithm.losses(nets, batch, step()).metrics["policy_loss"].item() == pytest.approx(
+        -surrogate, rel=1e-4
+    )
+
+
+def test_value_errors_are_squared_and_bounded_where_asked():
+    losses = {}
+    for bound in (None, 4.0):
+        algorithm, nets = make(vfClipParam=bound)
+        batch = algorithm.prepare(nets, rollout(nets))
+        offsets = torch.where(torch.arange(128) % 2 == 0, 1.0, 10.0)
+        batch["value_targets"] = batch["vf_preds"] + offsets
+        losses[bound] = algorithm.losses(nets, batch, step()).metrics["vf_loss"].item()
+    assert losses[None] == pytest.approx((1 + 100) / 2, rel=1e-4)
+    assert losses[4.0] == pytest.approx((1 + 4) / 2, rel=1e-4)
+
+
+def test_the_total_weighs_its_terms():
+    algorithm, nets = make(vfLossCoeff=0.5, entropyCoeff=0.1, useKlLoss=True, klCoeff=0.3)
+    batch = algorithm.prepare(nets, rollout(nets))
+    batch["action_dist_inputs"] = batch["action_dist_inputs"] + torch.tensor([1.0, 0.0])
+    found = algorithm.losses(nets, batch, step())
+    terms = found.metrics
+    expected = (
+        terms["policy_loss"] + 0.5 * terms["vf_loss"] - 0.1 * terms["entropy"] + 0.3 * terms["mean_kl_loss"]
+    )
+    torch.testing.assert_close(found.losses["policy"], expected)
+    assert terms["mean_kl_loss"] > 0.01
+
+
+def test_the_entropy_coefficient_follows_its_schedule():
+    algorithm, nets = make(entropyCoeff=[[0, 1.0], [100, 0.0]])
+    batch = algorithm.prepare(nets, rollout(nets))
+    early, late = (algorithm.losses(nets, batch, step(timesteps)) for timesteps in (0, 100))
+    difference = late.losses["policy"] - early.losses["policy"]
+    torch.testing.assert_close(difference, early.metrics["entropy"])
+
+
+@pytest.mark.parametrize(("kl", "coefficient"), [(0.03, 0.3), (0.01, 0.2), (0.001, 0.1)])
+def test_the_kl_weight_is_steered_towards_the_target(kl, coefficient):
+    _, nets = make(useKlLoss=True)
+    nets["kl_penalty"].steer(kl, target=0.01)
+    assert nets["kl_penalty"].coefficient.item() == pytest.approx(coefficient)
+
+
+def test_the_kl_weight_is_in_the_learners_state():
+    algorithm, nets = make(useKlLoss=True)
+    learner = Learner(algorithm, nets)
+    learner.nets["kl_penalty"].coefficient.fill_(0.7)
+    twin = Learner(algorithm, make(useKlLoss=True)[1])
+    twin.load(learner.state())
+    assert twin.nets["kl_penalty"].coefficient.item() == pytest.approx(0.7)
+
+
+def test_an_iteration_makes_epochs_of_updates_and_reports():
+    algorithm, nets = make(useKlLoss=True)
+    learner = Learner(algorithm, nets)
+    metrics = algorithm.train_on(learner, rollout(nets), seed=0, iteration=0)
+    assert learner.updates == 2 * 4
+    losses = {"total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss"}
+    assert metrics.keys() == losses | {
+        "curr_kl_coeff",
+        "vf_explained_var",
+        "gradient_norm",
+        "learning_rate",
+    }
+
+
+def test_an_iteration_is_a_function_of_weights_rollout_seed_and_number():
+    algorithm, nets = make()
+    block = rollout(nets)
+    first, again = Learner(algorithm, copy.deepcopy(nets)), Learner(algorithm, copy.deepcopy(nets))
+    for learner in (first, again):
+        algorithm.train_on(learner, block, seed=3, iteration=4)
+    assert all(
+        torch.equal(tensor, again.nets.state_dict()[name]) for name, tensor in first.nets.state_dict().items()
+    )
+
+
+def test_rewarded_actions_become_likelier():
+    algorithm, nets = make(lr=1e-2)
+    learner = Learner(algorithm, nets)
+    for iteration in range(10):
+        block = rollout(nets, [1] * 128, seed=iteration, reward=lambda obs, action: (action == 1).float())
+        algorithm.train_on(learner, block, seed=0, iteration=iteration)
+    assert (rollout(nets, seed=99).columns["actions"] == 1).mean() > 0.9
+
+
+def test_continuous_actions_train():
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    algorithm, nets = make(action_space=box)
+    with torch.no_grad():
+        block = rollout_of_boxes(nets)
+    metrics = algorithm.train_on(Learner(algorithm, nets), block, seed=0, iteration=0)
+    assert np.isfinite(metrics["total_loss"])
+
+
+def rollout_of_boxes(nets):
+    obs = torch.rand((21, 3), generator=torch.Generator().manual_seed(0))
+    inputs = nets["policy"].forward_exploration({"obs": obs[:20]})["action_dist_inputs"]
+    distribution = nets["policy"].distribution(inputs)
+    actions = distribution.sample(torch.randn((20, 2), generator=torch.Generator().manual_seed(1)))
+    return Block(
+        columns={
+            "obs": obs.numpy(),
+            "actions": actions.numpy(),
+            "rewards": np.ones(20, np.float32),
+            "action_logp": distribution.logp(actions).numpy(),
+            "action_dist_inputs": inputs.numpy(),
+        },
+        length=np.array([20]),
+        eps_id=np.array(["0"], dtype=object),
+        t_started=np.zeros(1, np.int64),
+        terminated=np.array([False]),
+        truncated=np.array([False]),
+    )
+
+
+def test_a_policy_that_cannot_be_sampled_is_refused():
+    algorithm = build("PPO", {})
+    model = ModelSpec(distribution="deterministic")
+    with pytest.raises(SpecError, match="PPO needs a policy that it can sample"):
+        algorithm.networks(ModelInputs(OBS, gym.spaces.Box(-1, 1, (2,), np.float32), model))

@@ -1,0 +1,117 @@
+import json
+import sys
+
+import pytest
+
+from hindcast.algorithms import REGISTRY, build, option_schemas, resolve
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.learn.algorithm import Algorithm
+
+SIMPLE = {"number", "integer", "boolean", "string", "array", "null"}
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "algorithms_of_a_user", raising=False)
+
+    def write(source):
+        (tmp_path / "algorithms_of_a_user.py").write_text(source)
+
+    yield write
+    sys.modules.pop("algorithms_of_a_user", None)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_algorithm_is_found_by_name_with_its_defaults(name):
+    assert resolve(name) is REGISTRY[name]
+    algorithm = build(name, {})
+    assert isinstance(algorithm, Algorithm)
+    assert algorithm.options == REGISTRY[name].Options()
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_option_has_a_description_a_default_and_a_simple_type(name):
+    schema = option_schemas()[name]
+    assert schema["additionalProperties"] is False
+    assert "$defs" not in schema
+    for field, part in schema["properties"].items():
+        assert part["description"], field
+        assert "default" in part, field
+        assert {kind["type"] for kind in part.get("anyOf", [part])} <= SIMPLE, field
+        assert {key for kind in part.get("anyOf", [part]) for key in kind}.isdisjoint(
+            {"ge", "gt", "le", "lt"}
+        )
+    json.dumps(schema)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_objective_stands_in_the_options(name):
+    assert "L = " in option_schemas()[name]["description"]
+
+
+def test_schemas_say_which_resources_an_algorithm_can_stand_in():
+    kinds = {name: schema["x-kinds"] for name, schema in option_schemas().items()}
+    assert kinds == {"BC": ["OfflineTraining"], "PPO": ["OfflineRecording"]}
+
+
+def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
+    by_yaml = build("PPO", {"numEpochs": 3, "lambda": 0.5, "gradClipBy": "norm"}).options
+    by_python = build("PPO", {"num_epochs": 3, "lambda_": 0.5, "grad_clip_by": "norm"}).options
+    assert by_yaml == by_python
+    dumped = by_yaml.model_dump(mode="json", by_alias=True)
+    assert (dumped["numEpochs"], dumped["lambda"]) == (3, 0.5)
+    assert build("PPO", dumped).options == by_yaml
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "sentence"),
+    [
+        ("PPP", {}, "algorithm is 'PPP', .*did you mean 'PPO'?"),
+        ("bc", {}, "did you mean 'BC'?"),
+        ("nothing like it", {}, "allowed: BC, PPO"),
+        ("BC", {"lr": "fast"}, r"spec\.config\.lr is 'fast' \(text\), expected a number or a list"),
+        ("BC", {"lr": -1}, r"spec\.config\.lr is -1, expected at least 0"),
+        ("BC", {"lr": [[5, 1.0]]}, r"spec\.config\.lr: a schedule starts at timestep 0"),
+        ("BC", {"lrr": 1}, r"spec\.config\.lrr is not a field; did you mean 'lr'"),
+        ("BC", {"gamma": 0.9}, r"spec\.config\.gamma is not a field"),
+        ("BC", {"trainBatchSizePerLearner": 0}, "expected at least 1"),
+        ("BC", {"gradClip": 0}, "expected more than 0"),
+        ("PPO", {"gamma": 1.5}, "expected at most 1"),
+        ("PPO", {"minibatchSize": 5000}, r"minibatchSize \(5000\) must not exceed trainBatchSizePerLearner"),
+    ],
+)
+def test_a_mistake_is_a_sentence(name, config, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        build(name, config, at="spec.config")
+
+
+def test_a_users_own_algorithm_is_imported(user_module):
+    user_module(
+        "from hindcast.algorithms.bc import BC, BCOptions\n"
+        "class MyOptions(BCOptions):\n"
+        "    temperature: float = 1.0\n"
+        "class MyBC(BC):\n"
+        "    Options = MyOptions\n"
+        "number = 3\n"
+    )
+    algorithm = build("algorithms_of_a_user:MyBC", {"temperature": 2.0, "lr": 0.5})
+    assert (algorithm.options.temperature, algorithm.options.lr) == (2.0, 0.5)
+    with pytest.raises(SpecError, match="has no 'Other'"):
+        resolve("algorithms_of_a_user:Other")
+    with pytest.raises(SpecError, match="not a subclass"):
+        resolve("algorithms_of_a_user:number")
+    with pytest.raises(SpecError, match=r"config\.temperatur is not a field; did you mean 'temperature'"):
+        build("algorithms_of_a_user:MyBC", {"temperatur": 2.0})
+
+
+def test_a_module_that_is_not_there_is_a_sentence():
+    with pytest.raises(SpecError, match=r"no module 'nowhere\.at\.all'; is it installed"):
+        resolve("nowhere.at.all:Mine")
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "import no_such_package_anywhere", "def f(:"])
+def test_a_users_module_that_raises_is_the_users_error(user_module, source):
+    user_module(source)
+    with pytest.raises(UserCodeError, match=r"importing 'algorithms_of_a_user'"):
+        resolve("algorithms_of_a_user:Mine")
