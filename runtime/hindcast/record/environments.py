@@ -50,8 +50,11 @@ def _construct(spec: EnvironmentSpec) -> gym.Env:
         raise SpecError(f"spec.environment.id: {_unknown(spec.id)}") from error
     except gym.error.Error as error:
         raise SpecError(f"spec.environment.id: {spec.id!r} cannot be made: {error}") from error
-    except TypeError as error:
-        raise SpecError(f"spec.environment.kwargs: {spec.id!r} refused them: {error}") from error
+    except Exception as error:
+        if isinstance(error, TypeError) and options:
+            raise SpecError(f"spec.environment.kwargs: {spec.id!r} refused them: {error}") from error
+        with calling(f"environment {spec.id!r}"):
+            raise
 
 
 def _unknown(name: str) -> str:

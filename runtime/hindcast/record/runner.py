@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.convert import info_to_json
+from hindcast.errors import UserCodeError
 from hindcast.models.policy import Actions
 from hindcast.pipeline.rng import generator
 from hindcast.record.seeding import EpisodeNoise, reset_seed
@@ -120,7 +121,7 @@ class EnvRunner:
             playing[slot] = index
             is_first[slot] = True
             history.begin(slot)
-            infos[slot] = {0: _json(info)} if info else {}
+            infos[slot] = {0: _json(slots.name, info)} if info else {}
             if self._noise:
                 self._noise.start(slot, generator(self._seed, "noise", index))
 
@@ -143,7 +144,7 @@ class EnvRunner:
             for slot in playing:
                 rewards[slot], terminated, truncated, info = slots.step(slot, env_actions[slot])
                 if info:
-                    infos[slot][history.length(slot)] = _json(info)
+                    infos[slot][history.length(slot)] = _json(slots.name, info)
                 if terminated or truncated:
                     ended.append((slot, terminated, truncated))
             history.set_last(Columns.REWARDS, rewards)
@@ -159,7 +160,7 @@ class EnvRunner:
         """The slot's columns; observations and infos have one row more than the steps: the final one."""
         columns = history.cut(slot)
         for leaf, current in self.slots.observation.items():
-            columns[leaf] = np.concatenate([columns[leaf], current[slot][None]])
+            columns[leaf] = np.concatenate([columns[leaf], current[slot : slot + 1]])
         text = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
         for t, info in infos.items():
             text[t] = info
@@ -192,7 +193,10 @@ def _plain(actions: Any) -> Sequence[Any]:
     return cast(Sequence[Any], actions)
 
 
-def _json(info: dict[str, Any]) -> str:
-    return orjson.dumps(
-        info, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    ).decode()
+def _json(environment: str, info: dict[str, Any]) -> str:
+    try:
+        return info_to_json(info)
+    except TypeError as error:
+        raise UserCodeError(
+            f"environment {environment!r} gave an info that cannot be stored as JSON ({error}): {info!r}"
+        ) from error

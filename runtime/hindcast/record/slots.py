@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.columns import Columns
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.store.spaces import flatten_space, flatten_value
@@ -56,25 +56,46 @@ class Slots:
             with calling(f"environment {self.name!r} in step()"):
                 raise
         self._put(slot, observation)
-        return float(reward), bool(terminated), bool(truncated), info
+        return self._number(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
         """Close the environments."""
         for environment in self._environments:
             environment.close()
 
+    def _number(self, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(
+                f"environment {self.name!r} in step() gave the reward {reward!r}, which is no number"
+            ) from error
+
     def _put(self, slot: int, observation: Any) -> None:
         try:
             if self._single:
-                self.observation[Columns.OBS][slot] = observation
+                _set(self.observation[Columns.OBS], slot, observation)
                 return
-            for leaf, value in flatten_value(observation, Columns.OBS).items():
-                self.observation[leaf][slot] = value
-        except (ValueError, TypeError, KeyError) as error:
+            leaves = flatten_value(observation, Columns.OBS)
+            if leaves.keys() != self.observation.keys():
+                raise ValueError(f"its parts are {sorted(leaves)}, not {sorted(self.observation)}")
+            for leaf, value in leaves.items():
+                _set(self.observation[leaf], slot, value)
+        except (ValueError, TypeError, OverflowError) as error:
             raise DataError(
-                f"environment {self.name!r} returned an observation of shape {np.shape(observation)} that "
-                f"does not fit its observation_space {self.observation_space}: {error}"
+                f"environment {self.name!r} returned an observation that does not fit its observation_space "
+                f"{self.observation_space}: {error}"
             ) from error
+
+
+def _set(rows: NDArray[Any], slot: int, value: Any) -> None:
+    """Put a value in a slot; NumPy alone would also take one of another shape and repeat it."""
+    if rows.dtype == object:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r} is no text")
+    elif np.shape(value) != rows.shape[1:]:
+        raise ValueError(f"its shape is {list(np.shape(value))}, not {list(rows.shape[1:])}")
+    rows[slot] = value
 
 
 def check_spaces(policy: object, slots: Slots) -> None:
@@ -96,6 +117,8 @@ def check_spaces(policy: object, slots: Slots) -> None:
 
 
 def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:
-    if space.shape is None or space.dtype is None:
+    if isinstance(space, gym.spaces.Text):
         return np.full(width, "", dtype=object)
+    if space.shape is None:
+        raise SpecError(f"observations of the space {space} have no fixed shape, and cannot be recorded.")
     return np.zeros((width, *space.shape), dtype=space.dtype)

@@ -1,0 +1,53 @@
+"""Shared by all tests: what is expensive to make is made once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from support import Heard, record, recording
+
+
+@pytest.fixture(scope="session")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 recorded episodes of `toy_environments:Walk`, several files; not to be changed."""
+    folder = tmp_path_factory.mktemp("recorded") / "walks"
+    record(recording(folder, output={"maxRowsPerFile": 8}))
+    return folder
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """A reporter that remembers."""
+    return Heard()
+
+
+@pytest.fixture
+def memory_path() -> Iterator[str]:
+    """A folder on fsspec's in-memory file system."""
+    yield "memory://run-tests/data"
+    filesystem = fsspec.filesystem("memory")
+    if filesystem.exists("/run-tests"):
+        filesystem.rm("/run-tests", recursive=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """`small_disk("size=1m")` mounts a fresh tmpfs; `small_disk("remount,size=9m")` changes it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a file system takes root")
+        return folder
+
+    yield mount
+    while folder.is_mount():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

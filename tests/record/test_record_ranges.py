@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from hindcast.record.extent import EpisodeExtent, Extent, TimestepExtent
+from hindcast.record.ranges import Ranges, by_episodes, by_timesteps
+from hindcast.store.commits import Commit
+
+
+def commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit:
+    return Commit(range=number, files=(), episodes=episodes, timesteps=timesteps, first=first)
+
+
+def indices_of(ranges: Ranges) -> list[range]:
+    """All non-empty ranges of a recording of known size."""
+    found, number = [], 0
+    while indices := ranges.indices(number):
+        found.append(indices)
+        number += 1
+    return found
+
+
+class TestByEpisodes:
+    @pytest.mark.parametrize("total", [1, 31, 32, 33, 500, 5000, 100_001])
+    @pytest.mark.parametrize("width", [1, 3, 8, 64])
+    @pytest.mark.parametrize("rows_per_file", [None, 1, 25, 10**9])
+    def test_every_index_is_in_exactly_one_range(
+        self, total: int, width: int, rows_per_file: int | None
+    ) -> None:
+        ranges = indices_of(by_episodes(total, width, rows_per_file))
+        assert [index for indices in ranges for index in indices] == list(range(total))
+
+    @pytest.mark.parametrize(
+        ("total", "width", "rows_per_file", "sizes"),
+        [
+            (500, 8, None, {32}),  # four waves of the slots
+            (500, 8, 25, {50}),  # whole files
+            (500, 8, 1000, {32}),  # a file is never as full as it may be
+            (100_000, 8, None, {1568}),  # 64 ranges, whole waves
+            (100_000, 8, 500, {2000}),
+            (3, 8, None, {3}),
+        ],
+    )
+    def test_size(self, total: int, width: int, rows_per_file: int | None, sizes: set[int]) -> None:
+        ranges = indices_of(by_episodes(total, width, rows_per_file))
+        assert {len(indices) for indices in ranges[:-1] or ranges} == sizes
+        assert len(ranges) <= 64
+
+    def test_past_the_end_is_empty(self) -> None:
+        assert len(by_episodes(10, 4, None).indices(7)) == 0
+
+
+class TestByTimesteps:
+    def test_first_range_does_not_depend_on_what_is_unknown(self) -> None:
+        unknown, known = by_timesteps(10**6, 8, None, None), by_timesteps(10**6, 8, None, 200.0)
+        assert unknown.indices(0) == known.indices(0)
+
+    @pytest.mark.parametrize(
+        ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
+    )
+    def test_size_follows_from_the_mean_length(self, mean_length: float, size: int) -> None:
+        ranges = by_timesteps(10**6, 8, None, mean_length)
+        assert len(ranges.indices(1)) == size
+        assert ranges.indices(1).start == ranges.indices(0).stop
+        assert ranges.indices(2).start == ranges.indices(1).stop
+
+    def test_whole_files(self) -> None:
+        ranges = by_timesteps(10**6, 8, 50, 200.0)
+        assert [len(ranges.indices(number)) % 50 for number in (1, 2)] == [0, 0]
+
+
+class TestEpisodeExtent:
+    extent: Extent = EpisodeExtent(70, width=8, rows_per_file=None)
+
+    def test_gives_each_range_out_once(self) -> None:
+        given: set[int] = set()
+        numbers = []
+        while (work := self.extent.next_work({}, given)) is not None:
+            numbers.append((work.number, len(work.indices)))
+            given.add(work.number)
+        assert numbers == [(0, 32), (1, 32), (2, 6)]
+
+    def test_goes_on_with_what_is_missing(self) -> None:
+        work = self.extent.next_work({0: commit(0, 32, 640), 2: commit(2, 6, 90)}, set())
+        assert work is not None
+        assert (work.number, work.indices) == (1, range(32, 64))
+
+    def test_counts_what_is_committed(self) -> None:
+        commits = {0: commit(0, 32, 640), 2: commit(2, 6, 90)}
+        assert (self.extent.done(commits), self.extent.total, self.extent.unit) == (38, 70, "episodes")
+
+
+class TestTimestepExtent:
+    extent: Extent = TimestepExtent(5000, width=8, rows_per_file=None)
+
+    def test_only_range_0_until_its_lengths_are_known(self) -> None:
+        work = self.extent.next_work({}, set())
+        assert work is not None
+        assert work.number == 0
+        assert self.extent.next_work({}, {0}) is None
+
+    def test_ends_when_the_unbroken_prefix_reaches_the_total(self) -> None:
+        commits = {0: commit(0, 32, 2000), 2: commit(2, 32, 4000)}
+        assert self.extent.done(commits) == 2000
+        work = self.extent.next_work(commits, set())
+        assert work is not None
+        assert work.number == 1
+        commits[1] = commit(1, 32, 100)
+        assert self.extent.done(commits) == 6100
+        assert self.extent.next_work(commits, set()) is None

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from hindcast.record.trajectories import Trajectories
+
+
+def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarray]:
+    """Slots with episodes of the given lengths, one after the other; (slot, nth) -> what was cut.
+
+    Each step's value is `slot * 10^6 + step`.
+    """
+    width = len(lengths)
+    history, cuts = Trajectories(width), {}
+    playing = [0] * width
+    for slot in range(width):
+        history.begin(slot)
+    for step in range(steps):
+        history.append({"x": np.arange(width) * 1_000_000 + step, "last": np.zeros((width, 2))})
+        history.set_last("last", np.full((width, 2), step, dtype=np.float64))
+        for slot, own in enumerate(lengths):
+            if playing[slot] < len(own) and history.length(slot) == own[playing[slot]]:
+                cut = history.cut(slot)
+                np.testing.assert_array_equal(cut["last"][:, 1], cut["x"] - slot * 1_000_000)
+                cuts[slot, playing[slot]] = cut["x"]
+                playing[slot] += 1
+                if playing[slot] < len(own):
+                    history.begin(slot)
+    return cuts
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [[1, 1, 1], [3]],
+        [[511, 512, 513], [100] * 15],
+        [[2000], [7] * 285],  # the buffer grows for one, while others come and go
+        [[1], [1], [1500]],  # slots that stay idle do not keep it from growing or moving
+    ],
+    ids=str,
+)
+def test_every_episode_is_cut_whole(lengths: list[list[int]]) -> None:
+    cuts = play(lengths, steps=2001)
+    assert len(cuts) == sum(map(len, lengths))
+    for (slot, nth), values in cuts.items():
+        first = sum(lengths[slot][:nth])
+        expected = slot * 1_000_000 + np.arange(first, first + lengths[slot][nth])
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_a_cut_does_not_change_with_later_steps() -> None:
+    history = Trajectories(1)
+    history.begin(0)
+    history.append({"x": np.array([1.0])})
+    cut = history.cut(0)
+    history.begin(0)
+    history.append({"x": np.array([2.0])})
+    history.set_last("x", np.array([9.0]))
+    assert cut["x"].tolist() == [1.0]
+
+
+def test_memory_follows_the_longest_episode_not_the_number_of_steps() -> None:
+    tracemalloc.start()
+    history = Trajectories(2)
+    history.begin(0)
+    history.begin(1)
+    for step in range(20_000):
+        history.append({"x": np.zeros(2)})
+        if step % 50 == 49:
+            assert len(history.cut(0)["x"]) == 50
+            history.begin(0)
+        if step % 300 == 299:
+            assert len(history.cut(1)["x"]) == 300
+            history.begin(1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 1024 * 2 * 8 * 2  # of 20,000 x 2 x 8 bytes

@@ -1,0 +1,154 @@
+"""What the tests of records and runs share."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api.loading import validate_resource
+from hindcast.episodes.block import Block
+from hindcast.errors import Interrupted
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import build_module
+from hindcast.record.environments import make_environment
+from hindcast.run.events import Outcome, Progress
+from hindcast.run.interruption import Interruption
+from hindcast.run.recording import RecordingRun
+from hindcast.run.session import Inputs
+from hindcast.run.training import TrainingRun
+from hindcast.store.commits import read_commits
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+
+WALK = {"id": "toy_environments:Walk"}
+CARTPOLE = {"id": "CartPole-v1"}
+
+
+class Heard:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.stages: list[Progress] = []
+        self.notes: list[str] = []
+        self.outcomes: list[Outcome] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.stages.append(progress)
+
+    def note(self, resource: str, message: str) -> None:
+        self.notes.append(message)
+
+    def finished(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class After(Interruption):
+    """Asks to stop at the n-th look."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+
+    def check(self) -> None:
+        if self._left == 0:
+            raise Interrupted("interrupted by the test")
+        self._left -= 1
+
+
+def recording(path: object, **spec: Any) -> OfflineRecording:
+    """An OfflineRecording; by default 40 episodes of `Walk` at random. `output` adds to its section."""
+    output = {"path": str(path), **spec.pop("output", {})}
+    defaults = {"environment": WALK, "policy": {"random": {}}, "duration": {"episodes": 40}}
+    defaults["runners"] = {"envsPerRunner": 4}
+    resource = validate_resource(_document("OfflineRecording", {**defaults, **spec, "output": output}))
+    assert isinstance(resource, OfflineRecording)
+    return resource
+
+
+def training(folder: object, data: object, **spec: Any) -> OfflineTraining:
+    """An OfflineTraining; by default BC of a small network for 3 iterations, not evaluated."""
+    checkpoint = {"path": str(folder), **spec.pop("checkpoint", {})}
+    defaults: dict[str, Any] = {
+        "algorithm": "BC",
+        "config": {"lr": 1e-3, "trainBatchSizePerLearner": 32},
+        "model": {"fcnetHiddens": [16]},
+        "input": [{"path": str(data)}],
+        "stop": {"iterations": 3},
+    }
+    resource = validate_resource(_document("OfflineTraining", {**defaults, **spec, "checkpoint": checkpoint}))
+    assert isinstance(resource, OfflineTraining)
+    return resource
+
+
+def _document(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "test"}, "spec": spec}
+
+
+def record(
+    resource: OfflineRecording,
+    interruption: Interruption | None = None,
+    checkpoint: str | None = None,
+    reporter: Heard | None = None,
+) -> Outcome:
+    """Carry the recording out."""
+    return RecordingRun(resource, reporter or Heard(), interruption or Interruption(), checkpoint).carry_out()
+
+
+def train(
+    resource: OfflineTraining, interruption: Interruption | None = None, reporter: Heard | None = None
+) -> Outcome:
+    """Carry the training out."""
+    inputs: Inputs = [(str(source.path), source.weight) for source in resource.spec.input]
+    return TrainingRun(resource, inputs, reporter or Heard(), interruption or Interruption()).carry_out()
+
+
+def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Policy:
+    """A policy for an environment, with weights away from the nearly uniform start."""
+    spec = EnvironmentSpec.model_validate(environment)
+    made = make_environment(spec)
+    made.close()
+    options = ModelSpec.model_validate({"fcnetHiddens": [16], **model})
+    preprocessing = Preprocessing.of(made.observation_space, made.action_space, options, spec)
+    torch.manual_seed(seed)
+    module = build_module(preprocessing.observation_space, preprocessing.action_space, options, value=True)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return Policy(module.eval(), preprocessing, made.observation_space, made.action_space)
+
+
+def read_all(path: object) -> Block:
+    """All episodes of a dataset."""
+    dataset = open_dataset(str(path), verify=True)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def episode_hashes(block: Block) -> dict[str, str]:
+    """eps_id -> hash of everything that an episode holds."""
+    hashes: dict[str, str] = {}
+    for i, eps_id in enumerate(block.eps_id):
+        sha = hashlib.sha256(f"{block.length[i]} {block.terminated[i]} {block.truncated[i]}".encode())
+        for name in sorted(block.columns):
+            rows = block.columns[name][block.rows_of(name, i)]
+            sha.update(name.encode() + repr(rows.tolist()).encode() + str(rows.dtype).encode())
+        assert eps_id not in hashes, f"{eps_id} is there twice"
+        hashes[str(eps_id)] = sha.hexdigest()
+    return hashes
+
+
+def leftovers(path: object) -> list[str]:
+    """Files of a dataset's folder that are temporary, or data that no commit lists."""
+    folder = resolve(str(path))
+    listed = {file.path for commit in read_commits(folder).values() for file in commit.files}
+    return [
+        entry.relative
+        for entry in folder.files(recursive=True)
+        if entry.relative.endswith(".tmp")
+        or Path(entry.relative).name == "lock"
+        or (entry.relative.endswith(".parquet") and entry.relative not in listed)
+    ]
