@@ -2,9 +2,9 @@
 
     python benchmarks/cartpole.py
 
-Each round is a new process: `hindcast run` on a training whose data are there. The first update counts from the start of
-the process, imports and all; return 450 counts seconds of training. The documentation of RLlib gives 98 s for the
-latter, and RLlib 2.60 was not there after 193 s on a machine of two cores.
+Each round is a new process: `hindcast run` on a training whose data are there. The first update counts from the
+start of the process, imports and all; return 450 counts seconds of training. The documentation of RLlib gives 98 s
+for the latter, and RLlib 2.60 was not there after 193 s on a machine of two cores.
 """
 
 from __future__ import annotations

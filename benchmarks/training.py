@@ -2,9 +2,10 @@
 
     python benchmarks/training.py [--threads 1]
 
-Ours trains through `TrainingSession`, as `hindcast run` does, with the data resident and streaming, metrics and all. The
-bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network with the same
-fused Adam and threads; it reports nothing. Each turn is the same number of updates; data are on disk, in the page cache.
+Ours trains through `TrainingSession`, as `hindcast run` does, with the data resident and streaming, metrics and
+all. The bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network
+with the same fused Adam and threads; it reports nothing. Each turn is the same number of updates; data are on
+disk, in the page cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every code block of README and docs runs, in order, as a reader would run it.
 
-A page is carried out in an empty folder. A YAML block with a resource is saved as the file that its first comment
-names, or as `cartpole.yaml`; `bash` blocks run in a shell, `python` blocks in one interpreter per page.
+A page is carried out in an empty folder. A YAML block with a resource is saved as the file that its first
+comment names, or as `cartpole.yaml`; `bash` blocks run in a shell, a `python` block after all those before it.
 """
 
 from __future__ import annotations
