@@ -74,8 +74,8 @@ class OnlineTraining:
         self._sampled = 0
         self._threads = threads_for(nets, self.algorithm.options.minibatch_size)
 
-    def iterate(self) -> Result:
-        """One iteration: its metrics, under the reference's names."""
+    def iterate(self, evaluate: bool = True) -> Result:
+        """One iteration: its metrics, under the reference's names; without `evaluate` it ends with the update."""
         begun = time.monotonic()
         episodes = self._sample()
         sampled = time.monotonic()
@@ -85,7 +85,9 @@ class OnlineTraining:
         updated = time.monotonic()
         self.iteration += 1
         self._sampled += block.num_steps
-        evaluation = self.evaluate()
+        evaluation = (
+            {"evaluation": {ITERATION: self.iteration, "env_runners": self.evaluate()}} if evaluate else {}
+        )
         finished = [episode.episode_return for episode in episodes if episode.terminated or episode.truncated]
         return {
             ITERATION: self.iteration,
@@ -94,7 +96,7 @@ class OnlineTraining:
             "timesteps_per_s": block.num_steps / (updated - begun),
             "env_runners": {"episode_return_mean": _mean(finished), "num_episodes": len(finished)},
             "learners": {"default_policy": metrics},
-            "evaluation": {ITERATION: self.iteration, "env_runners": evaluation},
+            **evaluation,
             "timers": {
                 "sample_s": sampled - begun,
                 "update_s": updated - sampled,

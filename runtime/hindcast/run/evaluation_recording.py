@@ -1,0 +1,171 @@
+"""Recording by `evaluate()`: every call adds whole episodes to one dataset, each of them exactly once.
+
+A call is a fixed set of ranges (see `record.ranges`), and episode i is seeded by (seed, i), as in any recording. So a
+script that was killed and is run again finds the ranges of its first calls there, and plays only what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hindcast.api import OfflineRecording
+from hindcast.errors import OutputConflict
+from hindcast.evaluate.environment import EnvReport
+from hindcast.models.policy import Policy
+from hindcast.record.recorder import Task, Work
+from hindcast.run.claim import claim, sole_writer
+from hindcast.run.events import Reporter
+from hindcast.run.interruption import Interruption
+from hindcast.run.machine import clamp_replicas
+from hindcast.run.recorders import Here, Made, Processes
+from hindcast.run.recording import RecordingRun
+from hindcast.store.commits import Commit, read_commits, remove_orphans
+from hindcast.store.episode_dataset import EpisodeDataset
+from hindcast.store.footers import Indexed
+from hindcast.store.manifest import MANIFEST, write_manifest
+
+_WAVES = 4
+
+
+class EvaluationRecording(RecordingRun):
+    """A dataset that grows with every evaluation.
+
+    Args:
+        resource: where to; its duration is what one evaluation adds.
+        reporter: hears of clamps, and of what was there.
+    """
+
+    def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
+        super().__init__(resource, reporter, Interruption())
+        self._held = contextlib.ExitStack()
+        self._commits_made: dict[int, Commit] = {}
+        self._next = Work(0, range(0))
+        self._digests: list[str] = []
+        self._what: Task | None = None
+        self._hands: Here | Processes | None = None
+
+    def evaluate(self, policy: Policy) -> EnvReport:
+        """Play and write the next episodes with the policy as it is.
+
+        Raises:
+            OutputConflict: the folder holds something else, or what another policy played.
+            UserError: nothing of an unfinished range counts.
+        """
+        hands = self._ready(policy)
+        report = EnvReport()
+        duration = self._spec.duration
+        if duration.episodes is not None:
+            self._add(hands.record(policy, self._missing(self._cut(duration.episodes))), report)
+            return report
+        assert duration.timesteps is not None
+        while sum(report.lengths) < duration.timesteps:
+            self._add(hands.record(policy, self._missing(self._cut(self._range_size))), report)
+        return report
+
+    def close(self) -> None:
+        """Write the manifest: the dataset is complete then, until the next evaluation adds to it."""
+        try:
+            if self._hands is not None:
+                self._hands.close()
+            if self._what is not None and self._commits_made:
+                manifest = self._manifest(self._what, self._module, dict(sorted(self._commits_made.items())))
+                if len(self._digests) > 1:
+                    manifest = manifest.model_copy(
+                        update={"policy": {**manifest.policy, "digests": self._digests}}
+                    )
+                write_manifest(self._folder, manifest)
+        finally:
+            self._held.close()
+            self._hands, self._what = None, None
+
+    @property
+    def _module(self) -> str:
+        return str(self._policy_folder.child("module"))
+
+    @property
+    def _range_size(self) -> int:
+        """Episodes of a range: whole files where they are limited, and enough to keep all slots busy."""
+        width, rows = self._spec.runners.envs_per_runner, self._spec.output.max_rows_per_file
+        return rows * math.ceil(width / rows) if rows is not None else _WAVES * width
+
+    def _ready(self, policy: Policy) -> Here | Processes:
+        if self._hands is None:
+            self._open(policy)
+        self._note_policy(policy)
+        if self._hands is None:
+            self._what = self._task(self._module)
+            runners, note = clamp_replicas(self._spec.runners.replicas, "evaluation runners")
+            if note:
+                self._reporter.note(self._name, note)
+            self._hands = Processes(self._what, runners) if runners > 1 else Here(self._what)
+        return self._hands
+
+    def _open(self, policy: Policy) -> None:
+        self._refuse_unready()
+        self._check_folder()
+        self._held.enter_context(sole_writer(self._state))
+        self._make_way()
+        self._commits_made = read_commits(self._folder)
+        module = self._policy_folder.child("module")
+        claim(self._state, self._resource, bool(self._commits_made))
+        remove_orphans(
+            self._folder, {file.path for commit in self._commits_made.values() for file in commit.files}
+        )
+        if not self._commits_made:
+            return
+        if not module.exists() or Policy.load(module).digest != policy.digest:
+            raise OutputConflict(
+                f"{self._folder} holds episodes of another policy than the one that is to be recorded: give another "
+                'output, or output_on_existing="Replace".'
+            )
+        self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+
+    def _note_policy(self, policy: Policy) -> None:
+        digest = policy.digest
+        if digest not in self._digests[-1:]:
+            policy.save(self._module)
+            self._digests.append(digest)
+
+    def _cut(self, episodes: int) -> list[Work]:
+        """The next episodes as ranges."""
+        start = self._next.indices.stop
+        ranges = [
+            range(first, min(first + self._range_size, start + episodes))
+            for first in range(start, start + episodes, self._range_size)
+        ]
+        works = [Work(self._next.number + offset, indices) for offset, indices in enumerate(ranges)]
+        self._next = Work(works[-1].number + 1, works[-1].indices)
+        return works
+
+    def _missing(self, works: list[Work]) -> list[Work | Commit]:
+        """What is committed already, and what is to be recorded."""
+        found = [self._commits_made.get(work.number, work) for work in works]
+        if any(isinstance(each, Work) for each in found):
+            self._folder.child(MANIFEST).delete()
+        return found
+
+    def _add(self, made: Iterator[Made], report: EnvReport) -> None:
+        for commit, played in made:
+            self._commits_made[commit.range] = commit
+            part = played or self._read(commit)
+            report.returns.extend(part.returns)
+            report.lengths.extend(part.lengths)
+
+    def _read(self, commit: Commit) -> EnvReport:
+        """Returns and lengths of a range that was there."""
+        assert self._what is not None
+        spec = self._what.data
+        dataset = EpisodeDataset(
+            spec, [Indexed(self._folder.child(file.path), file, spec) for file in commit.files]
+        )
+        report = EnvReport()
+        for unit in dataset.units:
+            block = dataset.read(unit, ["rewards"])
+            starts = np.cumsum(block.length) - block.length
+            report.returns.extend(np.add.reduceat(block.columns["rewards"], starts).tolist())
+            report.lengths.extend(block.length.tolist())
+        return report
