@@ -14,6 +14,7 @@ import orjson
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
 from hindcast.store.filesystem import Location
+from hindcast.store.storage_errors import storage_errors
 
 SPEC_FILE = "spec.json"
 LOCK_FILE = "lock"
@@ -89,13 +90,15 @@ def sole_writer(state: Location) -> Iterator[None]:
         return
     state.mkdirs()
     path = Path(state.path) / LOCK_FILE
-    descriptor = _lock(path)
+    with storage_errors("write", str(state), state.fs):
+        descriptor = _lock(path)
     if descriptor is None:
         raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file system that has become read-only
+            path.unlink()
         os.close(descriptor)
 
 

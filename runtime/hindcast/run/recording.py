@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 
 from hindcast import __version__
 from hindcast.api import OfflineRecording, spec_hash
@@ -24,6 +25,7 @@ from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 
 POLICY_FOLDER = "policy"
+_PACKAGES = ("gymnasium", "numpy", "torch")
 
 
 class RecordingRun:
@@ -70,6 +72,7 @@ class RecordingRun:
             is_started = policy or bool(manifest or read_commits(self._folder))
             continued = claim(self._state, self._resource, is_started)
             if manifest is not None:
+                self._refuse_finished()
                 return self._outcome(manifest, "AlreadyFinished", begun)
             if continued:
                 self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
@@ -95,6 +98,14 @@ class RecordingRun:
             f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
             "output.path (onExisting: Replace deletes only what a manifest lists)."
         )
+
+    def _refuse_finished(self) -> None:
+        """`onExisting: Fail`; what this run left unfinished itself is not in its way."""
+        if self._spec.output.on_existing == "Fail":
+            raise OutputConflict(
+                f"{self._folder} holds this recording already, finished, and output.onExisting is Fail: give "
+                "another output.path, or set it to Resume."
+            )
 
     def _make_way(self) -> None:
         """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
@@ -176,13 +187,16 @@ class RecordingRun:
 
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
         actor = load_actor(policy, task.environment)
+        preprocessing = actor.preprocessing
+        filters = {name: figures.tolist() for name, figures in preprocessing.state().items()}
         return Manifest(
             spec_hash=spec_hash(self._resource),
             environment=task.environment.model_dump(mode="json", by_alias=True),
             seed=task.seed,
             policy={"digest": actor.digest if isinstance(actor, Policy) else RANDOM, "explore": task.explore},
             recorder=__version__,
-            connectors=actor.preprocessing.to_json(),
+            versions={name: version(name) for name in _PACKAGES},
+            connectors={**preprocessing.to_json(), "filters": filters},
             spec=task.data.to_json(),
             files=tuple(file for number in sorted(commits) for file in commits[number].files),
         )

@@ -30,6 +30,7 @@ class Manifest(Stored):
         seed: the resource's.
         policy: what acted: `digest` (sha256 of the weights), and where it came from.
         recorder: version of Hindcast that recorded.
+        versions: of the packages that its data depend on.
         connectors: state of connectors and filters while recording.
         spec: `DataSpec.to_json()`.
         files: in the dataset's order.
@@ -42,6 +43,7 @@ class Manifest(Stored):
     seed: int | None = None
     policy: dict[str, Any] = {}
     recorder: str | None = None
+    versions: dict[str, str] = {}
     connectors: dict[str, Any] = {}
     spec: dict[str, Any]
     files: tuple[FileEntry, ...]

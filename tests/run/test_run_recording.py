@@ -1,0 +1,461 @@
+"""`RecordingRun`: what ends up in the folder, whatever happened on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast import __version__
+from hindcast.api import spec_hash
+from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, UserCodeError
+from hindcast.record import trim
+from hindcast.run.claim import sole_writer
+from hindcast.store.commits import read_commits
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import Location, resolve
+from hindcast.store.manifest import read_manifest
+from support import (
+    CARTPOLE,
+    WALK,
+    After,
+    Heard,
+    episode_hashes,
+    leftovers,
+    make_policy,
+    read_all,
+    record,
+    recording,
+    train,
+    training,
+)
+from toy_environments import Walk
+
+COMPOSITE = {"id": "toy_environments:Composite"}
+TRAIN = {
+    "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
+    "model": {"fcnetHiddens": [8]},
+    "stop": {"iterations": 3},
+    "checkpointEvery": 1,
+    "evaluation": {"duration": 2},
+}
+
+
+def indices(path: object) -> list[int]:
+    """The indices in the episodes' ids, in the dataset's order."""
+    return [int(eps_id.rpartition("-")[2]) for eps_id in read_all(path).eps_id]
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+class TestDataset:
+    def test_holds_every_episode_once_and_in_order(self, walks: Path) -> None:
+        assert indices(walks) == list(range(40))
+
+    def test_honours_rows_per_file(self, walks: Path) -> None:
+        rows = [pq.ParquetFile(file).metadata.num_rows for file in walks.glob("*.parquet")]
+        assert rows == [8] * 5
+
+    def test_honours_the_file_size(self, tmp_path: Path) -> None:
+        output = {"maxFileSize": "24Ki", "compression": "none"}
+        record(recording(tmp_path, duration={"episodes": 400}, output=output))
+        sizes = [file.stat().st_size for file in tmp_path.glob("*.parquet")]
+        assert len(sizes) > 3
+        assert max(sizes) <= 24 << 10
+        assert indices(tmp_path) == list(range(400))
+
+    def test_leaves_nothing_behind(self, walks: Path) -> None:
+        assert leftovers(walks) == []
+
+    def test_says_what_it_is(self, tmp_path: Path) -> None:
+        environment = {**WALK, "kwargs": {"longest": 5}}
+        resource = recording(tmp_path, environment=environment, seed=3)
+        record(resource)
+        manifest = read_manifest(resolve(tmp_path))
+        assert manifest is not None
+        assert manifest.spec_hash == spec_hash(resource)
+        assert manifest.environment is not None
+        assert manifest.environment["id"] == WALK["id"]
+        assert manifest.environment["kwargs"] == {"longest": 5}
+        assert manifest.seed == 3
+        assert manifest.policy == {"digest": "random", "explore": True}
+        assert manifest.recorder == __version__
+        assert {"gymnasium", "numpy", "torch"} <= manifest.versions.keys()
+        spec = manifest.data_spec
+        assert spec.environment == WALK["id"]
+        assert spec.observation_space is not None
+        assert spec.observation_space.shape == (4,)
+        assert sum(file.episodes for file in manifest.files) == 40
+
+    def test_keeps_the_policy_and_what_stood_around_it(self, tmp_path: Path) -> None:
+        policy = make_policy(WALK, observationFilter="meanStd", frameStack=2)
+        policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
+        policy.save(tmp_path / "policy")
+        record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "policy")}}))
+        manifest = read_manifest(resolve(tmp_path / "data"))
+        assert manifest is not None
+        assert manifest.policy["digest"] == policy.digest
+        assert manifest.connectors["frameStack"] == 2
+        assert manifest.connectors["filters"]["obs/mean"] == [18.0, 19.0, 20.0, 21.0]
+
+    def test_composite_spaces(self, tmp_path: Path) -> None:
+        record(recording(tmp_path, environment=COMPOSITE))
+        block = read_all(tmp_path)
+        assert {"obs/place", "obs/kind/0", "obs/kind/1", "actions/move", "actions/jump"} <= set(block.columns)
+        assert json.loads(block.columns["infos"][0]) == {"t": 0, "names": ["a", "b"]}
+        assert indices(tmp_path) == list(range(40))
+
+    def test_infos_take_no_room_where_there_are_none(self, walks: Path) -> None:
+        for file in walks.glob("*.parquet"):
+            assert set(pq.read_table(file)["infos"].to_pylist()) == {b""}
+
+    @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+    def test_compression(self, tmp_path: Path, compression: str, walks: Path) -> None:
+        record(recording(tmp_path, output={"compression": compression}))
+        found, expected = read_all(tmp_path), read_all(walks)
+        np.testing.assert_array_equal(found.columns["obs"], expected.columns["obs"])
+        file = pq.ParquetFile(next(tmp_path.glob("*.parquet")))
+        column = file.schema_arrow.names.index("obs")
+        expected_name = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+        assert file.metadata.row_group(0).column(column).compression == expected_name
+
+    def test_in_memory(self, memory_path: str, walks: Path) -> None:
+        record(recording(memory_path), interruption=None)
+        found = episode_hashes(read_all(memory_path)).values()
+        assert set(found) == set(episode_hashes(read_all(walks)).values())
+        assert leftovers(memory_path) == []
+
+    @pytest.mark.parametrize("field", [{"format": "Columns"}, {"encoding": "MessagePack"}])
+    def test_what_cannot_be_written_yet_is_refused(self, tmp_path: Path, field: dict[str, str]) -> None:
+        name, value = next(iter(field.items()))
+        with pytest.raises(SpecError, match=rf"spec\.output\.{name}: {value}"):
+            record(recording(tmp_path / "data", output=field))
+        assert not (tmp_path / "data").exists()
+
+
+class TestTimesteps:
+    LENGTHS_TOTAL = 300
+
+    def recorded(self, path: Path, **spec: Any) -> list[int]:
+        record(recording(path, duration={"timesteps": self.LENGTHS_TOTAL}, **spec))
+        return read_all(path).length.tolist()
+
+    def test_keeps_the_shortest_prefix(self, tmp_path: Path) -> None:
+        lengths = self.recorded(tmp_path)
+        assert sum(lengths) >= self.LENGTHS_TOTAL > sum(lengths[:-1])
+        assert indices(tmp_path) == list(range(len(lengths)))
+        assert leftovers(tmp_path) == []
+
+    def test_is_a_prefix_of_the_recording_by_episodes(self, tmp_path: Path, walks: Path) -> None:
+        lengths = self.recorded(tmp_path)
+        assert lengths == read_all(walks).length.tolist()[: len(lengths)]
+
+    @pytest.mark.parametrize("total", [1, 5000])
+    def test_of_any_size(self, tmp_path: Path, total: int) -> None:
+        record(recording(tmp_path, duration={"timesteps": total}))
+        lengths = read_all(tmp_path).length.tolist()
+        assert sum(lengths) >= total > sum(lengths[:-1])
+
+    @pytest.mark.parametrize("step", ["_shortened", "write_commit", "remove_orphans"])
+    def test_may_be_killed_while_it_trims(
+        self, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.recorded(tmp_path / "whole")
+
+        class KilledError(BaseException):
+            pass
+
+        def killed(*_: object, **__: object) -> None:
+            raise KilledError
+
+        resource = recording(tmp_path / "data", duration={"timesteps": self.LENGTHS_TOTAL})
+        with monkeypatch.context() as patch:
+            patch.setattr(trim, step, killed)
+            with pytest.raises(KilledError):
+                record(resource)
+        assert read_manifest(resolve(tmp_path / "data")) is None
+        record(resource)
+        whole, found = read_all(tmp_path / "whole"), read_all(tmp_path / "data")
+        assert list(episode_hashes(found).values()) == list(episode_hashes(whole).values())
+        assert leftovers(tmp_path / "data") == []
+
+
+class TestResuming:
+    def test_an_interrupted_recording_goes_on(self, tmp_path: Path, walks: Path, heard: Heard) -> None:
+        resource = recording(tmp_path, output={"maxRowsPerFile": 8})
+        with pytest.raises(Interrupted):
+            record(resource, After(20))
+        assert set(read_commits(resolve(tmp_path))) == {0}
+        record(resource, reporter=heard)
+        assert any("goes on" in note for note in heard.notes)
+        assert episode_hashes(read_all(tmp_path)) == episode_hashes(read_all(walks))
+        assert leftovers(tmp_path) == []
+
+    def test_committed_ranges_are_not_made_again(self, tmp_path: Path) -> None:
+        resource = recording(tmp_path)
+        with pytest.raises(Interrupted):
+            record(resource, After(20))
+        before = {name: data for name, data in files(tmp_path).items() if name.endswith(".parquet")}
+        record(resource)
+        after = files(tmp_path)
+        assert before
+        assert all(after[name] == data for name, data in before.items())
+
+    def test_what_is_finished_stays_untouched(self, walks: Path, heard: Heard) -> None:
+        before = files(walks)
+        outcome = record(recording(walks, output={"maxRowsPerFile": 8}), reporter=heard)
+        assert outcome.state == "AlreadyFinished"
+        assert outcome.metrics["episodes"] == 40
+        assert files(walks) == before
+        assert heard.stages == []
+
+    def test_progress_counts_what_was_there(self, tmp_path: Path, heard: Heard) -> None:
+        resource = recording(tmp_path)
+        with pytest.raises(Interrupted):
+            record(resource, After(20))
+        record(resource, reporter=heard)
+        done = [stage.done for stage in heard.stages]
+        assert done == sorted(done)
+        assert done[0] == 17
+        assert (done[-1], heard.stages[-1].total, heard.stages[-1].unit) == (40, 40, "episodes")
+
+    def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        before = files(tmp_path)
+        other = recording(tmp_path, seed=1)
+        with pytest.raises(OutputConflict, match=f"{spec_hash(recording(tmp_path))}.*{spec_hash(other)}"):
+            record(other)
+        assert files(tmp_path) == before
+
+    def test_of_another_spec_is_refused_when_it_is_unfinished_too(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path), After(20))
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path, seed=1))
+
+    def test_a_spec_that_failed_at_once_may_be_mended(self, tmp_path: Path) -> None:
+        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
+        with pytest.raises(UserCodeError):
+            record(recording(tmp_path, environment=wrong))
+        assert record(recording(tmp_path)).state == "Succeeded"
+
+    def test_the_number_of_runners_may_change(self, walks: Path) -> None:
+        resource = recording(walks, runners={"envsPerRunner": 4, "replicas": 2}, output={"maxRowsPerFile": 8})
+        assert record(resource).state == "AlreadyFinished"
+
+
+class TestOnExisting:
+    def test_fail_refuses_what_is_finished(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        with pytest.raises(OutputConflict, match="onExisting is Fail"):
+            record(recording(tmp_path, output={"onExisting": "Fail"}))
+
+    def test_fail_goes_on_with_its_own_unfinished_run(self, tmp_path: Path) -> None:
+        resource = recording(tmp_path, output={"onExisting": "Fail"})
+        with pytest.raises(Interrupted):
+            record(resource, After(20))
+        assert record(resource).state == "Succeeded"
+
+    def test_replace_deletes_what_was_recorded_and_nothing_else(self, tmp_path: Path) -> None:
+        record(recording(tmp_path, seed=1))
+        (tmp_path / "notes.txt").write_text("mine")
+        (tmp_path / "mine.parquet").write_text("mine")
+        old = {name for name in files(tmp_path) if name.startswith("00")}
+        heard = Heard()
+        record(recording(tmp_path, output={"onExisting": "Replace"}), reporter=heard)
+        assert any("replaces" in note for note in heard.notes)
+        assert not old & files(tmp_path).keys()
+        assert (tmp_path / "notes.txt").read_text() == (tmp_path / "mine.parquet").read_text() == "mine"
+        manifest = read_manifest(resolve(tmp_path))
+        assert manifest is not None
+        assert manifest.seed == 0
+
+    def test_replace_of_an_unfinished_one(self, tmp_path: Path, walks: Path) -> None:
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path, seed=1), After(20))
+        record(recording(tmp_path, output={"onExisting": "Replace", "maxRowsPerFile": 8}))
+        assert list(episode_hashes(read_all(tmp_path)).values()) == list(
+            episode_hashes(read_all(walks)).values()
+        )
+
+    def test_replace_may_be_killed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        record(recording(tmp_path, seed=1))
+        resource = recording(tmp_path, output={"onExisting": "Replace"})
+        delete, calls = Location.delete, 0
+
+        def fails_later(location: Location) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 4:
+                raise KeyboardInterrupt
+            delete(location)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Location, "delete", fails_later)
+            with pytest.raises(KeyboardInterrupt):
+                record(resource)
+        record(resource)
+        assert indices(tmp_path) == list(range(40))
+        assert leftovers(tmp_path) == []
+
+    def test_replace_goes_on_with_its_own_run(self, tmp_path: Path) -> None:
+        resource = recording(tmp_path, output={"onExisting": "Replace"})
+        with pytest.raises(Interrupted):
+            record(resource, After(20))
+        before = set(read_commits(resolve(tmp_path)))
+        heard = Heard()
+        record(resource, reporter=heard)
+        assert before == {0}
+        assert any("goes on" in note for note in heard.notes)
+
+
+class TestFolder:
+    @pytest.mark.parametrize("on_existing", ["Resume", "Fail", "Replace"])
+    def test_of_foreign_files_is_refused(self, tmp_path: Path, on_existing: str) -> None:
+        (tmp_path / "thesis.tex").write_text("years")
+        with pytest.raises(OutputConflict, match=r"no recording of Hindcast made"):
+            record(recording(tmp_path, output={"onExisting": on_existing}))
+        assert files(tmp_path) == {"thesis.tex": b"years"}
+
+    def test_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "data").write_text("a file")
+        with pytest.raises((StorageError, OutputConflict), match=str(tmp_path / "data")):
+            record(recording(tmp_path / "data"))
+
+    def test_that_another_process_writes_to(self, tmp_path: Path) -> None:
+        with (
+            sole_writer(resolve(tmp_path / "_hindcast")),
+            pytest.raises(OutputConflict, match="another process is writing"),
+        ):
+            record(recording(tmp_path))
+        assert record(recording(tmp_path)).state == "Succeeded"
+
+    def test_that_is_read_only(self, small_disk: Callable[[str], Path]) -> None:
+        folder = small_disk("size=4m") / "data"
+        with pytest.raises(Interrupted):
+            record(recording(folder), After(20))
+        small_disk("remount,ro")
+        with pytest.raises(StorageError, match=rf"{folder}.*read-only"):
+            record(recording(folder))
+        with pytest.raises(StorageError, match=r"new.*read-only"):
+            record(recording(folder.with_name("new")))
+        small_disk("remount,rw")
+        record(recording(folder))
+        assert indices(folder) == list(range(40))
+
+    def test_with_a_damaged_commit(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path), After(20))
+        (tmp_path / "_hindcast/commits/000000.json").write_text("{")
+        with pytest.raises(DataError, match=r"000000\.json.*delete it"):
+            record(recording(tmp_path))
+
+
+class TestPolicy:
+    def test_from_a_checkpoint(self, tmp_path: Path) -> None:
+        policy = make_policy(CARTPOLE)
+        policy.save(tmp_path / "policy")
+        spec = {"environment": CARTPOLE, "policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
+        record(recording(tmp_path / "data", **spec))
+        block = read_all(tmp_path / "data")
+        assert {"action_logp", "action_dist_inputs"} <= set(block.columns)
+        again = policy.act(block.columns["obs"][:8]).dist_inputs
+        np.testing.assert_allclose(block.columns["action_dist_inputs"][:8], again, rtol=1e-4, atol=1e-5)
+
+    def test_copied_once_and_used_again_after_an_interruption(self, tmp_path: Path) -> None:
+        make_policy(WALK).save(tmp_path / "policy")
+        spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
+        record(recording(tmp_path / "whole", **spec))
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path / "data", **spec), After(20))
+        shutil.rmtree(tmp_path / "policy")
+        record(recording(tmp_path / "data", **spec))
+        hashes = episode_hashes(read_all(tmp_path / "whole"))
+        assert episode_hashes(read_all(tmp_path / "data")) == hashes
+
+    def test_of_other_spaces_is_refused(self, tmp_path: Path) -> None:
+        make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "policy")
+        with pytest.raises(SpecError, match=r"observation space.*Box.*\(3,\).*\(4,\)"):
+            record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "policy")}}))
+
+    def test_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=str(tmp_path / "nothing")):
+            record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "nothing")}}))
+
+    def test_from_a_training(self, tmp_path: Path, walks: Path) -> None:
+        outcome = train(training(tmp_path / "runs", walks))
+        path = outcome.metrics["checkpoint"]
+        record(recording(tmp_path / "data", policy={"trainingRef": {"name": "clone"}}), checkpoint=path)
+        assert "action_logp" in read_all(tmp_path / "data").columns
+
+    def test_without_exploration(self, tmp_path: Path) -> None:
+        make_policy(WALK).save(tmp_path / "policy")
+        spec = {"checkpoint": {"path": str(tmp_path / "policy")}, "explore": False}
+        record(recording(tmp_path / "data", policy=spec))
+        block = read_all(tmp_path / "data")
+        inputs, actions = block.columns["action_dist_inputs"], block.columns["actions"]
+        np.testing.assert_array_equal(inputs.argmax(-1), actions)
+
+    def test_trained_first(self, tmp_path: Path, heard: Heard) -> None:
+        record(recording(tmp_path, policy={"train": TRAIN}), reporter=heard)
+        assert {stage.stage for stage in heard.stages} == {"Training the expert", "Recording"}
+        lines = (tmp_path / "_hindcast/policy/results.jsonl").read_text().splitlines()
+        assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
+        assert indices(tmp_path) == list(range(40))
+        assert leftovers(tmp_path) == []
+
+
+class TestFailure:
+    def test_of_the_environment_leaves_what_is_committed(self, tmp_path: Path) -> None:
+        """It falls over in the second range; the first is kept, and nothing half-written."""
+        environment = {"id": "test_run_recording:FallsOver"}
+        FallsOver.patience = 20
+        with pytest.raises(UserCodeError, match=r"test_run_recording\.py:\d+: enough"):
+            record(recording(tmp_path, environment=environment))
+        assert set(read_commits(resolve(tmp_path))) == {0}
+        assert leftovers(tmp_path) == []
+        with pytest.raises(UserCodeError):
+            record(recording(tmp_path, environment=environment))
+        FallsOver.patience = 10**9
+        record(recording(tmp_path, environment=environment))
+        assert indices(tmp_path) == list(range(40))
+
+    def test_readers_see_only_what_is_committed(self, tmp_path: Path) -> None:
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path), After(3))
+        with pytest.raises(DataError, match="committed no episodes yet"):
+            open_dataset(str(tmp_path))
+        with pytest.raises(Interrupted):
+            record(recording(tmp_path), After(20))
+        assert open_dataset(str(tmp_path)).num_episodes == 16
+
+
+class FallsOver(Walk):
+    """Raises once so many episodes were begun."""
+
+    patience = 10**9
+
+    def reset(self, **options: Any) -> Any:
+        if FallsOver.patience == 0:
+            raise RuntimeError("enough")
+        FallsOver.patience -= 1
+        return super().reset(**options)
+
+
+def test_resumes_in_memory(memory_path: str, walks: Path) -> None:
+    spec: dict[str, Any] = {"policy": {"train": TRAIN}}
+    with pytest.raises(Interrupted):
+        record(recording(memory_path, **spec), After(22))
+    record(recording(memory_path, **spec))
+    assert indices(memory_path) == list(range(40))
+    names = fsspec.filesystem("memory").find("/run-tests")
+    assert any(name.endswith("policy/results.jsonl") for name in names)
