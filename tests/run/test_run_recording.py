@@ -17,6 +17,7 @@ from hindcast import __version__
 from hindcast.api import spec_hash
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, UserCodeError
 from hindcast.record import trim
+from hindcast.run import recording as recording_module
 from hindcast.run.claim import sole_writer
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
@@ -165,7 +166,7 @@ class TestTimesteps:
         lengths = read_all(tmp_path).length.tolist()
         assert sum(lengths) >= total > sum(lengths[:-1])
 
-    @pytest.mark.parametrize("step", ["_shortened", "write_commit", "remove_orphans"])
+    @pytest.mark.parametrize("step", ["_shortened", "write_commit", "keep_prefix", "remove_orphans"])
     def test_may_be_killed_while_it_trims(
         self, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -178,8 +179,14 @@ class TestTimesteps:
             raise KilledError
 
         resource = recording(tmp_path / "data", duration={"timesteps": self.LENGTHS_TOTAL})
+        place = recording_module if hasattr(recording_module, step) else trim
+        calls = iter([recording_module.remove_orphans])  # the first clean-up, before recording, is let pass
+
+        def killed_later(*given: Any, **named: Any) -> Any:
+            return next(calls, killed)(*given, **named)
+
         with monkeypatch.context() as patch:
-            patch.setattr(trim, step, killed)
+            patch.setattr(place, step, killed_later if step == "remove_orphans" else killed)
             with pytest.raises(KilledError):
                 record(resource)
         assert read_manifest(resolve(tmp_path / "data")) is None
@@ -411,6 +418,31 @@ class TestPolicy:
         lines = (tmp_path / "_hindcast/policy/results.jsonl").read_text().splitlines()
         assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
         assert indices(tmp_path) == list(range(40))
+        assert leftovers(tmp_path) == []
+
+
+class TestLeftovers:
+    def test_of_a_killed_expert_are_removed(self, tmp_path: Path) -> None:
+        resource = recording(tmp_path, policy={"train": TRAIN})
+        with pytest.raises(Interrupted):
+            record(resource, After(2))
+        policy = tmp_path / "_hindcast/policy"
+        for place in ("", "module", "checkpoints", "checkpoints/checkpoint-000000002/module"):
+            (policy / place).mkdir(parents=True, exist_ok=True)
+            (policy / place / ".weights.safetensors.0a1b2c3d.tmp").write_text("half")
+        (policy / "checkpoints/checkpoint-000009999").mkdir()
+        (policy / "checkpoints/checkpoint-000009999/learner.safetensors").write_text("half")
+        record(resource)
+        assert leftovers(tmp_path) == []
+        assert not (policy / "checkpoints/checkpoint-000009999").exists()
+
+    def test_of_runners_that_died_meanwhile_are_removed(self, tmp_path: Path) -> None:
+        class Dying(Heard):
+            def progress(self, progress: Any) -> None:
+                (tmp_path / "000001-dead0000-000.parquet").write_text("complete, never committed")
+                (tmp_path / ".000001-dead0000-001.parquet.0a1b2c3d.tmp").write_text("half")
+
+        record(recording(tmp_path), reporter=Dying())
         assert leftovers(tmp_path) == []
 
 

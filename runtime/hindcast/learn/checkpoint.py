@@ -160,6 +160,12 @@ class CheckpointStore:
         self._prune({record.updates, *protect})
         return Checkpoint(folder, record)
 
+    def remove_incomplete(self) -> None:
+        """Delete what interrupted saves left behind; only while nobody saves here."""
+        for updates in self._numbers():
+            if self._at(updates) is None:
+                self.location.child(f"checkpoint-{updates:09d}").delete()
+
     def all(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
         return [found for updates in self._numbers() if (found := self._at(updates))]

@@ -10,7 +10,7 @@ import numpy as np
 from hindcast.api.quantity import parse_bytes
 from hindcast.episodes.block import Block
 from hindcast.record.recorder import Task
-from hindcast.store.commits import COMMITS, Commit, file_stem, remove_orphans, write_commit
+from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
@@ -20,7 +20,7 @@ from hindcast.store.writer import EpisodeWriter
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
     """Drop what lies behind the episode with which the recording reaches `timesteps`.
 
-    It may be interrupted at any point and done again.
+    It may be interrupted at any point and done again. The files dropped are still there, uncommitted.
 
     Returns:
         The commits that stay, by number.
@@ -38,7 +38,6 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
             commit = _shortened(folder, task, commit, episodes)
         kept[number] = commit
         missing -= commit.timesteps
-    remove_orphans(folder, keep={file.path for commit in kept.values() for file in commit.files})
     return kept
 
 

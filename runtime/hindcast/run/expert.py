@@ -35,6 +35,7 @@ def train_expert(
     width = resource.spec.runners.envs_per_runner
     training = OnlineTraining(resource.spec.environment, spec, resource.spec.seed, width, explore)
     store = CheckpointStore(folder.child("checkpoints"), keep=_KEPT_CHECKPOINTS)
+    store.remove_incomplete()
     if latest := store.latest():
         training.load(latest)
         reporter.note(title(resource), f"the expert's training goes on after iteration {training.iteration}")

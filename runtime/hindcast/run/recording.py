@@ -20,7 +20,7 @@ from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
-from hindcast.store.commits import Commit, read_commits, remove_orphans
+from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 
@@ -66,6 +66,7 @@ class RecordingRun:
         self._refuse_unready()
         self._check_folder()
         with sole_writer(self._state):
+            remove_temporary_files(self._state)
             self._make_way()
             manifest = read_manifest(self._folder)
             policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
@@ -124,16 +125,21 @@ class RecordingRun:
         policy = self._policy()
         task = self._task(policy)
         commits = read_commits(self._folder)
-        remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
+        self._clean(commits)
         progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
         for commit in self._commits(task, policy, progress):
             commits[commit.range] = commit
             progress.committed()
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
+        self._clean(commits)
         manifest = self._manifest(task, policy, commits)
         write_manifest(self._folder, manifest)
         return manifest
+
+    def _clean(self, commits: dict[int, Commit]) -> None:
+        """Delete what killed runners left."""
+        remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
 
     def _commits(self, task: Task, policy: str, progress: _Counter) -> Iterator[Commit]:
         runners, note = clamp_replicas(self._spec.runners.replicas, "runners")

@@ -19,6 +19,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.session import Inputs, TrainingSession
+from hindcast.store.commits import remove_temporary_files
 from hindcast.store.filesystem import Location, resolve
 
 SUCCESS_FILE = "success.json"
@@ -63,6 +64,7 @@ class TrainingRun:
         """
         begun = time.monotonic()
         with sole_writer(self._folder):
+            remove_temporary_files(self._folder)
             marker = self._folder.child(SUCCESS_FILE)
             claim(self._folder, self._resource, marker.exists() or self._store.latest() is not None)
             if marker.exists():
@@ -91,6 +93,7 @@ class TrainingRun:
             session.close()
 
     def _begin(self, session: TrainingSession, evaluations: Evaluations) -> None:
+        self._store.remove_incomplete()
         latest = self._store.latest()
         if latest is None:
             session.begin()

@@ -88,12 +88,24 @@ def remove_orphans(folder: Location, keep: set[str]) -> list[str]:
     Returns:
         The relative paths deleted.
     """
-    removed = []
-    for parent in ("", FOLDER, COMMITS):
-        for entry in folder.child(parent).files():
-            relative = f"{parent}/{entry.relative}" if parent else entry.relative
-            is_orphan = not parent and _DATA_FILE.match(entry.relative) and relative not in keep
-            if is_orphan or _TEMPORARY_FILE.match(entry.relative):
-                entry.location.delete()
-                removed.append(relative)
+    removed = [f"{FOLDER}/{name}" for name in remove_temporary_files(folder.child(FOLDER))]
+    for entry in folder.files():
+        is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
+        if is_orphan or _TEMPORARY_FILE.match(entry.relative):
+            entry.location.delete()
+            removed.append(entry.relative)
     return removed
+
+
+def remove_temporary_files(folder: Location) -> list[str]:
+    """Delete the temporary files that killed writers left in a folder and in those below it.
+
+    Only while nobody writes there.
+
+    Returns:
+        Their paths in the folder.
+    """
+    left = [entry for entry in folder.files(recursive=True) if _TEMPORARY_FILE.match(entry.location.name)]
+    for entry in left:
+        entry.location.delete()
+    return [entry.relative for entry in left]
