@@ -11,9 +11,11 @@ from hindcast.errors import StorageError, UserError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
+from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
 from hindcast.store.commits import Commit
+from hindcast.store.filesystem import resolve
 
 RANDOM = "random"
 _MOST_DEATHS = 5
@@ -107,11 +109,13 @@ class _RemoteRecorder:
         self._task = task
         self._policy = policy
         self._recorder: Recorder | None = None
+        self._lock: int | None = None
 
     def record(self, work: Work) -> Commit | UserError:
         """Record one range."""
         try:
             if self._recorder is None:
+                self._lock = join_runners(resolve(self._task.folder))
                 self._recorder = Recorder(self._task, load_actor(self._policy, self._task.environment))
             return self._recorder.record(work)
         except UserError as error:

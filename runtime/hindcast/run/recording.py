@@ -11,6 +11,7 @@ from hindcast.api import OfflineRecording, spec_hash
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
+from hindcast.record.fence import wait_for_runners
 from hindcast.record.pool import RANDOM, load_actor, record_here, record_on_ray
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
@@ -124,6 +125,7 @@ class RecordingRun:
     def _record(self) -> Manifest:
         policy = self._policy()
         task = self._task(policy)
+        wait_for_runners(self._folder)
         commits = read_commits(self._folder)
         self._clean(commits)
         progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
