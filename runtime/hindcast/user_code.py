@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from hindcast.errors import SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
 
-_OURS = str(Path(__file__).parent)
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+_NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *_INSTALLED)), "<")
 
 
 @contextmanager
@@ -75,6 +76,6 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
 def _place(error: Exception) -> str:
     """The innermost frame that is neither ours nor an installed package's; else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((_OURS, *_INSTALLED, "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     frame = (own or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"

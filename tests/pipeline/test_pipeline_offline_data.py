@@ -1,4 +1,5 @@
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -6,13 +7,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from pipeline_fakes import FakeDataset
+from pipeline_fakes import ACTION_SPACE, OBSERVATION_SPACE, FakeDataset
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class, open_sources
+from hindcast.store.spec import DataSpec
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -379,3 +381,27 @@ def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
     assert [(source.name, source.weight) for source in sources] == [(paths[0], 1.0), (paths[1], 3.0)]
     with pytest.raises(SpecError, match="give all a weight, or none"):
         open_sources([(paths[0], 1.0), (paths[1], None)])
+
+
+def test_connectors_in_the_references_form_keep_composite_leaves(make_data):
+    dataset = FakeDataset(UNITS)
+    space = gym.spaces.Dict({"camera": OBSERVATION_SPACE, "speed": OBSERVATION_SPACE})
+    for block in dataset.blocks:
+        obs = block.columns.pop("obs")
+        block.columns.update({"obs/camera": obs, "obs/speed": -obs})
+    dataset.spec = DataSpec.of_block(dataset.blocks[0], space, ACTION_SPACE)
+    batch = make_data(dataset, connectors=["user_steps:NegateRewards"]).next()
+    assert sorted(batch) == ["actions", "obs/camera", "obs/speed", "rewards"]
+    assert torch.equal(batch["obs/camera"], -batch["obs/speed"])
+    assert torch.equal(batch["obs/camera"][:, 0], 0.25 - batch["rewards"])
+
+
+def test_what_runs_on_data_workers_can_be_sent_to_them(recorded, make_data):
+    names = [{"name": "user_steps:Scale", "kwargs": {"factor": 2}}, "user_steps:NegateRewards"]
+    dataset = recorded(UNITS)
+    data = make_data(dataset, connectors=names, preLearner="user_steps:Whole")
+    here = data._sources[0]._prelearn
+    there = pickle.loads(pickle.dumps(here))
+    for unit in dataset.units:
+        one, other = here(unit, 0), there(unit, 0)
+        assert all(np.array_equal(one.columns[leaf], other.columns[leaf]) for leaf in one.columns)

@@ -1,0 +1,17 @@
+import os
+
+import torch
+
+from hindcast.pipeline import residency
+
+
+def test_a_containers_limit_bounds_its_memory(tmp_path, monkeypatch):
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    unlimited, limited = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    unlimited.write_text("max\n")
+    limited.write_text("1048576\n")
+    monkeypatch.setattr(residency, "_CGROUP_LIMITS", (str(tmp_path / "none"), str(unlimited)))
+    assert residency.host_memory() == machine
+    monkeypatch.setattr(residency, "_CGROUP_LIMITS", (str(unlimited), str(limited)))
+    assert residency.host_memory() == 1 << 20
+    assert residency.default_budget(torch.device("cpu")) == 1 << 18

@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.user_code import calling, import_object, import_subclass
+
+
+def test_an_error_within_a_library_names_the_users_own_line():
+    with (
+        pytest.raises(
+            UserCodeError, match=r"^reading raised JSONDecodeError at .*test_pipeline_user_code\.py:\d+: "
+        ),
+        calling("reading"),
+    ):
+        json.loads("{")
+
+
+def test_an_error_without_words_and_one_of_many_lines():
+    with pytest.raises(UserCodeError, match=r"raised ValueError at .*: no message$"), calling("it"):
+        raise ValueError
+    with pytest.raises(UserCodeError, match=r": first$"), calling("it"):
+        raise ValueError("first\nsecond")
+
+
+def test_a_sentence_for_the_user_passes_as_it_is():
+    with pytest.raises(DataError, match=r"^the file is damaged$"), calling("it"):
+        raise DataError("the file is damaged")
+
+
+def test_importing_a_module_that_raises_is_the_users_error(tmp_path, monkeypatch):
+    (tmp_path / "raising_module.py").write_text("import json\nnumber = 1 / 0\n")
+    (tmp_path / "lacking_module.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserCodeError, match=r"ZeroDivisionError at .*raising_module\.py:2"):
+        import_object("raising_module:number", "spec.x")
+    with pytest.raises(UserCodeError, match="a_package_that_is_not_there"):
+        import_object("lacking_module:number", "spec.x")
+
+
+@pytest.mark.parametrize("path", ["nowhere:X", "json.nowhere:X", "json:Nobody"])
+def test_a_wrong_path_is_the_resources_error(path):
+    with pytest.raises(SpecError, match=r"^spec\.x is "):
+        import_object(path, "spec.x")
+
+
+def test_subclasses_only():
+    assert import_subclass("json:JSONDecodeError", ValueError, "spec.x") is json.JSONDecodeError
+    with pytest.raises(SpecError, match="no subclass of ValueError"):
+        import_subclass("json:JSONDecoder", ValueError, "spec.x")
