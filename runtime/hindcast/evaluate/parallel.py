@@ -8,6 +8,7 @@ from typing import Any
 from hindcast.errors import UserError
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
+from hindcast.orphans import end_with_parent
 
 _evaluator: EnvEvaluator | None = None
 
@@ -69,6 +70,7 @@ def gather(parts: list[Future[EnvReport | UserError]], timeout: float | None, op
 
 def _hold(evaluator: EnvEvaluator) -> None:
     global _evaluator  # noqa: PLW0603  (one evaluator per worker process)
+    end_with_parent()
     _evaluator = evaluator
 
 

@@ -16,6 +16,7 @@ from hindcast.api import OfflineRecording
 from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
 from hindcast.models.policy import Policy
+from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorder import Task, Work
 from hindcast.run.claim import claim, sole_writer
 from hindcast.run.events import Reporter
@@ -23,10 +24,10 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.recorders import Here, Made, Processes
 from hindcast.run.recording import RecordingRun
-from hindcast.store.commits import Commit, read_commits, remove_orphans
+from hindcast.store.commits import Commit, read_commits, remove_temporary_files
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
-from hindcast.store.manifest import MANIFEST, write_manifest
+from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
 
 _WAVES = 4
 
@@ -108,21 +109,36 @@ class EvaluationRecording(RecordingRun):
         self._refuse_unready()
         self._check_folder()
         self._held.enter_context(sole_writer(self._state))
+        remove_temporary_files(self._state)
         self._make_way()
+        wait_for_runners(self._folder)
+        if self._is_of_another(policy):
+            self._clear()
         self._commits_made = read_commits(self._folder)
-        module = self._policy_folder.child("module")
         claim(self._state, self._resource, bool(self._commits_made))
-        remove_orphans(
-            self._folder, {file.path for commit in self._commits_made.values() for file in commit.files}
-        )
-        if not self._commits_made:
-            return
-        if not module.exists() or Policy.load(module).digest != policy.digest:
+        self._clean(self._commits_made)
+        if read_manifest(self._folder) is not None:
+            self._refuse_finished()
+        if self._commits_made:
+            self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+
+    def _is_of_another(self, policy: Policy) -> bool:
+        """Whether there are episodes of another policy, to be replaced.
+
+        Raises:
+            OutputConflict: there are, and they are not to be replaced.
+        """
+        module = self._policy_folder.child("module")
+        if not read_commits(self._folder) or (
+            module.exists() and Policy.load(module).digest == policy.digest
+        ):
+            return False
+        if self._spec.output.on_existing != "Replace":
             raise OutputConflict(
                 f"{self._folder} holds episodes of another policy than the one that is to be recorded: give another "
                 'output, or output_on_existing="Replace".'
             )
-        self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+        return True
 
     def _note_policy(self, policy: Policy) -> None:
         digest = policy.digest

@@ -8,8 +8,11 @@ from typing import Any
 from hindcast.errors import UserError
 from hindcast.evaluate.environment import EnvReport
 from hindcast.models.policy import Policy
+from hindcast.orphans import end_with_parent
+from hindcast.record.fence import join_runners
 from hindcast.record.recorder import Recorder, Task, Work
 from hindcast.store.commits import Commit
+from hindcast.store.filesystem import resolve
 
 Made = tuple[Commit, EnvReport | None]
 """A range, and how its episodes went where it was played just now."""
@@ -72,7 +75,9 @@ _held: dict[str, Any] = {}
 
 
 def _hold(task: Task) -> None:
+    end_with_parent()
     _held["task"] = task
+    _held["fence"] = join_runners(resolve(task.folder))
 
 
 def _record_there(files: dict[str, bytes], digest: str, work: Work) -> Made | UserError:

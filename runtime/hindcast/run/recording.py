@@ -111,8 +111,10 @@ class RecordingRun:
 
     def _make_way(self) -> None:
         """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
-        if self._spec.output.on_existing != "Replace" or not carries_another(self._state, self._resource):
-            return
+        if self._spec.output.on_existing == "Replace" and carries_another(self._state, self._resource):
+            self._clear()
+
+    def _clear(self) -> None:
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
         manifest = read_manifest(self._folder)
         commits = read_commits(self._folder).values()
