@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 
 .PHONY: demo test lint format types unit crds bench clean
 
@@ -13,7 +14,7 @@ demo: $(READY)  ## record an expert and clone it, on this machine
 test: lint unit  ## everything that needs no cluster
 
 unit: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(READY)  ## style, types, import contracts
 	$(BIN)/ruff check .

@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # test processes share the machine; before torch is imported
+
 import fsspec
 import pytest
-
 from support import Heard, record, recording
 
 

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+_OFFERED = torch.get_num_threads()
+"""What torch would take by itself: `OMP_NUM_THREADS` where that is set."""
+
 _WORTH_SHARING = 4_000_000
 """Parameters times rows from which on a forward pass gains from a second thread."""
 
@@ -33,7 +36,7 @@ def threads_for(net: nn.Module, rows: int, busy: int = 0) -> int:
     parameters = sum(parameter.numel() for parameter in net.parameters())
     if not convolves and parameters * rows < _WORTH_SHARING:
         return 1
-    return max(1, processors() - busy)
+    return max(1, min(_OFFERED, processors() - busy))
 
 
 @contextlib.contextmanager
