@@ -14,7 +14,7 @@ demo: $(READY)  ## record an expert and clone it, on this machine
 test: lint unit  ## everything that needs no cluster
 
 unit: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(READY)  ## style, types, import contracts
 	$(BIN)/ruff check .

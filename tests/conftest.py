@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # test processes share the machin
 
 import fsspec
 import pytest
+
 from support import Heard, record, recording
 
 
@@ -38,17 +39,23 @@ def memory_path() -> Iterator[str]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """`small_disk("size=1m")` mounts a fresh tmpfs; `small_disk("remount,size=9m")` changes it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`small_disk("size=1m")` mounts a fresh tmpfs; `small_disk("remount,size=9m")` changes it.
 
-    def mount(options: str) -> Path:
+    `small_disk("ro", folder)` mounts another over a folder.
+    """
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted: list[Path] = []
+
+    def mount(options: str, folder: Path = disk) -> Path:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("mounting a file system takes root")
+        mounted.append(folder)
         return folder
 
     yield mount
-    while folder.is_mount():
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    for folder in reversed(mounted):
+        if folder.is_mount():
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
