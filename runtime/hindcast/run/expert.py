@@ -47,6 +47,7 @@ def train_expert(
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
             if interruption.requested or training.iteration % spec.checkpoint_every == 0:
+                log.sync()
                 training.save(store, spec_hash(resource), {"episode_return_mean": _evaluated(result)})
             interruption.check()
     finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
 
+from hindcast.run.tensorboard import TensorBoard
 from hindcast.store.filesystem import Location
 
 RESULTS_FILE = "results.jsonl"
@@ -41,51 +41,32 @@ class ResultsLog:
         self._file = folder.child(RESULTS_FILE)
         self.results = [result for result in read_results(folder) if _stays(result, resume_at)]
         self._file.write_bytes(b"".join(map(_line, self.results)))
-        self._boards = _TensorBoard(folder, purge_from=resume_at + 1)
+        self._boards = TensorBoard(folder, purge_from=resume_at + 1)
 
     def append(self, result: Result) -> None:
-        """Add one iteration's result."""
+        """Add one iteration's result; on an object store it is there after `sync`.
+
+        Raises:
+            StorageError: with path and reason.
+        """
         self.results.append(result)
         if self._file.is_local:
-            with Path(self._file.path).open("ab") as file:
-                file.write(_line(result))
-        self._boards.write(result)
+            self._file.append_bytes(_line(result))
+        self._boards.write(result[ITERATION], dict(flatten(result)))
 
-    def close(self) -> None:
-        """Put everything where it belongs."""
+    def sync(self) -> None:
+        """Put everything where it belongs; to be called before a checkpoint that counts on it."""
         if not self._file.is_local:
             self._file.write_bytes(b"".join(map(_line, self.results)))
-        self._boards.close()
+
+    def close(self) -> None:
+        """Put everything where it belongs, for good."""
+        self.sync()
 
 
 def _stays(result: Result, resume_at: int) -> bool:
     """Results up to the iteration stay; a last evaluation, which has a line of its own, will come again."""
     return result[ITERATION] <= resume_at and "learners" in result
-
-
-class _TensorBoard:
-    """Scalars by path (`evaluation/env_runners/episode_return_mean`) over iterations; local folders only."""
-
-    def __init__(self, folder: Location, purge_from: int) -> None:
-        self._folder = folder
-        self._purge_from = purge_from
-        self._writer: Any = None
-
-    def write(self, result: Result) -> None:
-        if not self._folder.is_local:
-            return
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(
-                str(Path(self._folder.path) / "tensorboard"), purge_step=self._purge_from
-            )
-        for name, value in flatten(result):
-            self._writer.add_scalar(name, value, result[ITERATION])
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -114,6 +114,7 @@ class TrainingRun:
             try:
                 result = session.iterate(self._interruption.check)
             except Interrupted:
+                log.sync()
                 checkpoint = session.save(self._store, evaluating=evaluations.pending_updates)
                 raise Interrupted(
                     f"{self._name} was interrupted at update {checkpoint.updates:,}; "
@@ -127,6 +128,7 @@ class TrainingRun:
                 result["evaluation"] = evaluation
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             log.append(result)
+            log.sync()
             self._keep(session, evaluations, result, every)
             self._reporter.progress(self._progress(result, log))
 

@@ -106,6 +106,18 @@ class Location:
         with AtomicFile(self) as file:
             file.write(data)
 
+    def append_bytes(self, data: bytes) -> None:
+        """Put `data` at the end of a local file, which is made where it is not there.
+
+        A process killed meanwhile leaves a part of `data` there.
+
+        Raises:
+            StorageError: read-only, full, denied, …, with path and reason.
+        """
+        with storage_errors("write", self.uri, self.fs), Path(self.path).open("ab", buffering=0) as file:
+            while data:
+                data = data[file.write(data) :]
+
     def create_exclusive(self, data: bytes) -> bool:
         """Put `data` there only if nothing is; False if something was.
 

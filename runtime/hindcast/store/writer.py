@@ -195,15 +195,20 @@ class _ParquetFile:
         self._sink = _Sink(AtomicFile(location))
         self._metadata: list[pq.FileMetaData] = []
         statistics = ["t_started", "length"]
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
-            schema,
-            compression=compression,
-            use_dictionary=False,
-            write_statistics=statistics,
-            write_page_checksum=True,
-            metadata_collector=self._metadata,
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                pa.PythonFile(self._sink, mode="w"),
+                schema,
+                compression=compression,
+                use_dictionary=False,
+                write_statistics=statistics,
+                write_page_checksum=True,
+                metadata_collector=self._metadata,
+            )
+        except BaseException:  # it writes a magic number at once, which a full disk has no room for
+            self._sink.alive = False
+            self._sink.file.abort()
+            raise
 
     @property
     def size(self) -> int:

@@ -1,0 +1,94 @@
+"""Drivers in processes of their own: started, listened to, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from hindcast.api import OfflineRecording, OfflineTraining
+
+_TESTS = Path(__file__).parent.parent
+_DRIVER = Path(__file__).parent / "driver.py"
+
+
+class Driver:
+    """A resource being carried out in another process.
+
+    Args:
+        resource: what to carry out.
+        folder: where its YAML is put.
+        kill_at: file operations in the output folder after which it kills itself.
+    """
+
+    def __init__(
+        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: int | None = None
+    ) -> None:
+        file = folder / "resource.yaml"  # JSON is YAML
+        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
+        command = [sys.executable, str(_DRIVER), str(file), *([] if kill_at is None else [str(kill_at)])]
+        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def listen(self, beginning: str, times: int = 1) -> bool:
+        """Read lines until so many have begun thus; False if the process ended before."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            times -= line.startswith(beginning)
+            if not times:
+                return True
+        return False
+
+    def finish(self) -> str:
+        """Wait for the end; all that was printed."""
+        self.listen("\0")
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return "\n".join(self.lines)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.finish()
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def descendants(self) -> list[int]:
+        """The processes below the driver."""
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        found = {self.process.pid}
+        while more := {child for child, parent in parents.items() if parent in found} - found:
+            found |= more
+        return sorted(found - {self.process.pid})
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        state = (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def name_of(process: int) -> str:
+    """Its command line."""
+    try:
+        return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""

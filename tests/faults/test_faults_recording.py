@@ -1,0 +1,220 @@
+"""Recordings killed at any moment, by any number of runners, on storage that fails: the same episodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import Driver, is_alive, name_of
+
+from hindcast.api import OfflineRecording
+from hindcast.store.commits import read_commits
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import read_manifest
+from support import CARTPOLE, WALK, episode_hashes, leftovers, read_all, recording
+
+pytestmark = pytest.mark.faults
+
+KILLS = 20
+RAY_KILLS = 3
+EXPERT = {
+    "config": {"trainBatchSizePerLearner": 256, "minibatchSize": 128, "numEpochs": 2},
+    "model": {"fcnetHiddens": [16], "observationFilter": "meanStd"},
+    "stop": {"iterations": 6},
+    "checkpointEvery": 1,
+    "evaluation": {"duration": 2},
+}
+EPISODES = 192
+
+
+def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
+    """An expert of 6 iterations, then 24 ranges of 8 episodes."""
+    return recording(
+        folder,
+        environment=CARTPOLE,
+        policy={"train": EXPERT},
+        duration={"episodes": EPISODES},
+        runners={"envsPerRunner": 2, "replicas": runners},
+    )
+
+
+@pytest.fixture
+def processes() -> Iterator[list[int]]:
+    """Those noted here are gone after the test, whatever happens."""
+    noted: list[int] = []
+    yield noted
+    for process in noted:
+        if is_alive(process) and "ray" in name_of(process):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the recording gives when nothing happens to it."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    said = Driver(expert_recording(folder / "data"), folder).finish()
+    assert "outcome Succeeded" in said, said
+    return contents(folder / "data")
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that must not depend on what happened on the way."""
+    manifest = read_manifest(resolve(folder))
+    assert manifest is not None
+    return {
+        "policy": manifest.policy["digest"],
+        "filters": manifest.connectors["filters"],
+        "episodes": episode_hashes(read_all(folder)),
+        "order": [int(eps_id.rpartition("-")[2]) for eps_id in read_all(folder).eps_id],
+    }
+
+
+def test_killed_at_twenty_moments(
+    tmp_path: Path, uninterrupted: dict[str, Any], processes: list[int]
+) -> None:
+    rng = np.random.default_rng(3)
+    assert uninterrupted["order"] == list(range(EPISODES))
+    killed = {"training": 0, "recording": 0, "on Ray": 0}
+    finished: list[Path] = []
+    folder = tmp_path / "0"
+    for _ in range(4 * KILLS):
+        if sum(killed.values()) >= KILLS and finished and folder == finished[-1]:
+            break
+        if finished and folder == finished[-1]:
+            folder = tmp_path / str(len(finished))
+        folder.mkdir(exist_ok=True)
+        phase = "recording" if (folder / "data/_hindcast/policy/module/module.json").exists() else "training"
+        may_die = sum(killed.values()) < KILLS
+        on_ray = phase == "recording" and killed["on Ray"] < RAY_KILLS and may_die
+        said, died = attempt(folder, rng, processes, may_die=may_die, on_ray=on_ray)
+        if "outcome Succeeded" in said:
+            finished.append(folder)
+        elif died:
+            killed["on Ray" if on_ray else phase] += 1
+            assert_readable(folder / "data", uninterrupted["episodes"])
+        else:
+            pytest.fail(said)
+
+    assert min(killed.values()) >= RAY_KILLS, killed
+    for folder in finished:
+        assert contents(folder / "data") == uninterrupted
+        assert leftovers(folder / "data") == []
+    if [process for process in processes if is_alive(process) and "raylet" in name_of(process)]:
+        pytest.fail("Ray outlived its drivers")
+
+
+def attempt(
+    folder: Path, rng: np.random.Generator, processes: list[int], *, may_die: bool, on_ray: bool
+) -> tuple[str, bool]:
+    """Carry the recording on until it is killed, or finished; what it said, and whether it was killed."""
+    resource = expert_recording(folder / "data", runners=2 if on_ray else 1)
+    by_itself = may_die and not on_ray and rng.random() < 0.6
+    driver = Driver(resource, folder, kill_at=int(rng.integers(1, 45)) if by_itself else None)
+    if may_die and not by_itself:
+        stage = "progress Recording" if on_ray else "progress"
+        heard = driver.listen(stage, times=int(rng.integers(1, 4)))
+        if heard:
+            processes += driver.descendants()
+            driver.kill()
+    said = driver.finish()
+    return said, driver.process.returncode == -signal.SIGKILL
+
+
+def assert_readable(folder: Path, expected: dict[str, str]) -> None:
+    """What is committed is whole, and is what it should be."""
+    if read_commits(resolve(folder)):
+        assert episode_hashes(read_all(folder)).items() <= expected.items()
+
+
+def test_a_killed_runner_is_replaced(
+    tmp_path: Path, uninterrupted: dict[str, Any], processes: list[int]
+) -> None:
+    driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
+    assert driver.listen("progress Recording", times=2)
+    processes += driver.descendants()
+    runners = [process for process in processes if "_RemoteRecorder" in name_of(process)]
+    assert len(runners) == 2
+    os.kill(runners[0], signal.SIGKILL)
+    said = driver.finish()
+    assert "outcome Succeeded" in said, said
+    assert contents(tmp_path / "data") == uninterrupted
+    assert leftovers(tmp_path / "data") == []
+
+
+class TestFullDisk:
+    """A disk fills up at whatever is being written; with room again, the run goes on to the same end."""
+
+    def fails(self, folder: Path, resource: OfflineRecording) -> None:
+        said = Driver(resource, folder).finish()
+        assert "error StorageError" in said, said
+        assert "the disk is full" in said, said
+        assert str(resource.spec.output.path) in said
+        assert "Traceback" not in said, said
+
+    @pytest.mark.parametrize("size", ["4k", "8k", "60k", "160k"])
+    def test_in_the_expert_or_in_the_recording(
+        self, tmp_path: Path, small_disk: Callable[[str], Path], size: str, uninterrupted: dict[str, Any]
+    ) -> None:
+        data = small_disk(f"size={size}") / "data"
+        self.fails(tmp_path, expert_recording(data))
+        assert read_manifest(resolve(data)) is None
+        assert [name for name in leftovers(data) if name.endswith(".tmp")] == []
+        assert_readable(data, uninterrupted["episodes"])
+        small_disk("remount,size=64m")
+        said = Driver(expert_recording(data), tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        assert contents(data) == uninterrupted
+        assert leftovers(data) == []
+
+    def test_without_an_expert(self, tmp_path: Path, small_disk: Callable[[str], Path], walks: Path) -> None:
+        data = small_disk("size=64k") / "data"
+        resource = recording(data, environment=WALK, duration={"episodes": 400}, output={"maxRowsPerFile": 8})
+        self.fails(tmp_path, resource)
+        committed = read_commits(resolve(data))
+        assert committed
+        block = read_all(data)
+        assert block.num_episodes == sum(commit.episodes for commit in committed.values())
+        small_disk("remount,size=64m")
+        said = Driver(resource, tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        assert [int(eps_id.rpartition("-")[2]) for eps_id in read_all(data).eps_id] == list(range(400))
+        first = list(episode_hashes(read_all(walks)).values())
+        assert list(episode_hashes(read_all(data)).values())[: len(first)] == first
+        assert leftovers(data) == []
+
+
+class TestReadOnly:
+    def test_from_the_start(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
+        disk = small_disk("size=1m")
+        small_disk("remount,ro")
+        said = Driver(recording(disk / "data"), tmp_path).finish()
+        assert "error StorageError" in said
+        assert "read-only" in said
+        assert str(disk / "data") in said
+        assert not list(disk.iterdir())
+
+    def test_in_the_middle(
+        self, tmp_path: Path, small_disk: Callable[..., Path], uninterrupted: dict[str, Any]
+    ) -> None:
+        disk = small_disk("size=64m")
+        driver = Driver(expert_recording(disk / "data"), tmp_path)
+        driver.listen("progress Recording", times=20)
+        small_disk("ro", disk / "data/_hindcast/commits")
+        said = driver.finish()
+        assert "error StorageError" in said, said
+        assert "read-only" in said
+        assert "Traceback" not in said, said
+        assert_readable(disk / "data", uninterrupted["episodes"])
+        subprocess.run(["umount", str(disk / "data/_hindcast/commits")], check=True)
+        said = Driver(expert_recording(disk / "data"), tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        assert contents(disk / "data") == uninterrupted
+        assert leftovers(disk / "data") == []
