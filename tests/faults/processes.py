@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -49,16 +50,19 @@ class Driver:
 
     def finish(self) -> str:
         """Wait for the end; all that was printed."""
-        self.listen("\0")
-        self.process.wait()
         assert self.process.stdout is not None
-        self.process.stdout.close()
+        if not self.process.stdout.closed:
+            self.listen("\0")
+            self.process.wait()
+            self.process.stdout.close()
         return "\n".join(self.lines)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL; processes that it started may outlive it by a moment."""
+        assert self.process.stdout is not None
         self.process.kill()
-        self.finish()
+        self.process.wait()
+        self.process.stdout.close()
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -77,13 +81,16 @@ class Driver:
         return sorted(found - {self.process.pid})
 
 
-def is_alive(process: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+def ends(process: int, within: float = 60.0) -> bool:
+    """Wait for a process that may be nobody's child to end, at most so many seconds."""
     try:
-        state = (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within)[0])
+    finally:
+        os.close(descriptor)
 
 
 def name_of(process: int) -> str:
