@@ -28,7 +28,7 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import algorithms, is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
-from hindcast.run.builder_names import check_names
+from hindcast.run.builder_names import check_names, method_of
 from hindcast.run.builder_plan import Plan, plan_of
 from hindcast.run.builder_resources import learns_online, option_named, recording, training
 from hindcast.run.model_config import as_dict, replaced_model_fields
@@ -216,9 +216,7 @@ class AlgorithmConfig:
             SpecError: a name that is no option.
         """
         for name, value in options.items():
-            option = option_named(name)
-            method = "training" if option is None or option.method == "DefaultModelConfig" else option.method
-            self._take(method, {name: value})
+            self._take(method_of(self.algorithm, name), {name: value})
         return self
 
     def get(self, name: str, default: Any = None) -> Any:

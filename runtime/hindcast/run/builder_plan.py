@@ -14,7 +14,6 @@ from hindcast.run.builder_resources import (
     algorithm_config,
     learns_online,
     model_section,
-    output_path,
     recording,
     section,
     training,
@@ -22,6 +21,7 @@ from hindcast.run.builder_resources import (
 from hindcast.run.user_objects import only_here
 
 _POLICY = "_hindcast/policy/module"
+"""In the dataset itself; where the dataset lies does not count among what defines it."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
     online = learns_online(algorithm)
     recorded = None
     if options.get("output"):
-        policy = {"checkpoint": {"path": f"{output_path(options).rstrip('/')}/{_POLICY}"}}
-        recorded = recording(algorithm, options, name, policy, None)
+        recorded = recording(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
         _refuse_unreachable(recorded.spec.environment.id, recorded.spec.runners.replicas > 1)
     trained = None
     if online or options.get("input_") or recorded is None:

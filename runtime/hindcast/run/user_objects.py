@@ -109,7 +109,8 @@ def _register_class(environment: type) -> str:
     while _registered.get(name, environment) is not environment:
         name, number = f"hindcast/{environment.__name__}-{number}", number + 1
     if name not in _registered:
-        gym.register(id=name, entry_point=environment)
+        # A wrapper's class has a property where Gymnasium looks for metadata; a partial has nothing there.
+        gym.register(id=name, entry_point=partial(environment))
         _registered[name] = environment
     return name
 

@@ -1,0 +1,88 @@
+"""Algorithms as Ray Tune's trainables: `tune.Tuner("BC", param_space=config, ...)`. See `hindcast.tune`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import ray
+from ray.tune import PlacementGroupFactory, Trainable
+
+from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
+from hindcast.run.algorithm import RunningAlgorithm
+from hindcast.run.builder import AlgorithmConfig
+
+
+class AlgorithmTrainable(Trainable):
+    """A trial: one `RunningAlgorithm` in an actor of Tune's; `config` is `AlgorithmConfig.to_dict()`, resolved."""
+
+    algorithm: ClassVar[str]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Check the options and build.
+
+        Raises:
+            UserError: what is wrong with them, the environment or the data.
+        """
+        built = AlgorithmConfig(self.algorithm).update_from_dict(config)
+        self._awaits_evaluation = bool(built.get("evaluation_interval"))
+        self._running: RunningAlgorithm = built.build_algo()
+
+    def step(self) -> dict[str, Any]:
+        """One iteration. Before the first evaluation its return is NaN, so that a stop criterion finds its name."""
+        result = self._running.train()
+        if self._awaits_evaluation and EVALUATION_RESULTS not in result:
+            result[EVALUATION_RESULTS] = {ENV_RUNNER_RESULTS: {EPISODE_RETURN_MEAN: math.nan}}
+        return result
+
+    def save_checkpoint(self, checkpoint_dir: str) -> str:
+        """A checkpoint of ours; `Policy.load` opens it."""
+        return self._running.save_to_path(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        """Go on from it."""
+        self._running.restore_from_path(checkpoint)
+
+    def cleanup(self) -> None:
+        """Stop its processes."""
+        if hasattr(self, "_running"):
+            self._running.stop()
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """One CPU for the trial and one for each process that it starts, together on one node.
+
+        Never more than the largest node has: the processes are then fewer, and the trial is not kept waiting for ever.
+        """
+        cpus = min(1 + _processes(config), _largest_node())
+        gpus = float(config.get("num_gpus_per_learner") or 0)
+        return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
+
+
+class BC(AlgorithmTrainable):
+    """Behaviour cloning."""
+
+    algorithm = "BC"
+
+
+class PPO(AlgorithmTrainable):
+    """Proximal policy optimisation."""
+
+    algorithm = "PPO"
+
+
+TRAINABLES = (BC, PPO)
+
+
+def _processes(config: Mapping[str, Any]) -> int:
+    """Evaluation processes beside training, and the data workers asked for."""
+    runners = int(config.get("evaluation_num_env_runners") or 0)
+    beside = max(1, runners) if config.get("evaluation_parallel_to_training") else 0
+    asked = (config.get("map_batches_kwargs") or {}).get("concurrency") or 0
+    return beside + int(asked[0] if isinstance(asked, tuple | list) else asked)
+
+
+def _largest_node() -> int:
+    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return max([1, *sizes])
