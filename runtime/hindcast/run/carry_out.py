@@ -9,13 +9,14 @@ from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
 from hindcast.run.events import Outcome, Reporter
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.order import in_order
 from hindcast.run.recording import RecordingRun
 from hindcast.run.report.writing import write_recording_report, write_training_report
-from hindcast.run.session import Inputs
+from hindcast.run.session import Inputs, make_algorithm
 from hindcast.run.training import CHECKPOINTS_FOLDER, TrainingRun, run_folder
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -31,6 +32,8 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
     """
     ordered = in_order(loaded)
     resources = {title(item.resource): item.resource for item in ordered}
+    for resource in resources.values():
+        _check_early(resource)
     outcomes: list[Outcome] = []
     with interruptible() as interruption:
         for resource in resources.values():
@@ -38,6 +41,14 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
+
+
+def _check_early(resource: OfflineRecording | OfflineTraining) -> None:
+    """What can be found wrong before the first resource has worked for minutes."""
+    if isinstance(resource, OfflineTraining):
+        make_algorithm(resource)
+    if resource.spec.environment is not None:
+        make_environment(resource.spec.environment).close()
 
 
 def _carry_out(

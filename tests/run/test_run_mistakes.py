@@ -1,0 +1,150 @@
+"""A user's mistake is one sentence that says what is wrong and where, with the right exit code and no traceback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hindcast.api import load_resources
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError, SpecError, UserCodeError, UserError
+from hindcast.run.carry_out import carry_out
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+from support import WALK, Heard, read_all, train, training
+
+TRAINING = """
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: clone}
+spec:
+  algorithm: BC
+  config: {lr: 1.0e-3}
+  environment: {id: CartPole-v1}
+  input: [{path: data}]
+  stop: {iterations: 1}
+"""
+
+
+def sentence_of(error: pytest.ExceptionInfo[UserError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def refused(tmp_path: Path, old: str, new: str) -> str:
+    """What loading and carrying out the training says, with a part of it replaced."""
+    assert old in TRAINING
+    file = tmp_path / "training.yaml"
+    file.write_text(TRAINING.replace(old, new))
+    with pytest.raises(SpecError) as error:
+        carry_out(load_resources(file), Heard())
+    return sentence_of(error).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("algorithm: BC", "algoritm: BC", ["training.yaml:6", "spec.algoritm", "did you mean 'algorithm'?"]),
+        ("lr: 1.0e-3", "lr: fast", ["training.yaml:7", "spec.config.lr", "'fast'", "expected a number"]),
+        ("lr: 1.0e-3", "clipParam: 0.2", ["training.yaml:7", "spec.config.clipParam", "PPO"]),
+        (
+            "id: CartPole-v1",
+            "id: CartPol-v1",
+            ["spec.environment.id", "'CartPol-v1'", "did you mean 'CartPole-v1'?"],
+        ),
+        (
+            "path: data",
+            "recordingRef: {name: expert}",
+            ["spec.input.0.recordingRef", "'expert'", "they have none"],
+        ),
+        ("path: data", "sampler: {}", ["spec.input.0.sampler", "not available yet"]),
+        ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),
+        ("metadata: {name: clone}", "metadata: {name: [", ["training.yaml:", "not valid YAML"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_resource(tmp_path: Path, old: str, new: str, said: list[str]) -> None:
+    text = refused(tmp_path, old, new)
+    assert all(part in text for part in said), text
+
+
+def write(folder: Path, block: Block) -> Path:
+    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "000000-test") as writer:
+        writer.write(block)
+    return folder
+
+
+def refusal(tmp_path: Path, data: Path, environment: dict[str, object] | None = None, **spec: object) -> str:
+    resource = training(tmp_path / "runs", data, environment=environment or WALK, **spec)
+    with pytest.raises(DataError) as error:
+        train(resource)
+    return sentence_of(error)
+
+
+def test_a_dataset_without_episodes(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "empty holds no Parquet files" in refusal(tmp_path, empty)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert "nowhere does not exist" in refusal(tmp_path, tmp_path / "nowhere")
+
+
+def test_observations_of_another_shape_than_the_environments(walks: Path, tmp_path: Path) -> None:
+    text = refusal(tmp_path, walks, {"id": "Pendulum-v1"})
+    assert str(walks) in text
+    assert "'obs' is float32 [4]" in text
+    assert "(3,)" in text
+
+
+def test_nan_in_an_observation(walks: Path, tmp_path: Path) -> None:
+    block = read_all(walks)
+    block.columns["obs"] = block.columns["obs"].copy()
+    block.columns["obs"][block.obs_start[7] + 2, 1] = np.nan
+    text = refusal(tmp_path, write(tmp_path / "bad", block))
+    assert "000000-test-000.parquet" in text
+    assert "row 7" in text
+    assert "t = 2" in text
+    assert "'obs' has nan" in text
+
+
+def test_an_action_outside_the_space(walks: Path, tmp_path: Path) -> None:
+    block = read_all(walks)
+    block.columns["actions"] = block.columns["actions"].copy()
+    block.columns["actions"][block.start[4]] = 9
+    text = refusal(tmp_path, write(tmp_path / "bad", block))
+    assert "000000-test-000.parquet" in text
+    assert "row 4" in text
+    assert "9" in text
+
+
+def test_a_truncated_file(walks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(walks, folder)
+    file = sorted(folder.glob("*.parquet"))[1]
+    file.write_bytes(file.read_bytes()[:-50])
+    assert file.name in refusal(tmp_path, folder)
+
+
+def test_a_column_that_the_algorithm_needs_is_missing(walks: Path, tmp_path: Path) -> None:
+    block = read_all(walks)
+    without = block.with_columns({name: c for name, c in block.columns.items() if name != "actions"})
+    assert "actions" in refusal(tmp_path, write(tmp_path / "bad", without))
+
+
+def test_an_environment_that_raises_names_its_line(walks: Path, tmp_path: Path) -> None:
+    resource = training(
+        tmp_path,
+        walks,
+        environment={"id": "toy_environments:Wrong", "kwargs": {"what": "step"}},
+        evaluation={"interval": 1, "duration": 2},
+    )
+    with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+") as error:
+        train(resource)
+    assert sentence_of(error)
