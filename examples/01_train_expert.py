@@ -51,7 +51,7 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "PPO",
     param_space=config,
-    # corrected: Tune takes its own RunConfig and CheckpointConfig; those of `train` are refused since Ray 2.43.
+    # corrected: Tune has its own RunConfig and CheckpointConfig; those of `train` refuse these options by now.
     run_config=tune.RunConfig(
         stop={
             metric: 450.0,

@@ -67,7 +67,7 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "BC",
     param_space=config,
-    # corrected: Tune takes its own RunConfig and CheckpointConfig.
+    # corrected: Tune has its own RunConfig and CheckpointConfig; those of `train` refuse these options by now.
     run_config=tune.RunConfig(
         name="docs_rllib_offline_bc",
         storage_path=str(folder.resolve() / "ray_results"),
