@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hindcast.run.builder_options import option_table
+from hindcast.run.python.options import option_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 BEGIN, END = "<!-- options: written by tools/option_table.py -->", "<!-- end of options -->"

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule as RLModule
     from hindcast.pipeline.offline_data import OfflineData as OfflineData
     from hindcast.pipeline.prelearner import OfflinePreLearner as OfflinePreLearner
-    from hindcast.run.algorithm import RunningAlgorithm as RunningAlgorithm
-    from hindcast.run.builder import AlgorithmConfig as AlgorithmConfig
-    from hindcast.run.builder import BCConfig as BCConfig
-    from hindcast.run.builder import PPOConfig as PPOConfig
-    from hindcast.run.model_config import DefaultModelConfig as DefaultModelConfig
-    from hindcast.run.user_objects import register_env as register_env
+    from hindcast.run.python.algorithm import RunningAlgorithm as RunningAlgorithm
+    from hindcast.run.python.config import AlgorithmConfig as AlgorithmConfig
+    from hindcast.run.python.config import BCConfig as BCConfig
+    from hindcast.run.python.config import PPOConfig as PPOConfig
+    from hindcast.run.python.model_config import DefaultModelConfig as DefaultModelConfig
+    from hindcast.run.python.user_objects import register_env as register_env
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "AlgorithmConfig": "hindcast.run.builder",
-    "BCConfig": "hindcast.run.builder",
-    "DefaultModelConfig": "hindcast.run.model_config",
+    "AlgorithmConfig": "hindcast.run.python.config",
+    "BCConfig": "hindcast.run.python.config",
+    "DefaultModelConfig": "hindcast.run.python.model_config",
     "OfflineData": "hindcast.pipeline.offline_data",
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
-    "PPOConfig": "hindcast.run.builder",
+    "PPOConfig": "hindcast.run.python.config",
     "Policy": "hindcast.models.policy",
     "RLModule": "hindcast.models.rl_module",
-    "RunningAlgorithm": "hindcast.run.algorithm",
+    "RunningAlgorithm": "hindcast.run.python.algorithm",
     "SingleAgentEpisode": "hindcast.episodes.episode",
-    "register_env": "hindcast.run.user_objects",
+    "register_env": "hindcast.run.python.user_objects",
 }
 """Public name -> module that has it."""
 

@@ -22,8 +22,8 @@ import ray
 import ray.tune
 from ray.tune.tune import _Config
 
-from hindcast.run.builder import AlgorithmConfig
-from hindcast.run.trainable import BC, PPO, TRAINABLES
+from hindcast.run.python.config import AlgorithmConfig
+from hindcast.run.python.trainable import BC, PPO, TRAINABLES
 
 __all__ = ["BC", "PPO", "Tuner"]
 

@@ -13,7 +13,7 @@ import pytest
 from hindcast import AlgorithmConfig, BCConfig, DefaultModelConfig, OfflineData, OfflinePreLearner, PPOConfig
 from hindcast.api.loading import validate_resource
 from hindcast.errors import SpecError
-from hindcast.run.builder_options import OPTIONS, Option, option_table
+from hindcast.run.python.options import OPTIONS, Option, option_table
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from toy_environments import Walk
 
 
 def test_every_algorithm_is_a_trainable() -> None:
-    from hindcast.run.trainable import TRAINABLES
+    from hindcast.run.python.trainable import TRAINABLES
 
     assert {trainable.algorithm for trainable in TRAINABLES} == set(REGISTRY)
 
@@ -49,7 +49,7 @@ def clone(data: Path) -> BCConfig:
 @pytest.mark.usefixtures("ray")
 class TestResources:
     def test_count_the_trial_and_its_processes_up_to_a_node(self) -> None:
-        from hindcast.run.trainable import BC
+        from hindcast.run.python.trainable import BC
 
         def cpus(**options: object) -> float:
             return BC.default_resource_request(options).bundles[0]["CPU"]
@@ -61,7 +61,7 @@ class TestResources:
         assert cpus(map_batches_kwargs={"concurrency": (1, 8)}) == 2
 
     def test_gpus(self) -> None:
-        from hindcast.run.trainable import BC
+        from hindcast.run.python.trainable import BC
 
         assert BC.default_resource_request({"num_gpus_per_learner": 1}).bundles == [{"CPU": 1, "GPU": 1}]
 
@@ -99,7 +99,7 @@ def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCap
 
 @pytest.mark.usefixtures("ray")
 def test_trial_goes_on_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
-    from hindcast.run.trainable import BC
+    from hindcast.run.python.trainable import BC
 
     first = BC(clone(walks).to_dict())
     result = first.step()

@@ -31,6 +31,10 @@ class EvaluationSpec(Model):
             "(has(self.parallelToTraining) && self.parallelToTraining)",
             "duration auto needs parallelToTraining",
         ),
+        Rule(
+            "!has(self.customFunction) || !(has(self.parallelToTraining) && self.parallelToTraining)",
+            "customFunction excludes parallelToTraining",
+        ),
     )
 
     interval: Positive | None = None
@@ -50,10 +54,13 @@ class EvaluationSpec(Model):
     sample_timeout_seconds: Annotated[float, Field(gt=0), OPERATIONAL] = 120.0
     """Seconds after which an evaluation is given up."""
     custom_function: ClassPath | None = None
-    """One's own evaluation, "package.module:function"."""
+    """One's own evaluation, "package.module:function", called with (policy, environment, seed) in the driver's
+    process; it returns figures by name."""
 
     @model_validator(mode="after")
     def _check_auto(self) -> Self:
         if self.duration == "auto" and not self.parallel_to_training:
             raise ValueError("has duration auto without parallelToTraining: true")
+        if self.custom_function is not None and self.parallel_to_training:
+            raise ValueError("has customFunction with parallelToTraining; it plays in the driver's process")
         return self

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_snake
 from hindcast.api.options import is_custom, options_model, schemas
 from hindcast.api.sentences import nearest, similar
 from hindcast.errors import SpecError
-from hindcast.run.builder_options import OPTIONS, methods_with
+from hindcast.run.python.options import OPTIONS, methods_with
 
 _MODEL = "DefaultModelConfig"
 _OFF = (None, False)

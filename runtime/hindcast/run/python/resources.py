@@ -12,8 +12,8 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import algorithms, check_algorithm, is_custom
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.errors import SpecError
-from hindcast.run.builder_options import OPTIONS, Option
-from hindcast.run.builder_values import CONVERTERS, located, plain, sources
+from hindcast.run.python.options import OPTIONS, Option
+from hindcast.run.python.values import CONVERTERS, located, plain, sources
 
 Options = Mapping[str, Any]
 Fields = dict[str, Any]

@@ -10,7 +10,7 @@ from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.recording import RunnersSpec
 from hindcast.errors import SpecError
-from hindcast.run.builder_resources import (
+from hindcast.run.python.resources import (
     algorithm_config,
     learns_online,
     model_section,
@@ -18,7 +18,7 @@ from hindcast.run.builder_resources import (
     section,
     training,
 )
-from hindcast.run.user_objects import only_here
+from hindcast.run.python.user_objects import only_here
 
 _POLICY = "_hindcast/policy/module"
 """In the dataset itself; where the dataset lies does not count among what defines it."""

@@ -10,8 +10,8 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
-from hindcast.run.algorithm import RunningAlgorithm
-from hindcast.run.builder import AlgorithmConfig
+from hindcast.run.python.algorithm import RunningAlgorithm
+from hindcast.run.python.config import AlgorithmConfig
 
 
 class AlgorithmTrainable(Trainable):

@@ -7,8 +7,8 @@ from typing import Any
 
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
-from hindcast.run.model_config import model_fields, observation_filter
-from hindcast.run.user_objects import environment_id, importable
+from hindcast.run.python.model_config import model_fields, observation_filter
+from hindcast.run.python.user_objects import environment_id, importable
 
 Options = Mapping[str, Any]
 

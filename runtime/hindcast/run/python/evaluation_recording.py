@@ -22,7 +22,7 @@ from hindcast.run.claim import claim, sole_writer
 from hindcast.run.events import Reporter
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
-from hindcast.run.recorders import Here, Made, Processes
+from hindcast.run.python.recorders import Here, Made, Processes
 from hindcast.run.recording import RecordingRun
 from hindcast.store.commits import Commit, read_commits, remove_temporary_files
 from hindcast.store.episode_dataset import EpisodeDataset

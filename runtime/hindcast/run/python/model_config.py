@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
-from hindcast.run.builder_options import OPTIONS
+from hindcast.run.python.options import OPTIONS
 
 Initializer = str | None
 

@@ -13,7 +13,7 @@
         algo.save_to_path("checkpoint")
 
 It makes the same resources as YAML (`config.to_resource()`). What becomes of each option stands in
-`builder_options`; methods refuse names that are in no table, with the nearest one that is.
+`options`; methods refuse names that are in no table, with the nearest one that is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import algorithms, is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
-from hindcast.run.builder_names import check_names, method_of
-from hindcast.run.builder_plan import Plan, plan_of
-from hindcast.run.builder_resources import learns_online, option_named, recording, training
-from hindcast.run.model_config import as_dict, replaced_model_fields
-from hindcast.run.user_objects import portable
+from hindcast.run.python.model_config import as_dict, replaced_model_fields
+from hindcast.run.python.names import check_names, method_of
+from hindcast.run.python.plan import Plan, plan_of
+from hindcast.run.python.resources import learns_online, option_named, recording, training
+from hindcast.run.python.user_objects import portable
 
 if TYPE_CHECKING:
-    from hindcast.run.algorithm import RunningAlgorithm
+    from hindcast.run.python.algorithm import RunningAlgorithm
 
 _OF_DATA = ("pipeline.", "learners.replicas")
 
@@ -188,7 +188,7 @@ class AlgorithmConfig:
         Raises:
             UserError: what is wrong with the options, the environment or the data.
         """
-        from hindcast.run.algorithm import RunningAlgorithm
+        from hindcast.run.python.algorithm import RunningAlgorithm
 
         return RunningAlgorithm(self)
 

@@ -18,16 +18,16 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
-from hindcast.run.evaluation_recording import EvaluationRecording
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress
-from hindcast.run.restoring import load_policy, part_named
+from hindcast.run.python.evaluation_recording import EvaluationRecording
+from hindcast.run.python.restoring import load_policy, part_named
+from hindcast.run.python.running import FromData, FromEnvironment, OneFolder, PolicyAlone, Running
 from hindcast.run.results import Result
-from hindcast.run.running import FromData, FromEnvironment, OneFolder, PolicyAlone, Running
 from hindcast.store.filesystem import resolve
 
 if TYPE_CHECKING:
-    from hindcast.run.builder import AlgorithmConfig
+    from hindcast.run.python.config import AlgorithmConfig
 
 _LOG = logging.getLogger("hindcast")
 
