@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -70,15 +71,35 @@ class Driver:
 
     def descendants(self) -> list[int]:
         """The processes below the driver."""
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        found = {self.process.pid}
-        while more := {child for child, parent in parents.items() if parent in found} - found:
-            found |= more
-        return sorted(found - {self.process.pid})
+        return descendants(self.process.pid)
+
+
+def descendants(process: int) -> list[int]:
+    """The processes below another."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {process})
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """Whether this process becomes the parent of what its killed children leave, as a session manager does."""
+    ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def end_orphans(before: list[int]) -> None:
+    """Kill and reap the processes below this one that were not there `before`."""
+    for process in descendants(os.getpid()):
+        if process not in before:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(process, 0)
 
 
 def ends(process: int, within: float = 60.0) -> bool:

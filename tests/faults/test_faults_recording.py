@@ -7,13 +7,12 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import Driver, ends, name_of
+from processes import Driver, adopt_orphans, descendants, end_orphans, ends, name_of
 
 from hindcast.api import OfflineRecording
 from hindcast.store.commits import read_commits
@@ -46,15 +45,14 @@ def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
     )
 
 
-@pytest.fixture
-def processes() -> Iterator[list[int]]:
-    """Those noted here are gone after the test, whatever happens."""
-    noted: list[int] = []
-    yield noted
-    for process in noted:
-        if "ray" in name_of(process):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+@pytest.fixture(autouse=True)
+def orphans() -> Iterator[None]:
+    """What killed drivers leave running (Ray's own processes, for a while) ends with the test."""
+    before = descendants(os.getpid())
+    adopt_orphans(True)
+    yield
+    end_orphans(before)
+    adopt_orphans(False)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +76,11 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_killed_at_twenty_moments(
-    tmp_path: Path, uninterrupted: dict[str, Any], processes: list[int]
-) -> None:
+def test_killed_at_twenty_moments(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
     assert uninterrupted["order"] == list(range(EPISODES))
     killed = Counter[str]()
+    runners: list[int] = []
     folders = [tmp_path / "0"]
     while not all(is_finished(folder / "data") for folder in folders) or killed.total() < KILLS:
         if is_finished(folders[-1] / "data"):
@@ -99,7 +96,7 @@ def test_killed_at_twenty_moments(
         )
         stage = "progress Recording" if trained or killed["in training"] >= KILLS // 2 else "progress"
         if killed.total() < KILLS and driver.listen(stage, times=int(rng.integers(1, 4))):
-            processes += driver.descendants()
+            runners += runners_of(driver)
             driver.kill()
         said = driver.finish()
         if driver.process.returncode == -signal.SIGKILL:
@@ -114,8 +111,11 @@ def test_killed_at_twenty_moments(
     for folder in folders:
         assert contents(folder / "data") == uninterrupted
         assert leftovers(folder / "data") == []
-    runners = [process for process in processes if "_RemoteRecorder" in name_of(process)]
     assert [process for process in runners if not ends(process)] == []
+
+
+def runners_of(driver: Driver) -> list[int]:
+    return [process for process in driver.descendants() if "_RemoteRecorder" in name_of(process)]
 
 
 def is_finished(folder: Path) -> bool:
@@ -128,14 +128,10 @@ def assert_readable(folder: Path, expected: dict[str, str]) -> None:
         assert episode_hashes(read_all(folder)).items() <= expected.items()
 
 
-def test_a_killed_runner_is_replaced(
-    tmp_path: Path, uninterrupted: dict[str, Any], processes: list[int]
-) -> None:
+def test_a_killed_runner_is_replaced(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
     assert driver.listen("progress Recording", times=2)
-    processes += driver.descendants()
-    runners = [process for process in processes if "_RemoteRecorder" in name_of(process)]
-    assert len(runners) == 2
+    runners = runners_of(driver)
     os.kill(runners[0], signal.SIGKILL)
     said = driver.finish()
     assert "outcome Succeeded" in said, said

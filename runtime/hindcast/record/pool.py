@@ -10,6 +10,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import StorageError, UserError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.orphans import end_with_parent
 from hindcast.record.environments import make_environment
 from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
@@ -106,6 +107,7 @@ class _RemoteRecorder:
     """A `Recorder` in a Ray actor. A user's mistake comes back as a value, so that it keeps its sentence."""
 
     def __init__(self, task: Task, policy: str) -> None:
+        end_with_parent()  # Ray itself sees that its node is gone only where init takes over
         self._task = task
         self._policy = policy
         self._recorder: Recorder | None = None
