@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -124,6 +127,17 @@ class Wrong(Walk):
             "not a number": "left",
         }
         return wrong.get(self._what, super()._observe())
+
+
+class Deadly(Walk):
+    """Kills its process in the first step after a file TOY_KILL_ONCE was made, and removes the file."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        file = Path(os.environ["TOY_KILL_ONCE"])
+        if file.exists():
+            file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Continuous(gym.Env):

@@ -1,251 +1,567 @@
-"""What a training delivers, remembers and leaves behind."""
+"""`TrainingRun`: what is trained on, when it stops, what it keeps, how it goes on."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
+import safetensors.numpy
 import torch
 
-from hindcast.api import OfflineTraining
-from hindcast.errors import Interrupted, OutputConflict
-from hindcast.evaluate.environment import EnvEvaluator
-from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
 from hindcast.models.policy import Policy
-from hindcast.run.evaluations import Evaluations
-from hindcast.run.results import read_results
-from hindcast.run.session import TrainingSession
-from hindcast.run.training import run_folder
+from hindcast.run.claim import sole_writer
+from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.filesystem import resolve
-from support import CARTPOLE, WALK, After, Heard, read_all, record, recording, train, training
+from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+from support import WALK, After, Heard, make_policy, record, recording, train, training
+from toy_pipeline import Noting
 
-TIMINGS = ("time_total_s", "timesteps_per_s", "timers")
-
-
-def session_of(resource: OfflineTraining) -> TrainingSession:
-    return TrainingSession(resource, [(str(source.path), source.weight) for source in resource.spec.input])
-
-
-def batches(resource: OfflineTraining, count: int) -> list[dict[str, torch.Tensor]]:
-    session = session_of(resource)
-    try:
-        return [session.data.next() for _ in range(count)]
-    finally:
-        session.close()
+STEPS = 1000
 
 
-def results_of(resource: OfflineTraining) -> list[dict[str, Any]]:
-    """The results without what depends on the clock."""
-    return [
-        {key: value for key, value in result.items() if key not in TIMINGS}
-        for result in read_results(run_folder(resource))
-    ]
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1000 timesteps whose observations are their numbers, in many small units; final observations are -1."""
+    from gymnasium.spaces import Box, Discrete
 
-
-def same_tensors(one: Path, other: Path) -> bool:
-    """Whether the two run folders end with the same weights, optimiser and randomness, bit for bit."""
-    latest = [CheckpointStore(resolve(folder / "checkpoints")).latest() for folder in (one, other)]
-    states = [checkpoint.learner_state().tensors for checkpoint in latest if checkpoint]
-    assert len(states) == 2
-    return states[0].keys() == states[1].keys() and all(
-        torch.equal(states[0][name], states[1][name]) for name in states[0]
+    folder = resolve(tmp_path_factory.mktemp("data") / "numbered")
+    lengths = np.random.default_rng(0).multinomial(STEPS - 60, [1 / 60] * 60) + 1
+    ends = np.cumsum(lengths)
+    obs = np.full((STEPS + 60, 2), -1, dtype=np.float32)
+    obs[np.arange(STEPS) + np.repeat(np.arange(60), lengths), 0] = np.arange(STEPS)
+    block = Block(
+        columns={"obs": obs, "actions": np.arange(STEPS) % 2, "rewards": np.ones(STEPS)},
+        length=lengths,
+        eps_id=np.array([f"e{i}" for i in range(60)], dtype=object),
+        t_started=np.zeros(60, dtype=np.int64),
+        terminated=np.ones(60, dtype=np.bool_),
+        truncated=np.zeros(60, dtype=np.bool_),
     )
+    assert ends[-1] == STEPS
+    spec = DataSpec.of_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
+    writer = EpisodeWriter(folder, spec, file_stem(0, "a"), max_rows_per_file=7)
+    writer.write(block)
+    files = writer.close()
+    write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=STEPS, first=0))
+    write_manifest(folder, Manifest(spec=spec.to_json(), files=files))
+    return Path(folder.path)
 
 
-@pytest.mark.parametrize("residency", ["Resident", "Streaming"])
-def test_an_epoch_delivers_each_recorded_timestep_once(walks: Path, tmp_path: Path, residency: str) -> None:
-    recorded = read_all(walks)
-    pipeline = {"residency": residency, "windowSteps": 100}
-    config = {"trainBatchSizePerLearner": 1}
-    resource = training(tmp_path, walks, pipeline=pipeline, config=config)
-    delivered = torch.cat([batch["obs"] for batch in batches(resource, recorded.num_steps)]).numpy()
-    observed = recorded.columns["obs"][recorded.obs_row]
-    assert len(delivered) == len(observed)
-    assert np.array_equal(np.unique(delivered, axis=0), np.unique(observed, axis=0))
-    assert len(np.unique(delivered[:, :2], axis=0)) == recorded.num_steps
+def results(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "test/r1/results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
-def test_the_same_seed_gives_the_same_batches_wherever_the_data_are(walks: Path, tmp_path: Path) -> None:
-    def of(seed: int, residency: str) -> torch.Tensor:
-        pipeline = {"residency": residency, "windowSteps": 100}
-        return torch.cat(
-            [b["obs"] for b in batches(training(tmp_path, walks, seed=seed, pipeline=pipeline), 30)]
+def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timings = {"time_total_s", "timesteps_per_s", "timers"}
+    return [{key: value for key, value in line.items() if key not in timings} for line in lines]
+
+
+def checkpoints(folder: Path) -> list[int]:
+    names = sorted(path.name for path in (folder / "test/r1/checkpoints").glob("checkpoint-*"))
+    return [int(name.partition("-")[2]) for name in names]
+
+
+def weights(folder: Path | str) -> dict[str, np.ndarray]:
+    """Of a checkpoint, or the last one of a run."""
+    path = Path(folder)
+    if (path / "test").exists():
+        path = path / f"test/r1/checkpoints/checkpoint-{checkpoints(path)[-1]:09d}"
+    return safetensors.numpy.load_file(path / "module/weights.safetensors")
+
+
+def assert_same_weights(one: Path | str, other: Path | str) -> None:
+    own, others = weights(one), weights(other)
+    assert own.keys() == others.keys()
+    for name, value in own.items():
+        np.testing.assert_array_equal(value, others[name])
+
+
+@pytest.fixture
+def delivered() -> Iterator[list[torch.Tensor]]:
+    """What `Noting` saw."""
+    Noting.seen.clear()
+    yield Noting.seen
+    Noting.seen.clear()
+
+
+def noting(**pipeline: Any) -> dict[str, Any]:
+    return {"offlineData": "toy_pipeline:Noting", **pipeline}
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("residency", ["Resident", "Streaming"])
+    @pytest.mark.parametrize("window_steps", [200, 2**20])
+    def test_an_epoch_is_a_permutation_of_what_was_recorded(
+        self,
+        tmp_path: Path,
+        numbered: Path,
+        delivered: list[torch.Tensor],
+        residency: str,
+        window_steps: int,
+    ) -> None:
+        pipeline = noting(residency=residency, windowSteps=window_steps)
+        train(training(tmp_path, numbered, pipeline=pipeline, stop={"epochs": 3}))
+        stream = torch.cat(delivered).numpy()
+        assert len(stream) >= 3 * STEPS
+        epochs = [stream[epoch * STEPS : (epoch + 1) * STEPS] for epoch in range(3)]
+        for epoch in epochs:
+            np.testing.assert_array_equal(np.sort(epoch), np.arange(STEPS))
+        assert not np.array_equal(epochs[0], epochs[1])
+        assert not np.array_equal(epochs[0], np.arange(STEPS))
+
+    def test_is_reported(self, tmp_path: Path, numbered: Path) -> None:
+        pipeline = {"datasetNumItersPerLearner": 10}
+        train(training(tmp_path, numbered, pipeline=pipeline, stop={"iterations": 4}))
+        assert [line["coverage"] for line in results(tmp_path)] == [0.32, 0.64, 0.96, 1.0]
+        assert [line["epoch"] for line in results(tmp_path)] == [0.32, 0.64, 0.96, 1.28]
+
+    def test_batches_are_the_same_wherever_the_data_live(
+        self, tmp_path: Path, numbered: Path, delivered: list[torch.Tensor]
+    ) -> None:
+        streams = []
+        for residency in ("Resident", "Streaming"):
+            pipeline = noting(residency=residency, windowSteps=300)
+            train(training(tmp_path / residency, numbered, pipeline=pipeline))
+            streams.append([batch.tolist() for batch in delivered])
+            delivered.clear()
+        assert streams[0] == streams[1]
+        assert_same_weights(tmp_path / "Resident", tmp_path / "Streaming")
+
+    def test_batches_depend_on_the_seed(
+        self, tmp_path: Path, numbered: Path, delivered: list[torch.Tensor]
+    ) -> None:
+        streams = []
+        for run, seed in enumerate((0, 0, 1)):
+            train(training(tmp_path / str(run), numbered, pipeline=noting(), seed=seed))
+            streams.append([batch.tolist() for batch in delivered])
+            delivered.clear()
+        assert streams[0] == streams[1]
+        assert streams[0][0] != streams[2][0]
+
+
+class TestStop:
+    def last(self, folder: Path, data: Path, stop: dict[str, Any], **spec: Any) -> dict[str, Any]:
+        train(training(folder, data, stop=stop, **spec))
+        return results(folder)[-1]
+
+    def test_by_iterations(self, tmp_path: Path, numbered: Path) -> None:
+        last = self.last(tmp_path, numbered, {"iterations": 2})
+        assert last["training_iteration"] == 2
+        assert last["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
+
+    def test_by_updates(self, tmp_path: Path, numbered: Path) -> None:
+        last = self.last(tmp_path, numbered, {"updates": 50})
+        assert last["num_updates_lifetime"] == 50
+        assert last["training_iteration"] == 2
+
+    def test_by_timesteps(self, tmp_path: Path, numbered: Path) -> None:
+        last = self.last(tmp_path, numbered, {"timesteps": 1500})
+        assert last["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
+
+    def test_by_epochs(self, tmp_path: Path, numbered: Path) -> None:
+        last = self.last(tmp_path, numbered, {"epochs": 1.5})
+        assert last["epoch"] == 1.504
+
+    def test_by_return(self, tmp_path: Path, numbered: Path, walks: Path) -> None:
+        train(
+            training(
+                tmp_path,
+                walks,
+                environment=WALK,
+                evaluation={"interval": 2, "duration": 4},
+                stop={"episodeReturnMean": -1.0, "iterations": 9},
+            )
         )
+        assert [line["training_iteration"] for line in results(tmp_path)] == [1, 2]
 
-    assert torch.equal(of(0, "Resident"), of(0, "Streaming"))
-    assert not torch.equal(of(0, "Resident"), of(1, "Resident"))
-
-
-def test_100_updates_are_50_a_checkpoint_a_new_process_and_50(walks: Path, tmp_path: Path) -> None:
-    pipeline = {"datasetNumItersPerLearner": 20}
-    stop = {"updates": 100}
-    whole = training(tmp_path / "whole", walks, pipeline=pipeline, stop=stop)
-    halves = training(tmp_path / "halves", walks, pipeline=pipeline, stop=stop)
-    train(whole)
-    with pytest.raises(Interrupted, match="at update 50"):
-        train(halves, After(50))
-    file = tmp_path / "training.yaml"
-    file.write_text(halves.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
-    subprocess.run([sys.executable, "-m", "hindcast.cli.main", "--quiet", "run", str(file)], check=True)
-    assert same_tensors(tmp_path / "whole/test/r1", tmp_path / "halves/test/r1")
-    assert results_of(whole) == results_of(halves)
-    positions = [
-        find_checkpoint(run_folder(resource).child("checkpoints")).training.feed
-        for resource in (whole, halves)
-    ]
-    assert positions[0] == positions[1]
+    def test_by_whichever_comes_first(self, tmp_path: Path, numbered: Path) -> None:
+        last = self.last(tmp_path, numbered, {"updates": 500, "epochs": 30, "iterations": 1})
+        assert last["training_iteration"] == 1
 
 
-@pytest.mark.parametrize("looks", [5, 20])
-def test_an_interrupted_training_ends_like_an_uninterrupted_one(
-    walks: Path, tmp_path: Path, looks: int
-) -> None:
-    def resource(name: str) -> OfflineTraining:
-        evaluation = {"interval": 2, "duration": 4, "parallelToTraining": True}
-        return training(
-            tmp_path / name, walks, environment=WALK, evaluation=evaluation, checkpoint={"every": 3}
+class TestCheckpoints:
+    pipeline = {"datasetNumItersPerLearner": 2}
+
+    def test_every_and_keep(self, tmp_path: Path, numbered: Path) -> None:
+        checkpoint = {"every": 3, "keep": 2}
+        train(
+            training(
+                tmp_path, numbered, pipeline=self.pipeline, checkpoint=checkpoint, stop={"iterations": 10}
+            )
         )
+        assert checkpoints(tmp_path) == [18, 20]
 
-    train(resource("whole"))
-    interrupted = 0
-    while True:
-        try:
-            train(resource("pieces"), After(looks))
-            break
-        except Interrupted:
-            interrupted += 1
-    assert interrupted >= 1
-    assert same_tensors(tmp_path / "whole/test/r1", tmp_path / "pieces/test/r1")
-    assert results_of(resource("whole")) == results_of(resource("pieces"))
+    def test_the_best_is_kept_besides(self, tmp_path: Path, numbered: Path, walks: Path) -> None:
+        outcome = train(
+            training(
+                tmp_path,
+                walks,
+                environment=WALK,
+                config={"lr": 0.05, "trainBatchSizePerLearner": 32},
+                pipeline=self.pipeline,
+                evaluation={"interval": 1, "duration": 20},
+                checkpoint={"every": 100, "keep": 1},
+                stop={"iterations": 12},
+            )
+        )
+        scores = [line["evaluation"]["env_runners"]["episode_return_mean"] for line in results(tmp_path)]
+        best = int(np.argmax(scores)) + 1
+        assert best < 12, "the seed was chosen so that the last is not the best"
+        assert checkpoints(tmp_path) == [2 * best, 24]
+        assert outcome.metrics["best"]["score"] == max(scores)
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
+        assert_same_weights(outcome.metrics["best"]["path"], tmp_path / "test/r1")
 
+    def test_the_message_gives_the_return_of_the_checkpoint_that_it_names(
+        self, tmp_path: Path, walks: Path
+    ) -> None:
+        outcome = train(
+            training(
+                tmp_path,
+                walks,
+                environment=WALK,
+                config={"lr": 0.05, "trainBatchSizePerLearner": 32},
+                pipeline=self.pipeline,
+                evaluation={"interval": 1, "duration": 20},
+                stop={"iterations": 12},
+            )
+        )
+        assert f"return {outcome.metrics['best']['score']:.1f}" in outcome.message
+        assert outcome.metrics["best"]["path"] in outcome.message
 
-@pytest.mark.parametrize(
-    ("stop", "updates"),
-    [
-        ({"iterations": 2}, 20),
-        ({"updates": 5}, 5),
-        ({"timesteps": 100}, 4),
-        ({"epochs": 0.5}, 5),
-        ({"iterations": 9, "updates": 3}, 3),
-    ],
-)
-def test_it_stops_at_the_first_criterion(
-    walks: Path, tmp_path: Path, stop: dict[str, float], updates: int
-) -> None:
-    assert read_all(walks).num_steps == 308, "the figures below are of these data"
-    assert train(training(tmp_path, walks, stop=stop)).metrics["updates"] == updates
-
-
-def test_the_evaluated_weights_are_the_ones_reported_and_kept(walks: Path, tmp_path: Path) -> None:
-    evaluation = {"interval": 1, "duration": 6, "parallelToTraining": True}
-    resource = training(tmp_path, walks, environment=WALK, evaluation=evaluation, stop={"iterations": 4})
-    train(resource)
-    lines = read_results(run_folder(resource))
-    evaluated = {line["evaluation"]["training_iteration"]: line for line in lines if "evaluation" in line}
-    assert [line["training_iteration"] for line in lines] == [1, 2, 3, 4, 4]
-    assert list(evaluated) == [1, 2, 3, 4], "each is used one iteration later, the last at the end"
-    store = CheckpointStore(run_folder(resource).child("checkpoints"))
-    best = store.best()
-    assert best is not None
-    assert resource.spec.environment is not None
-    evaluator = EnvEvaluator(resource.spec.environment, 6)
-    seed = Evaluations(resource, store, Heard())._seed(best.training.iteration)
-    again = evaluator(Policy.load(best.location), seed).summary()
-    assert again == evaluated[best.training.iteration]["evaluation"]["env_runners"]
-    scores = [line["evaluation"]["env_runners"]["episode_return_mean"] for line in evaluated.values()]
-    assert store.best_score() == max(scores)
-    assert Policy.load(run_folder(resource)).digest == Policy.load(best.location).digest
+    def test_a_policy_comes_out_that_acts(self, tmp_path: Path, walks: Path) -> None:
+        outcome = train(training(tmp_path, walks, environment=WALK))
+        policy = Policy.load(outcome.metrics["checkpoint"])
+        assert policy.action_space.contains(policy(np.zeros(4, np.float32)))
+        assert policy.digest == Policy.load(str(tmp_path / "test/r1/module")).digest
 
 
-def test_a_finished_training_is_not_done_again(walks: Path, tmp_path: Path) -> None:
-    resource = training(tmp_path, walks)
-    first = train(resource)
-    again = train(resource, After(0))
-    assert (first.state, again.state) == ("Succeeded", "AlreadyFinished")
-    assert (
-        orjson.loads((tmp_path / "test/r1/success.json").read_bytes())["updates"] == again.metrics["updates"]
+class TestInterruption:
+    """100 updates are 50, a checkpoint and 50 again; see test_faults_training for new processes."""
+
+    pipeline = {"datasetNumItersPerLearner": 30}
+
+    def interrupted(self, folder: Path, data: Path, looks: list[int], **spec: Any) -> None:
+        resource = training(folder, data, pipeline=self.pipeline, stop={"updates": 100}, **spec)
+        for number in looks:
+            with pytest.raises(Interrupted, match=r"interrupted at update \d+; run the same command again"):
+                train(resource, After(number))
+        assert train(resource).state == "Succeeded"
+
+    @pytest.mark.parametrize("looks", [[50], [0], [30], [60, 30], [1, 1, 1]], ids=str)
+    def test_changes_nothing(self, tmp_path: Path, numbered: Path, looks: list[int]) -> None:
+        config = {"lr": [[0, 1e-3], [3200, 1e-5]], "trainBatchSizePerLearner": 32, "gradClip": 0.5}
+        train(
+            training(
+                tmp_path / "whole", numbered, pipeline=self.pipeline, config=config, stop={"updates": 100}
+            )
+        )
+        self.interrupted(tmp_path / "parts", numbered, looks, config=config)
+        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        assert without_times(results(tmp_path / "whole")) == without_times(results(tmp_path / "parts"))
+
+    def test_changes_nothing_with_filters_and_stacks(self, tmp_path: Path, walks: Path) -> None:
+        model = {"fcnetHiddens": [16], "observationFilter": "meanStd", "frameStack": 3}
+        train(training(tmp_path / "whole", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}))
+        self.interrupted(tmp_path / "parts", walks, [45], model=model)
+        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+    def test_of_a_finished_one_is_not_possible(self, tmp_path: Path, numbered: Path) -> None:
+        train(training(tmp_path, numbered))
+        assert train(training(tmp_path, numbered), After(0)).state == "AlreadyFinished"
+
+
+class TestFolder:
+    def test_finished_work_stays_finished(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
+        first = train(training(tmp_path, numbered))
+        second = train(training(tmp_path, numbered), reporter=heard)
+        assert second.state == "AlreadyFinished"
+        assert second.metrics["checkpoint"] == first.metrics["checkpoint"]
+        assert heard.stages == []
+
+    def test_of_another_spec_is_refused(self, tmp_path: Path, numbered: Path) -> None:
+        train(training(tmp_path, numbered))
+        with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
+            train(training(tmp_path, numbered, seed=1))
+
+    def test_a_higher_revision_has_a_folder_of_its_own(self, tmp_path: Path, numbered: Path) -> None:
+        train(training(tmp_path, numbered))
+        assert train(training(tmp_path, numbered, seed=1, revision=2)).folder == str(tmp_path / "test/r2")
+
+    def test_that_another_process_writes_to(self, tmp_path: Path, numbered: Path) -> None:
+        with (
+            sole_writer(resolve(tmp_path / "test/r1")),
+            pytest.raises(OutputConflict, match="another process is writing"),
+        ):
+            train(training(tmp_path, numbered))
+
+    def test_nothing_temporary_is_left(self, tmp_path: Path, numbered: Path) -> None:
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, numbered), After(40))
+        run = tmp_path / "test/r1"
+        (run / ".results.jsonl.01234567.tmp").write_text("half")
+        (run / "checkpoints/checkpoint-000000035/module").mkdir(parents=True)
+        (run / "checkpoints/checkpoint-000000035/module/.weights.safetensors.01234567.tmp").write_text("half")
+        train(training(tmp_path, numbered))
+        assert checkpoints(tmp_path) == [40, 96]
+        assert [path for path in run.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
+
+    def test_data_that_changed_are_not_gone_on_with(self, tmp_path: Path, numbered: Path) -> None:
+        data = tmp_path / "data"
+        record(recording(data))
+        with pytest.raises(Interrupted):
+            train(training(tmp_path / "runs", data), After(5))
+        shutil.rmtree(data)
+        record(recording(data, seed=1))
+        with pytest.raises(DataError, match="the data have changed since the checkpoint"):
+            train(training(tmp_path / "runs", data))
+
+    def test_in_memory(self, tmp_path: Path, memory_path: str, numbered: Path) -> None:
+        with pytest.raises(Interrupted):
+            train(training(memory_path, numbered), After(40))
+        train(training(memory_path, numbered))
+        train(training(tmp_path, numbered))
+        policy = Policy.load(f"{memory_path}/test/r1/module")
+        assert policy.digest == Policy.load(str(tmp_path / "test/r1/module")).digest
+        lines = resolve(f"{memory_path}/test/r1/results.jsonl").read_bytes().splitlines()
+        assert without_times(list(map(json.loads, lines))) == without_times(results(tmp_path))
+
+
+class TestInitialCheckpoint:
+    def start(self, folder: Path, data: Path, path: Path, **spec: Any) -> None:
+        config = {"lr": 1e-30, "trainBatchSizePerLearner": 32}
+        train(training(folder, data, config=config, initialCheckpoint=str(path), **spec))
+
+    def test_gives_the_weights_to_begin_with(self, tmp_path: Path, walks: Path) -> None:
+        policy = make_policy(WALK, seed=5)
+        policy.save(tmp_path / "policy")
+        self.start(tmp_path / "runs", walks, tmp_path / "policy")
+        begun, given = weights(tmp_path / "runs"), dict(policy.module.named_parameters())
+        assert begun
+        for name, value in begun.items():
+            np.testing.assert_array_equal(value, given[name].detach().numpy())
+
+    def test_gives_the_filter_too(self, tmp_path: Path, walks: Path) -> None:
+        policy = make_policy(WALK, observationFilter="meanStd")
+        policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
+        policy.save(tmp_path / "policy")
+        model = {"fcnetHiddens": [16], "observationFilter": "meanStd"}
+        self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+        trained = Policy.load(str(tmp_path / "runs/test/r1/module"))
+        for name, figures in policy.preprocessing.state().items():
+            np.testing.assert_array_equal(trained.preprocessing.state()[name], figures)
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            {"fcnetHiddens": [32]},
+            {"fcnetHiddens": [16, 16]},
+            {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
+            {"fcnetHiddens": [16], "observationFilter": "meanStd"},
+            {"fcnetHiddens": [16], "frameStack": 2},
+        ],
+        ids=str,
     )
+    def test_of_another_model_is_refused(self, tmp_path: Path, walks: Path, model: dict[str, Any]) -> None:
+        make_policy(WALK).save(tmp_path / "policy")
+        with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
+            self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+
+    def test_of_other_spaces_is_refused(self, tmp_path: Path, walks: Path) -> None:
+        make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "policy")
+        with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: "):
+            self.start(tmp_path / "runs", walks, tmp_path / "policy")
+
+    def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
+        with pytest.raises(DataError, match="nowhere"):
+            self.start(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 
-def test_another_spec_is_refused_and_a_higher_revision_is_a_new_run(walks: Path, tmp_path: Path) -> None:
-    train(training(tmp_path, walks))
-    with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
-        train(training(tmp_path, walks, seed=1))
-    assert train(training(tmp_path, walks, seed=1, revision=2)).folder.endswith("r2")
-
-
-def test_a_spec_that_failed_at_once_can_be_mended(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="no Gymnasium environment"):
-        train(training(tmp_path, walks, environment={"id": "Nowhere-v0"}))
-    assert train(training(tmp_path, walks)).state == "Succeeded"
-
-
-def test_old_checkpoints_go_and_the_best_stays(walks: Path, tmp_path: Path) -> None:
-    evaluation = {"interval": 1, "duration": 4}
-    checkpoint = {"every": 1, "keep": 2}
-    resource = training(
-        tmp_path,
-        walks,
-        environment=WALK,
-        evaluation=evaluation,
-        checkpoint=checkpoint,
-        stop={"iterations": 6},
-    )
-    train(resource)
-    store = CheckpointStore(run_folder(resource).child("checkpoints"))
-    best = store.best()
-    assert best is not None
-    kept = [checkpoint.updates for checkpoint in store.all()]
-    assert best.updates in kept
-    assert len(kept) <= 3
-    assert kept[-1] == 6 * 10
-
-
-def test_a_warm_start_begins_with_the_checkpoints_weights(walks: Path, tmp_path: Path) -> None:
-    first = training(tmp_path / "first", walks)
-    train(first)
-    trained = Policy.load(run_folder(first))
-    second = training(tmp_path / "second", walks, initialCheckpoint=str(run_folder(first)), seed=5)
-    session = session_of(second)
-    session.begin()
-    assert all(
-        torch.equal(tensor, trained.module.state_dict()[name])
-        for name, tensor in session.policy.module.state_dict().items()
-    )
-    session.close()
-
-
-@pytest.mark.learning
-def test_a_clone_plays_as_well_as_the_expert(tmp_path: Path) -> None:
-    expert = {
-        "config": {"numEpochs": 6, "trainBatchSizePerLearner": 4096},
-        "model": {"fcnetHiddens": [64, 64]},
-        "stop": {"episodeReturnMean": 450},
-        "evaluation": {"duration": 20},
+def evaluations(folder: Path) -> dict[int, tuple[int, dict[str, Any]]]:
+    """Evaluated iteration -> (iteration that used the result, result)."""
+    found = [line for line in results(folder) if "evaluation" in line]
+    return {
+        line["evaluation"]["training_iteration"]: (
+            line["training_iteration"],
+            line["evaluation"]["env_runners"],
+        )
+        for line in found
     }
-    record(
-        recording(
-            tmp_path / "data",
-            environment=CARTPOLE,
-            policy={"train": expert},
-            duration={"episodes": 100},
-            runners={"envsPerRunner": 8},
-        )
-    )
-    outcome = train(
-        training(
-            tmp_path,
-            tmp_path / "data",
-            environment=CARTPOLE,
-            config={"lr": 8e-4, "trainBatchSizePerLearner": 1024},
-            model={"fcnetHiddens": [64, 64]},
-            evaluation={"interval": 1, "duration": 20},
-            stop={"episodeReturnMean": 450, "iterations": 20},
-        )
-    )
-    assert outcome.metrics["best"]["score"] >= 450
+
+
+EVALUATED = {
+    "environment": WALK,
+    "config": {"lr": 0.05, "trainBatchSizePerLearner": 32},
+    "pipeline": {"datasetNumItersPerLearner": 2},
+    "stop": {"iterations": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def sequential(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
+    """A training evaluated in its own process every 3 iterations."""
+    folder = tmp_path_factory.mktemp("sequential")
+    train(training(folder, walks, **EVALUATED, evaluation={"interval": 3, "duration": 20}))
+    return folder
+
+
+class TestEvaluation:
+    def test_at_its_interval(self, sequential: Path) -> None:
+        found = evaluations(sequential)
+        assert {evaluated: used for evaluated, (used, _) in found.items()} == {3: 3, 6: 6}
+        assert all(report["num_episodes"] == 20 for _, report in found.values())
+        assert found[3][1]["episode_return_mean"] != found[6][1]["episode_return_mean"]
+
+    def test_beside_training_gives_the_same_one_iteration_later(
+        self, tmp_path: Path, walks: Path, sequential: Path
+    ) -> None:
+        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True, "runners": 2}
+        outcome = train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        found, expected = evaluations(tmp_path), evaluations(sequential)
+        assert {evaluated: used for evaluated, (used, _) in found.items()} == {3: 4, 6: 7}
+        assert [report for _, report in found.values()] == [report for _, report in expected.values()]
+        assert_same_weights(tmp_path, sequential)
+        best = max(found, key=lambda evaluated: found[evaluated][1]["episode_return_mean"])
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
+        assert outcome.metrics["best"]["score"] == found[best][1]["episode_return_mean"]
+
+    def test_a_checkpoint_says_the_return_of_its_own_weights(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 1, "duration": 20, "parallelToTraining": True}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation, checkpoint={"keep": 20}))
+        for updates in checkpoints(tmp_path):
+            file = tmp_path / f"test/r1/checkpoints/checkpoint-{updates:09d}/checkpoint.json"
+            said = json.loads(file.read_text())["training"]["metrics"].get("episode_return_mean")
+            own = evaluations(tmp_path)[updates // 2][1]["episode_return_mean"]
+            assert said in (None, own)
+
+    def test_the_last_one_beside_training_is_waited_for(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 4, "duration": 20, "parallelToTraining": True}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert sorted(evaluations(tmp_path)) == [4, 8]
+
+    @pytest.mark.parametrize("looks", [7, 8, 13])
+    def test_under_way_when_interrupted_is_begun_again(
+        self, tmp_path: Path, walks: Path, sequential: Path, looks: int
+    ) -> None:
+        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
+        resource = training(tmp_path, walks, **EVALUATED, evaluation=evaluation)
+        with pytest.raises(Interrupted):
+            train(resource, After(looks))
+        train(resource)
+        found, expected = evaluations(tmp_path), evaluations(sequential)
+        assert {evaluated: used for evaluated, (used, _) in found.items()} == {3: 4, 6: 7}
+        assert [report for _, report in found.values()] == [report for _, report in expected.values()]
+
+    def test_without_an_interval_it_comes_at_the_end(self, tmp_path: Path, walks: Path) -> None:
+        outcome = train(training(tmp_path, walks, **EVALUATED, evaluation={"duration": 20}))
+        assert {evaluated: used for evaluated, (used, _) in evaluations(tmp_path).items()} == {8: 8}
+        assert outcome.metrics["best"]["path"] == outcome.metrics["checkpoint"]
+
+    def test_without_an_interval_beside_training(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"duration": 20, "parallelToTraining": True}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert {evaluated: used for evaluated, (used, _) in evaluations(tmp_path).items()} == {8: 8}
+
+    def test_with_runners_but_not_beside_training(
+        self, tmp_path: Path, walks: Path, sequential: Path
+    ) -> None:
+        evaluation = {"interval": 3, "duration": 20, "runners": 2}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert evaluations(tmp_path) == evaluations(sequential)
+
+    def test_as_long_as_an_iteration_takes(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 2, "duration": "auto", "parallelToTraining": True, "envsPerRunner": 4}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        for _, report in evaluations(tmp_path).values():
+            assert report["num_episodes"] >= 4
+            assert report["num_episodes"] % 4 == 0
+
+    def test_by_a_runner_that_is_killed_is_done_again(
+        self, tmp_path: Path, walks: Path, sequential: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The environment kills its process, once."""
+        monkeypatch.setenv("TOY_KILL_ONCE", str(tmp_path / "killed"))
+        (tmp_path / "killed").touch()
+        spec = {**EVALUATED, "environment": {"id": "toy_environments:Deadly"}}
+        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
+        train(training(tmp_path, walks, **spec, evaluation=evaluation))
+        assert not (tmp_path / "killed").exists()
+        found, expected = evaluations(tmp_path), evaluations(sequential)
+        assert [report for _, report in found.values()] == [report for _, report in expected.values()]
+
+    def test_of_timesteps(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 8, "duration": 50, "durationUnit": "timesteps"}
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert evaluations(tmp_path)[8][1]["num_env_steps"] >= 50
+
+    def test_that_takes_too_long_is_left_out(self, tmp_path: Path, walks: Path, heard: Heard) -> None:
+        evaluation = {
+            "interval": 4,
+            "duration": 20,
+            "parallelToTraining": True,
+            "sampleTimeoutSeconds": 1e-6,
+        }
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation), reporter=heard)
+        assert evaluations(tmp_path) == {}
+        assert any("sampleTimeoutSeconds" in note for note in heard.notes)
+
+    @pytest.mark.parametrize("parallel", [False, True])
+    def test_of_an_environment_that_falls_over(self, tmp_path: Path, walks: Path, parallel: bool) -> None:
+        spec = {**EVALUATED, "environment": {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}}
+        evaluation = {"interval": 1, "duration": 4, "parallelToTraining": parallel}
+        with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+: the simulator fell over"):
+            train(training(tmp_path, walks, **spec, evaluation=evaluation))
+
+
+class TestEvaluationFunction:
+    def test_is_used(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {
+            "interval": 4,
+            "customFunction": "toy_pipeline:judge",
+        }
+        outcome = train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        norms = {
+            evaluated: report["episode_return_mean"]
+            for evaluated, (_, report) in evaluations(tmp_path).items()
+        }
+        assert sorted(norms) == [4, 8]
+        final = sum(float((value.astype(np.float64) ** 2).sum()) for value in weights(tmp_path).values())
+        assert norms[8] == pytest.approx(final)
+        assert outcome.metrics["best"]["score"] == max(norms.values())
+
+    def test_may_give_no_return(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {
+            "interval": 4,
+            "customFunction": "toy_pipeline:judge_nothing",
+        }
+        outcome = train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert outcome.metrics["best"] is None
+        assert evaluations(tmp_path)[8][1] == {"episode_len_mean": 1.0}
+
+    def test_that_raises_is_one_sentence(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {
+            "interval": 4,
+            "customFunction": "toy_pipeline:judge_badly",
+        }
+        with pytest.raises(UserCodeError, match=r"judge_badly.*toy_pipeline\.py:\d+: no episodes at all"):
+            train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+
+    def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 4, "customFunction": "toy_pipeline:nothing"}
+        with pytest.raises(SpecError, match=r"customFunction.*has no 'nothing'"):
+            train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+
+    def test_beside_training_is_refused(self, tmp_path: Path, walks: Path) -> None:
+        evaluation = {"interval": 4, "customFunction": "toy_pipeline:judge", "parallelToTraining": True}
+        with pytest.raises(SpecError, match="customFunction with parallelToTraining"):
+            training(tmp_path, walks, **EVALUATED, evaluation=evaluation)

@@ -6,14 +6,12 @@ of k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on
 
 from __future__ import annotations
 
-from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
 from typing import Any
 
 from hindcast.api import OfflineTraining
-from hindcast.errors import UserError
-from hindcast.evaluate.environment import EnvEvaluator, EnvReport
-from hindcast.evaluate.parallel import EvaluationWorkers, gather
+from hindcast.evaluate.environment import EnvEvaluator
+from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.pipeline.rng import generator
@@ -32,7 +30,7 @@ class Pending:
 
     iteration: int
     updates: int
-    parts: list[Future[EnvReport | UserError]]
+    playing: Playing
 
 
 class Evaluations:
@@ -67,12 +65,12 @@ class Evaluations:
             per_runner or _ENVIRONMENTS,
             self._spec.explore,
         )
-        if self._spec.parallel_to_training:
+        if self.beside or (self._spec.runners and self._spec.custom_function is None):
             runners, note = clamp_replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
             self._workers = EvaluationWorkers(self._evaluator, runners)
-            self.processes = runners
+            self.processes = runners if self.beside else 0
 
     @property
     def pending_updates(self) -> int | None:
@@ -82,7 +80,7 @@ class Evaluations:
     @property
     def beside(self) -> bool:
         """Whether evaluation runs beside training."""
-        return self._workers is not None
+        return self._spec is not None and self._spec.parallel_to_training
 
     def due(self, iteration: int) -> bool:
         """Whether the weights after this iteration are to be evaluated."""
@@ -93,12 +91,16 @@ class Evaluations:
         )
 
     def now(self, policy: Policy, iteration: int) -> Result:
-        """Evaluate here, and wait for it."""
+        """Evaluate, and wait for it."""
         assert self._spec is not None
         self._last = iteration
         seed = self._seed(iteration)
         if self._spec.custom_function is None:
-            return self._result(iteration, self._evaluator(policy, seed).summary())
+            workers = self._workers
+            report = (
+                workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
+            )
+            return self._result(iteration, report.summary())
         function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
         with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
             return self._result(iteration, dict(function(policy, self._resource.spec.environment, seed)))
@@ -111,11 +113,11 @@ class Evaluations:
 
     def collect(self) -> Result | None:
         """The result of the evaluation under way, waited for; None where none is, or it took too long."""
-        if self._pending is None or self._spec is None:
+        if self._pending is None or self._spec is None or self._workers is None:
             return None
         pending, self._pending = self._pending, None
         try:
-            report = gather(pending.parts, self._spec.sample_timeout_seconds, self._evaluator.open_ended)
+            report = self._workers.gather(pending.playing, self._spec.sample_timeout_seconds)
         except TimeoutError:
             limit = self._spec.sample_timeout_seconds
             self._reporter.note(

@@ -27,6 +27,8 @@ from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
 
+_VALUE_NETWORK = ("vf.", "vf_encoder.")
+
 Inputs = list[tuple[str, float | None]]
 """(path, weight) of each input of a training, references resolved."""
 
@@ -153,8 +155,18 @@ class TrainingSession:
 
     def _warm_start(self, path: str) -> None:
         saved = Policy.load(path)
+        self._check_preprocessing(path, saved)
         module = self.policy.module
         own, given = module.state_dict(), saved.module.state_dict()
+        differing = [
+            name for name in sorted(own.keys() ^ given.keys()) if not name.startswith(_VALUE_NETWORK)
+        ]
+        if differing:
+            which = "this model does not have" if differing[0] in given else "it lacks"
+            raise SpecError(
+                f"spec.initialCheckpoint: {path} is of another model: {which} {differing[0]}; the model sections "
+                "must be the same."
+            )
         for name, tensor in own.items():
             if name in given and given[name].shape != tensor.shape:
                 raise SpecError(
@@ -163,6 +175,15 @@ class TrainingSession:
                 )
         module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
         self.policy.preprocessing.load(saved.preprocessing.state())
+
+    def _check_preprocessing(self, path: str, saved: Policy) -> None:
+        own, given = self.policy.preprocessing.to_json(), saved.preprocessing.to_json()
+        for option in ("observationFilter", "frameStack"):
+            if own[option] != given[option]:
+                raise SpecError(
+                    f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
+                    "the model sections must be the same."
+                )
 
 
 def make_algorithm(resource: OfflineTraining) -> Algorithm:

@@ -138,7 +138,7 @@ class TrainingRun:
             evaluations.launch(session.policy, session.iteration, session.learner.updates)
             self._save(session, evaluations, result)
             return
-        score = _score(result) if result.get("evaluation", {}).get(ITERATION) == session.iteration else None
+        score = _own_score(result)
         best = self._store.best_score()
         if score is not None and (best is None or score > best):
             self._store.mark_best(self._save(session, evaluations, result), score)
@@ -147,7 +147,7 @@ class TrainingRun:
 
     def _save(self, session: TrainingSession, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
-        score = _score(result)
+        score = _own_score(result)
         if score is not None:
             metrics["episode_return_mean"] = score
         return session.save(self._store, metrics, evaluating=evaluations.pending_updates)
@@ -165,8 +165,8 @@ class TrainingRun:
         if evaluation is not None:
             line = {ITERATION: session.iteration, "evaluation": evaluation}
             log.append(line)
-            score = _score(line)
-            if score is not None and evaluation[ITERATION] == session.iteration:
+            score = _own_score(line)
+            if score is not None:
                 self._store.mark_best(checkpoint, score)
         best = self._store.best()
         Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
@@ -197,10 +197,10 @@ class TrainingRun:
         return Progress(self._name, "Training", done, total, unit, metrics)
 
     def _outcome(self, success: dict[str, Any], state: State, begun: float) -> Outcome:
-        found = success["episode_return_mean"]
+        best = success["best"] or {"path": success["checkpoint"], "score": None}
+        found = best["score"]
         verb = "is finished already" if state == "AlreadyFinished" else "is trained"
         quality = f"return {found:.1f}" if found is not None else f"loss {success['loss']:.4g}"
-        best = success["best"] or {"path": success["checkpoint"]}
         return Outcome(
             resource=self._name,
             state=state,
@@ -238,6 +238,12 @@ def _nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, 
 
 def _score(result: Result) -> float | None:
     return result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean")
+
+
+def _own_score(result: Result) -> float | None:
+    """The score, where it is of the weights after this iteration and not of earlier ones."""
+    own = result.get("evaluation", {}).get(ITERATION) == result[ITERATION]
+    return _score(result) if own else None
 
 
 def _flat_metrics(result: Result) -> dict[str, float]:

@@ -1,0 +1,57 @@
+"""Parts of a training that tests name as `toy_pipeline:Name`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.window import Batch
+
+
+class Noting(OfflineData):
+    """Notes the first value of every observation that is delivered."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def sample(self, num_samples: int) -> Batch:
+        batch = super().sample(num_samples)
+        Noting.seen.append(batch["obs"][:, 0].clone())
+        return batch
+
+
+class Listed(OfflineData):
+    """Writes a digest of each batch to the file in TOY_BATCHES; asks to stop after TOY_STOP_AT batches."""
+
+    def sample(self, num_samples: int) -> Batch:
+        batch = super().sample(num_samples)
+        digest = hashlib.sha256()
+        for leaf in sorted(batch):
+            digest.update(leaf.encode() + batch[leaf].numpy().tobytes())
+        with Path(os.environ["TOY_BATCHES"]).open("a") as file:
+            file.write(digest.hexdigest() + "\n")
+        count = len(Path(os.environ["TOY_BATCHES"]).read_text().split())
+        if str(count) == os.environ.get("TOY_STOP_AT"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch
+
+
+def judge(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+    """An evaluation function: the norm of the weights."""
+    norm = sum(float(parameter.detach().square().sum()) for parameter in policy.module.parameters())
+    return {"episode_return_mean": norm, "seed": float(seed)}
+
+
+def judge_nothing(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+    """An evaluation function that gives no return."""
+    return {"episode_len_mean": 1.0}
+
+
+def judge_badly(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+    """An evaluation function that raises."""
+    raise ZeroDivisionError("no episodes at all")
