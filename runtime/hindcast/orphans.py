@@ -9,9 +9,13 @@ import time
 _LOOK_S = 0.5
 
 
-def end_with_parent() -> None:
-    """End this process within a moment of its parent; a killed parent cannot do it itself."""
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+def end_with_parent(parent: int) -> None:
+    """End this process within a moment of its parent; a killed parent cannot do it itself.
+
+    Args:
+        parent: its process id, from the parent itself: it may have ended before this process can ask.
+    """
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any, NamedTuple
 
@@ -77,7 +78,10 @@ class EvaluationWorkers:
         import loky
 
         return loky.ProcessPoolExecutor(
-            max_workers=self._workers, initializer=_hold, initargs=(self._evaluator,), timeout=None
+            max_workers=self._workers,
+            initializer=_hold,
+            initargs=(self._evaluator, os.getpid()),
+            timeout=None,
         )
 
     def _begin(self, files: dict[str, bytes], seed: int) -> Playing:
@@ -104,9 +108,9 @@ def _joined(parts: list[Future[EnvReport | UserError]], timeout: float | None, o
     )
 
 
-def _hold(evaluator: EnvEvaluator) -> None:
+def _hold(evaluator: EnvEvaluator, parent: int) -> None:
     global _evaluator  # noqa: PLW0603  (one evaluator per worker process)
-    end_with_parent()
+    end_with_parent(parent)
     _evaluator = evaluator
 
 

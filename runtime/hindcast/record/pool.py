@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,7 +108,7 @@ class _RemoteRecorder:
     """A `Recorder` in a Ray actor. A user's mistake comes back as a value, so that it keeps its sentence."""
 
     def __init__(self, task: Task, policy: str) -> None:
-        end_with_parent()  # Ray itself sees that its node is gone only where init takes over
+        end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
         self._task = task
         self._policy = policy
         self._recorder: Recorder | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ class Processes:
         import loky
 
         self._pool: Any = loky.ProcessPoolExecutor(
-            max_workers=count, initializer=_hold, initargs=(task,), timeout=None
+            max_workers=count, initializer=_hold, initargs=(task, os.getpid()), timeout=None
         )
 
     def record(self, policy: Policy, wanted: list[Work | Commit]) -> Iterator[Made]:
@@ -74,8 +75,8 @@ _held: dict[str, Any] = {}
 """In a process of `Processes`: its task, and the recorder of the policy that it saw last."""
 
 
-def _hold(task: Task) -> None:
-    end_with_parent()
+def _hold(task: Task, parent: int) -> None:
+    end_with_parent(parent)
     _held["task"] = task
     _held["fence"] = join_runners(resolve(task.folder))
 

@@ -1,0 +1,182 @@
+"""Trainings killed and interrupted: in new processes they come to the same end, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import Driver, ends
+
+from hindcast.api import OfflineTraining
+from support import WALK, training
+
+pytestmark = pytest.mark.faults
+
+TIMINGS = {"time_total_s", "timesteps_per_s", "timers"}
+
+
+def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
+    """100 updates in iterations of 30: the 50th is in the middle of one."""
+    return training(
+        folder,
+        data,
+        config={"lr": [[0, 1e-3], [3200, 1e-4]], "trainBatchSizePerLearner": 32, "gradClip": 0.5},
+        model={"fcnetHiddens": [32, 32], "observationFilter": "meanStd"},
+        pipeline={"datasetNumItersPerLearner": 30, "offlineData": "toy_pipeline:Listed", "windowSteps": 100},
+        stop={"updates": 100},
+    )
+
+
+def evaluated(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
+    """12 iterations of 2 updates, evaluated every 2."""
+    return training(
+        folder,
+        data,
+        environment=WALK,
+        config={"lr": 0.05, "trainBatchSizePerLearner": 32},
+        pipeline={"datasetNumItersPerLearner": 2},
+        evaluation={"interval": 2, "duration": 10, "parallelToTraining": parallel},
+        checkpoint={"every": 1, "keep": 2},
+        stop={"iterations": 12},
+    )
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All of a run that must not depend on what happened on the way."""
+    run = folder / "test/r1"
+    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    last = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
+    record = json.loads((last / "checkpoint.json").read_text())
+    return {
+        "results": [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines],
+        "checkpoints": sorted(path.name for path in (run / "checkpoints").iterdir()),
+        "weights": (last / "module/weights.safetensors").read_bytes(),
+        "learner": (last / "learner.safetensors").read_bytes(),
+        "module": (run / "module/weights.safetensors").read_bytes(),
+        "feed": record["training"]["feed"],
+        "state": record["learner"],
+        "metrics": record["training"]["metrics"],
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
+    """What `evaluated` gives in turn, when nothing happens to it."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    said = Driver(evaluated(folder / "runs", walks, parallel=False), folder).finish()
+    assert "outcome Succeeded" in said, said
+    return contents(folder / "runs")
+
+
+def assert_clean(folder: Path) -> None:
+    assert [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
+
+
+def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
+    tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, optimiser, randomness, metrics and every batch, the next one after resuming included."""
+    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "whole.txt"))
+    said = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
+    assert "outcome Succeeded" in said, said
+
+    monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "parts.txt"))
+    monkeypatch.setenv("TOY_STOP_AT", "50")
+    driver = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path)
+    said = driver.finish()
+    assert "interrupted at update 50; run the same command again" in said, said
+    assert driver.process.returncode == 130
+    monkeypatch.delenv("TOY_STOP_AT")
+    said = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
+    assert "goes on at update 50 (iteration 1)" in said, said
+    assert "outcome Succeeded" in said, said
+
+    batches = (tmp_path / "whole.txt").read_text().split()
+    assert len(batches) == len(set(batches)) == 100
+    assert (tmp_path / "parts.txt").read_text().split() == batches
+    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
+    assert parts.pop("checkpoints") == ["checkpoint-000000050", *whole.pop("checkpoints")]
+    assert parts == whole
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["evaluated in turn", "evaluated beside"])
+def test_killed_at_any_moment(
+    tmp_path: Path, walks: Path, uninterrupted: dict[str, Any], parallel: bool
+) -> None:
+    expected = uninterrupted
+    if parallel:
+        said = Driver(evaluated(tmp_path / "whole", walks, parallel), tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        expected = contents(tmp_path / "whole")
+    rng = np.random.default_rng(7)
+    resource = evaluated(tmp_path / "killed", walks, parallel)
+    kills, workers = 0, list[int]()
+    while not (tmp_path / "killed/test/r1/success.json").exists():
+        may_die = kills < 7
+        by_itself = may_die and rng.random() < 0.7
+        driver = Driver(resource, tmp_path, kill_at=int(rng.integers(1, 120)) if by_itself else None)
+        if may_die and driver.listen("progress", times=int(rng.integers(1, 4))):
+            workers += driver.descendants()
+            driver.kill()
+        said = driver.finish()
+        if driver.process.returncode == -signal.SIGKILL:
+            kills += 1
+        else:
+            assert "outcome Succeeded" in said, said
+    assert kills >= 4
+    assert [worker for worker in workers if not ends(worker)] == []
+    assert contents(tmp_path / "killed") == expected
+    assert_clean(tmp_path / "killed")
+
+
+def test_ctrl_c(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
+    """At whatever moment it comes."""
+    resource = evaluated(tmp_path / "parts", walks, parallel=False)
+    for _ in range(2):
+        driver = Driver(resource, tmp_path)
+        assert driver.listen("progress", times=2)
+        driver.interrupt()
+        said = driver.finish()
+        assert driver.process.returncode in (0, 130), said
+        assert "Traceback" not in said
+    said = Driver(resource, tmp_path).finish()
+    assert "outcome" in said, said
+    parts = contents(tmp_path / "parts")
+    del parts["checkpoints"]
+    assert parts == {key: value for key, value in uninterrupted.items() if key != "checkpoints"}
+
+
+class TestStorage:
+    @pytest.mark.parametrize("size", ["8k", "40k"])
+    def test_a_full_disk(
+        self,
+        tmp_path: Path,
+        small_disk: Callable[..., Path],
+        walks: Path,
+        uninterrupted: dict[str, Any],
+        size: str,
+    ) -> None:
+        disk = small_disk(f"size={size}")
+        resource = evaluated(disk / "runs", walks, parallel=False)
+        said = Driver(resource, tmp_path).finish()
+        assert "error StorageError" in said, said
+        assert "the disk is full" in said
+        assert str(disk / "runs/test/r1") in said
+        assert "Traceback" not in said, said
+        small_disk("remount,size=16m")
+        said = Driver(resource, tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        assert contents(disk / "runs") == uninterrupted
+        assert_clean(disk / "runs")
+
+    def test_a_read_only_folder(self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path) -> None:
+        disk = small_disk("size=1m,ro")
+        said = Driver(evaluated(disk / "runs", walks, parallel=False), tmp_path).finish()
+        assert "error StorageError" in said
+        assert "read-only" in said
+        assert list(disk.iterdir()) == []
