@@ -1,0 +1,147 @@
+"""Evaluation in an environment: seeded, unbiased, the same for any number of workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hindcast.api import EnvironmentSpec
+from hindcast.errors import UserCodeError
+from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_policy
+from hindcast.evaluate.parallel import EvaluationWorkers
+from hindcast.models.policy import Policy
+from support import WALK, make_policy
+from toy_environments import Walk
+
+ENVIRONMENT = EnvironmentSpec.model_validate(WALK)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return make_policy(WALK, fcnetHiddens=[64, 64], frameStack=2)
+
+
+@pytest.fixture
+def workers() -> Iterator[list[EvaluationWorkers]]:
+    made: list[EvaluationWorkers] = []
+    yield made
+    for pool in made:
+        pool.close()
+
+
+class TestReport:
+    def test_summary(self) -> None:
+        summary = EnvReport([1.0, 2.0, 6.0], [4, 5, 6]).summary()
+        assert summary == {
+            "episode_return_mean": 3.0,
+            "episode_return_min": 1.0,
+            "episode_return_max": 6.0,
+            "episode_return_std": pytest.approx(np.sqrt(14 / 3)),
+            "episode_len_mean": 5.0,
+            "num_episodes": 3,
+            "num_env_steps": 15,
+        }
+
+    def test_is_seeded(self, policy: Policy) -> None:
+        for explore in (False, True):
+            reports = [evaluate_policy(policy, ENVIRONMENT, seed=seed, explore=explore) for seed in (0, 0, 1)]
+            assert reports[0] == reports[1]
+            assert reports[0] != reports[2]
+
+    def test_greedy_and_exploring_differ(self, policy: Policy) -> None:
+        greedy, exploring = (
+            evaluate_policy(policy, ENVIRONMENT, duration=50, explore=explore) for explore in (False, True)
+        )
+        assert greedy.lengths == exploring.lengths
+        assert greedy.returns != exploring.returns
+
+    def test_does_not_change_the_policy(self, policy: Policy) -> None:
+        before = policy.digest
+        evaluate_policy(policy, ENVIRONMENT)
+        assert policy.digest == before
+
+    @pytest.mark.parametrize("duration", [1, 3, 8, 20])
+    def test_has_as_many_episodes_as_asked_for(self, policy: Policy, duration: int) -> None:
+        report = evaluate_policy(policy, ENVIRONMENT, duration=duration)
+        assert len(report.returns) == len(report.lengths) == duration
+
+    @pytest.mark.parametrize("duration", [1, 40, 400])
+    def test_of_timesteps_is_the_shortest_prefix(self, policy: Policy, duration: int) -> None:
+        report = evaluate_policy(policy, ENVIRONMENT, duration=duration, unit="timesteps", num_envs=4)
+        assert sum(report.lengths) >= duration > sum(report.lengths[:-1])
+
+    def test_of_timesteps_is_not_biased_to_short_episodes(self, policy: Policy) -> None:
+        by_steps = evaluate_policy(policy, ENVIRONMENT, duration=300, unit="timesteps", num_envs=4)
+        count = len(by_steps.lengths)
+        by_episodes = evaluate_policy(policy, ENVIRONMENT, duration=count, num_envs=4)
+        assert by_steps == by_episodes
+
+
+class TestWorkers:
+    @pytest.mark.parametrize(
+        "evaluator",
+        [
+            EnvEvaluator(ENVIRONMENT, 21, num_envs=4),
+            EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True),
+            EnvEvaluator(ENVIRONMENT, 1, num_envs=4),
+            EnvEvaluator(ENVIRONMENT, 90, "timesteps", num_envs=4),
+        ],
+        ids=["greedy", "exploring", "one episode", "timesteps"],
+    )
+    def test_report_what_one_process_reports(
+        self, policy: Policy, workers: list[EvaluationWorkers], evaluator: EnvEvaluator
+    ) -> None:
+        expected = evaluator(policy, seed=5)
+        for count in (1, 3):
+            workers.append(EvaluationWorkers(evaluator, count))
+            assert workers[-1].gather(workers[-1].submit(policy, 5)) == expected
+
+    def test_evaluate_the_weights_of_the_moment(
+        self, workers: list[EvaluationWorkers], tmp_path: Path
+    ) -> None:
+        evaluator, changing = EnvEvaluator(ENVIRONMENT, 30), make_policy(WALK)
+        expected = evaluator(changing, seed=0)
+        workers.append(EvaluationWorkers(evaluator, 1))
+        playing = workers[-1].submit(changing, 0)
+        for parameter in changing.module.parameters():
+            parameter.data.neg_()
+        assert workers[-1].gather(playing) == expected
+        assert evaluator(changing, seed=0) != expected
+
+    def test_shares_are_consecutive_and_whole(self) -> None:
+        for duration in (1, 2, 7, 50):
+            for count in (1, 2, 3, 8):
+                shares = EnvEvaluator(ENVIRONMENT, duration).shares(count)
+                assert [index for share in shares for index in share or ()] == list(range(duration))
+                assert 1 <= len(shares) <= count
+
+    def test_open_ended_ones_play_whole_rounds_and_at_least_one(
+        self, policy: Policy, workers: list[EvaluationWorkers]
+    ) -> None:
+        evaluator = EnvEvaluator(ENVIRONMENT, "auto", num_envs=4)
+        workers.append(EvaluationWorkers(evaluator, 2))
+        report = workers[-1].gather(workers[-1].submit(policy, 5))
+        assert len(report.returns) % 4 == 0
+        assert len(report.returns) >= 4
+        count = len(report.returns)
+        assert report == EnvEvaluator(ENVIRONMENT, count, num_envs=4)(policy, 5)
+
+    def test_that_keep_dying_are_one_sentence(
+        self, workers: list[EvaluationWorkers], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        policy = make_policy(WALK)
+        evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:Crashing"), 4)
+        workers.append(EvaluationWorkers(evaluator, 1))
+        with pytest.raises(UserCodeError, match="evaluation runners died 3 times"):
+            workers[-1].gather(workers[-1].submit(policy, 0))
+
+
+class Crashing(Walk):
+    """Ends its process at once."""
+
+    def step(self, action: object) -> None:  # type: ignore[override]
+        os._exit(3)
