@@ -70,7 +70,8 @@ class SourceFeed:
     """
 
     def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int) -> None:
-        check_spec(dataset.spec, settings.observation_space, settings.action_space, name)
+        file, row = dataset.locate(dataset.units[0], 0)
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, f"{file}, row {row}")
         self.name = name
         self._dataset = dataset
         self._settings = settings
