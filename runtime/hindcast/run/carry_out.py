@@ -33,7 +33,7 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
     ordered = in_order(loaded)
     resources = {title(item.resource): item.resource for item in ordered}
     for resource in resources.values():
-        _check_early(resource)
+        _check_early(resource, resources)
     outcomes: list[Outcome] = []
     with interruptible() as interruption:
         for resource in resources.values():
@@ -43,10 +43,11 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
     return outcomes
 
 
-def _check_early(resource: OfflineRecording | OfflineTraining) -> None:
+def _check_early(resource: OfflineRecording | OfflineTraining, resources: Resources) -> None:
     """What can be found wrong before the first resource has worked for minutes."""
     if isinstance(resource, OfflineTraining):
         make_algorithm(resource)
+        inputs_of(resource, resources)
     if resource.spec.environment is not None:
         make_environment(resource.spec.environment).close()
 

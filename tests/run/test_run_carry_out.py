@@ -1,0 +1,175 @@
+"""Files of resources, carried out in the order in which they need each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast.api import load_resources
+from hindcast.api.loading import Loaded
+from hindcast.errors import Interrupted, SpecError
+from hindcast.run import carry_out, plan
+from hindcast.run.interruption import interruptible
+from hindcast.run.machine import clamp_replicas
+from hindcast.threads import processors
+from support import Heard
+
+RECORDING = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineRecording
+metadata: {name: NAME}
+spec:
+  environment: {id: "toy_environments:Walk"}
+  policy: POLICY
+  duration: {episodes: 20}
+  runners: {envsPerRunner: 4}
+  output: {path: FOLDER/NAME}
+---
+"""
+TRAINING = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: NAME}
+spec:
+  algorithm: BC
+  config: {trainBatchSizePerLearner: 32}
+  environment: {id: "toy_environments:Walk"}
+  input:
+    - INPUT
+  stop: {iterations: 2}
+  checkpoint: {path: FOLDER/runs}
+---
+"""
+Load = Callable[..., list[Loaded]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """`load(("recording", "a", "{random: {}}"), ("training", "b", "recordingRef: {name: a}"))`."""
+
+    def loaded(*parts: tuple[str, str, str]) -> list[Loaded]:
+        text = ""
+        for kind, name, given in parts:
+            template = RECORDING if kind == "recording" else TRAINING
+            text += template.replace("POLICY", given).replace("INPUT", given).replace("NAME", name)
+        file = tmp_path / "file.yaml"
+        file.write_text(text.replace("FOLDER", str(tmp_path)))
+        return load_resources(file)
+
+    return loaded
+
+
+CHAIN = (
+    ("recording", "again", "{trainingRef: {name: clone}}"),
+    ("training", "clone", "recordingRef: {name: first}"),
+    ("recording", "first", "{random: {}}"),
+)
+
+
+class TestOrder:
+    def test_what_is_referred_to_comes_first(self, load: Load, heard: Heard) -> None:
+        outcomes = carry_out(load(*CHAIN), heard)
+        assert [outcome.resource for outcome in outcomes] == [
+            "OfflineRecording/first",
+            "OfflineTraining/clone",
+            "OfflineRecording/again",
+        ]
+        assert [outcome.state for outcome in outcomes] == ["Succeeded"] * 3
+        assert [outcome.message for outcome in heard.outcomes] == [outcome.message for outcome in outcomes]
+        for outcome in outcomes:
+            assert outcome.report is not None
+            assert Path(outcome.report).exists()
+
+    def test_the_second_time_all_is_finished(self, load: Load, heard: Heard) -> None:
+        carry_out(load(*CHAIN), heard)
+        stages = len(heard.stages)
+        outcomes = carry_out(load(*CHAIN), heard)
+        assert [outcome.state for outcome in outcomes] == ["AlreadyFinished"] * 3
+        assert len(heard.stages) == stages
+
+    def test_a_circle_is_refused(self, load: Load, heard: Heard) -> None:
+        resources = load(
+            ("recording", "a", "{trainingRef: {name: b}}"), ("training", "b", "recordingRef: {name: a}")
+        )
+        with pytest.raises(SpecError, match=r"a → OfflineTraining/b|b → OfflineRecording/a"):
+            carry_out(resources, heard)
+
+    def test_a_training_that_is_not_there(self, load: Load, heard: Heard) -> None:
+        resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
+        with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*they have c"):
+            carry_out(resources, heard)
+
+    def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(
+        self, load: Load, heard: Heard, tmp_path: Path
+    ) -> None:
+        source = "recordingRef: {name: first}\n      filter: [{column: rewards, op: '>', value: 0}]"
+        resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
+        with pytest.raises(SpecError, match=r"spec\.input\.0\.filter"):
+            carry_out(resources, heard)
+        assert not (tmp_path / "first").exists()
+
+
+class TestInterruption:
+    def test_ctrl_c_stops_at_a_safe_point_and_the_same_command_goes_on(
+        self, load: Load, tmp_path: Path
+    ) -> None:
+        class Stopping(Heard):
+            def progress(self, progress: Any) -> None:
+                if progress.done == 10:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(Interrupted, match="run the same command again"):
+            carry_out(load(*CHAIN), Stopping())
+        assert signal.getsignal(signal.SIGINT) is before
+        assert all(outcome.state == "Succeeded" for outcome in carry_out(load(*CHAIN), Heard()))
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_the_first_signal_asks_and_the_second_has_its_usual_effect(self, number: signal.Signals) -> None:
+        class UsualError(Exception):
+            pass
+
+        def usual(*_: object) -> None:
+            raise UsualError
+
+        before = signal.signal(number, usual)
+        try:
+            with interruptible() as interruption:
+                interruption.check()
+                os.kill(os.getpid(), number)
+                with pytest.raises(Interrupted):
+                    interruption.check()
+                with pytest.raises(UsualError):
+                    os.kill(os.getpid(), number)
+            assert signal.getsignal(number) is usual
+        finally:
+            signal.signal(number, before)
+
+
+class TestPlan:
+    def test_says_what_would_be_done_and_does_nothing(self, load: Load, heard: Heard, tmp_path: Path) -> None:
+        resources = load(*CHAIN)
+        carry_out([loaded for loaded in resources if loaded.resource.metadata.name == "first"], heard)
+        before = sorted(tmp_path.rglob("*"))
+        others = [loaded.resource for loaded in resources]
+        found = plan(others[1], others)  # type: ignore[arg-type]
+        assert sorted(tmp_path.rglob("*")) == before
+        assert found["algorithm"] == "BC"
+        assert found["inputs"] == [str(tmp_path / "first")]
+        assert found["runFolder"] == str(tmp_path / "runs/clone/r1")
+        assert found["data"]["batchSize"] == 32
+        assert found["data"]["sources"][0]["episodes"] == 20
+        assert found["parameters"]["policy"] > 0
+
+
+def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
+    assert clamp_replicas(1, "runners") == (1, None)
+    count, note = clamp_replicas(10_000, "runners")
+    assert count == processors()
+    assert note is not None
+    assert f"10000 runners clamped to {processors()}" in note
