@@ -35,7 +35,7 @@ bench: $(READY)  ## ours and the rival side by side; RLlib is installed in an en
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,dev]"
 	touch $(READY)
 
 clean:

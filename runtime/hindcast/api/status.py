@@ -89,7 +89,7 @@ class RunStatus(Model):
     revision: NonNegative
     """The spec's revision."""
     attempt: NonNegative
-    """Number of the attempt in the revision, from 0."""
+    """Number of the attempt in the revision, from 1."""
     child: ShortText
     """Name of its RayJob."""
     spec_hash: ShortText

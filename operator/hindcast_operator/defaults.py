@@ -1,0 +1,64 @@
+"""What the platform gives to every run: the chart's `defaults:`, and `--defaults` of `hindcast render`."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from hindcast.api.base import Location, Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.cluster import ClusterSpec
+from hindcast.api.sentences import problems_of, sentence
+from hindcast.errors import SpecError
+
+
+class RunDefaults(Model):
+    """Deadlines and retries of resources that do not say otherwise."""
+
+    backoff_limit: NonNegative | None = None
+    """Attempts after the first one."""
+    start_deadline_seconds: Positive | None = None
+    """Seconds from the creation of an attempt to its first heartbeat."""
+    stall_timeout_seconds: Positive | None = None
+    """Seconds without a heartbeat or progress."""
+
+
+class Defaults(Model):
+    """Platform defaults. A resource's own fields win; lists are joined, the resource's last."""
+
+    image: Text = "hindcast-runtime:0.1.0"
+    """Runtime image, where neither the resource nor `cluster` names one."""
+    ray_version: ShortText = "2.60.0"
+    """Ray's version in that image."""
+    storage_root: Location | None = None
+    """Where relative paths lie: a URI, or a folder on a mounted volume. Without it they are refused."""
+    cluster: ClusterSpec = ClusterSpec()
+    """`spec.cluster` of every resource: pull secrets, tolerations, storage credentials, volumes …"""
+    run_policy: RunDefaults = RunDefaults()
+    """Deadlines and retries."""
+    allow_privileged: bool = False
+    """Let podOverrides use hostPath, host namespaces and privilege."""
+    allow_autoscaling: bool = False
+    """Let dataWorkers have an interval: KubeRay then gives the head's account rights over the cluster's pods."""
+
+
+def load_defaults(path: Path) -> Defaults:
+    """Defaults from a YAML file: of the chart's values (their `defaults:`), or that section alone.
+
+    Raises:
+        SpecError: the file cannot be read or is not valid, with a line for each problem.
+    """
+    try:
+        values: Any = YAML(typ="safe", pure=True).load(path.read_text()) or {}
+    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
+    if isinstance(values, dict) and "defaults" in values:
+        values = values["defaults"] or {}
+    if not isinstance(values, dict):
+        raise SpecError(f"{path}: is not a mapping; give the chart's values or their defaults: section")
+    try:
+        return Defaults.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        lines = [f"{path}: {sentence(problem)}" for problem in problems_of(error, Defaults, values)]
+        raise SpecError("\n".join(lines)) from error

@@ -1,0 +1,187 @@
+"""What was observed of one resource and all that belongs to it: plain values, taken at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import Input, Pool, Report
+
+KubeRay = Literal["Ready", "NotInstalled"]
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    """An object that has, or should have, the resource as its controller.
+
+    Attributes:
+        owner_uid: uid of its controller; None where it has none.
+        deleting: it has a deletion timestamp.
+    """
+
+    name: str
+    uid: str
+    owner_uid: str | None
+    deleting: bool
+
+
+@dataclass(frozen=True)
+class RayJobFacts(ObjectFacts):
+    """A RayJob.
+
+    Attributes:
+        suspended: `spec.suspend`, which belongs to Kueue.
+        job_status: Ray's view: "", PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED.
+        deployment_status: KubeRay's: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
+            Retrying, ValidationFailed.
+        reason: of a failure, one word.
+        message: may carry logs of the job: never copied, except of ValidationFailed.
+    """
+
+    created: datetime
+    suspended: bool = False
+    job_status: str = ""
+    deployment_status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class RayClusterFacts:
+    """The RayCluster of a RayJob.
+
+    Attributes:
+        ready: every pod was ready once.
+        replica_failure: why pods cannot be made (quota, Pod Security): reason and message.
+    """
+
+    name: str
+    ready: bool
+    replica_failure: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container ended, now or before its last restart.
+
+    Attributes:
+        reason: `OOMKilled`, `Error`, `Completed` …
+    """
+
+    container: str
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """A pod of an attempt.
+
+    Attributes:
+        pool: its pool, or `submitter`.
+        phase: Pending, Running, Succeeded, Failed, Unknown.
+        reason: of a failed pod: `Evicted`, `NodeLost`, `Preempting` …
+        ready: all containers are ready.
+        deleting: it has a deletion timestamp.
+        unreachable_since: since when its node has been unreachable.
+        unschedulable: the scheduler's message.
+        waiting: reason and message of the first container that waits: `ImagePullBackOff`,
+            `CreateContainerConfigError` …
+        ends: containers that ended.
+    """
+
+    name: str
+    pool: Pool | Literal["submitter"]
+    created: datetime
+    phase: str
+    ready: bool = False
+    deleting: bool = False
+    reason: str = ""
+    unreachable_since: datetime | None = None
+    unschedulable: str | None = None
+    waiting: tuple[str, str] | None = None
+    ends: tuple[ContainerEnd, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConfigMapFacts(ObjectFacts):
+    """An attempt's ConfigMap.
+
+    Attributes:
+        intent: what the operator wants of the attempt.
+        report: what the attempt says; None before its first beat, or where it cannot be read.
+        beat_seen: when this operator first saw the report's beat.
+        moved_seen: when this operator first saw the report's progress where it is.
+    """
+
+    intent: str = ""
+    report: Report | None = None
+    beat_seen: datetime | None = None
+    moved_seen: datetime | None = None
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """All that exists of an attempt; nothing, of one that is gone or was never made.
+
+    Attributes:
+        submitter_failure: why the submitter's Job cannot make its pod (quota, Pod Security): the event's message.
+        conflict: an object of a name that the attempt needs, which belongs to someone else: `Kind/name` and owner.
+        refusal: why the API server refused to create one of its objects: one sentence.
+    """
+
+    child: str
+    config_map: ConfigMapFacts | None = None
+    ray_job: RayJobFacts | None = None
+    ray_cluster: RayClusterFacts | None = None
+    pods: tuple[PodFacts, ...] = ()
+    submitter_failure: str | None = None
+    conflict: str | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceFacts:
+    """A resource that this one refers to.
+
+    Attributes:
+        state: `Missing`, `Unfinished`, `Complete` or `Failed`.
+        input: what it gives, once it is complete.
+    """
+
+    kind: str
+    name: str
+    state: Literal["Missing", "Unfinished", "Complete", "Failed"]
+    input: Input | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was observed of one resource.
+
+    Attributes:
+        resource: as the user wrote it; None where it is not valid, for `problems`.
+        problems: what is wrong with it that admission could not see.
+        status: `.status` as it stands, plain.
+        deleting: it has a deletion timestamp.
+        kuberay: whether the API server knows RayJobs.
+        attempts: by child name: those in `status.runs` that are not known to be gone, and the next one.
+        references: the resources it refers to.
+        now: the time.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: datetime
+    resource: OfflineRecording | OfflineTraining | None
+    problems: tuple[str, ...]
+    status: Mapping[str, Any]
+    deleting: bool
+    kuberay: KubeRay
+    attempts: Mapping[str, AttemptFacts]
+    references: tuple[ReferenceFacts, ...]
+    now: datetime

@@ -1,0 +1,123 @@
+"""What the operator tells an attempt, and what the attempt reports: the two halves of its ConfigMap.
+
+The operator writes `resource.yaml`, `attempt.json` and `intent`; the runtime writes `report.json`, and nothing else.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from hindcast.api.base import Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.status import CheckpointStatus, OutputStatus, Progress, Timestamp
+
+RESOURCE_KEY: Final = "resource.yaml"
+"""The resource as the attempt carries it out: platform defaults merged, paths absolute."""
+ATTEMPT_KEY: Final = "attempt.json"
+"""An `Attempt`."""
+INTENT_KEY: Final = "intent"
+"""What the operator wants of a running attempt: nothing, or `CHECKPOINT`."""
+REPORT_KEY: Final = "report.json"
+"""A `Report`; missing until the first beat."""
+
+CHECKPOINT: Final = "checkpoint"
+"""The intent to checkpoint and end, with outcome Suspended."""
+
+POOL_LABEL: Final = "hindcast.dev/pool"
+"""Ray node label, and pod label, of the pools."""
+Pool = Literal["head", "data", "runner", "learner"]
+
+LONGEST_SILENCE_SECONDS: Final = 30
+"""An attempt beats at least this often."""
+SHORTEST_SILENCE_SECONDS: Final = 10
+"""An attempt reports changes at most this often; the outcome at once."""
+
+AttemptState = Literal["Succeeded", "Failed", "Lost", "Suspended"]
+"""`Failed` is permanent: another attempt would end the same way. `Lost` is worth another attempt."""
+
+AttemptReason = Literal[
+    "Succeeded",
+    "AlreadyFinished",
+    "Suspended",
+    "InvalidSpec",
+    "InvalidData",
+    "OutputConflict",
+    "UserCodeFailed",
+    "NoCudaDevice",
+    "InternalError",
+    "StorageFailed",
+    "OutOfMemory",
+    "WorkerLost",
+    "Terminated",
+]
+"""Why an attempt ended. The last four are Lost: storage that failed, a process killed for memory, a lost worker
+or node, a driver that was told to end."""
+
+
+class Input(Model):
+    """What another resource gives to this one."""
+
+    path: Text
+    """The recording's dataset, or the training's best checkpoint."""
+    episodes: NonNegative | None = None
+    """Episodes in the dataset."""
+    timesteps: NonNegative | None = None
+    """Timesteps in the dataset."""
+    bytes: NonNegative | None = None
+    """Bytes of the dataset."""
+    digest: ShortText | None = None
+    """Digest of its manifest."""
+
+
+class Attempt(Model):
+    """Which attempt of which run this is, and what it was given."""
+
+    revision: Positive
+    """The spec's revision."""
+    number: Positive
+    """Number of the attempt in the revision, from 1."""
+    child: ShortText
+    """Name of the RayJob and of the ConfigMap."""
+    namespace: ShortText
+    """Namespace of both."""
+    uid: ShortText
+    """uid of the resource, which tells it from an earlier one of the same name."""
+    spec_hash: ShortText
+    """Hash of the run-defining fields."""
+    inputs: dict[ShortText, Input] = {}
+    """By `Kind/name` of the resources that this one refers to."""
+    first_learners: Positive = 1
+    """Learners when the revision started: they fix the global batch."""
+
+
+class AttemptOutcome(Model):
+    """How an attempt ended."""
+
+    state: AttemptState
+    """Whether it succeeded, and whether another attempt is worth it."""
+    reason: AttemptReason
+    """Why, in one word."""
+    message: Annotated[str, Field(max_length=500)]
+    """One sentence for people: what happened, where (file:line of the user's code), what to do. No secrets."""
+
+
+class Report(Model):
+    """What an attempt says of itself."""
+
+    beat: Positive
+    """Counts the reports."""
+    at: Timestamp
+    """When this one was written, by the driver's clock (UTC)."""
+    moved: Timestamp
+    """When the progress last moved, by the driver's clock."""
+    stage: ShortText | None = None
+    """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""
+    progress: Progress | None = None
+    """How far it is."""
+    output: OutputStatus | None = None
+    """The dataset of a recording, when it is complete."""
+    checkpoint: CheckpointStatus | None = None
+    """The latest checkpoint of a training."""
+    note: Annotated[str, Field(max_length=500)] | None = None
+    """The latest thing that the user should know."""
+    outcome: AttemptOutcome | None = None
+    """How it ended; none while it goes on."""
