@@ -1,0 +1,163 @@
+"""A thin client of the API server for tests: plain objects in and out, refusals as values of an exception."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from kubernetes import client, config
+from ruamel.yaml import YAML
+
+Object = dict[str, Any]
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+
+class Refused(Exception):
+    """The API server's answer, other than 2xx.
+
+    Attributes:
+        status: the HTTP status.
+        message: its sentence.
+        causes: (field, sentence) of each thing that is wrong with an invalid object.
+    """
+
+    def __init__(self, status: int, answer: Object) -> None:
+        self.status = status
+        self.message = str(answer.get("message", ""))
+        causes = (answer.get("details") or {}).get("causes") or []
+        self.causes = [(str(cause.get("field", "")), str(cause.get("message", ""))) for cause in causes]
+        super().__init__(f"{status}: {self.message}")
+
+
+class ApiServer:
+    """The API server that a kubeconfig names. All writes are strict: unknown fields are refused."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self.client = api
+
+    @classmethod
+    def of(cls, kubeconfig: str) -> Self:
+        return cls(config.new_client_from_config(config_file=kubeconfig))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        **query: str,
+    ) -> Object:
+        """One call; text is sent as it is. Raises `Refused`."""
+        call = self.client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = self.client.call_api(*call)
+        text = answer.read().decode()
+        found: Object = json.loads(text) if text.startswith("{") else {"message": text}
+        if not 200 <= answer.status < 300:
+            raise Refused(answer.status, found)
+        return found
+
+    def path_of(self, document: Object, namespace: str | None = None) -> str:
+        """Path of an object's collection. Its namespace wins over the one given."""
+        version, kind = document["apiVersion"], document["kind"]
+        place = document.get("metadata", {}).get("namespace", namespace)
+        return collection(version, plural(kind), place)
+
+    def create(self, document: Object, namespace: str | None = None, **query: str) -> Object:
+        path = self.path_of(document, namespace)
+        return self.request("POST", path, document, fieldValidation="Strict", **query)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object:
+        return self.request("GET", f"{collection(VERSIONS[kind], plural(kind), namespace)}/{name}")
+
+    def merge(self, document: Object, change: Object, subresource: str = "", **query: str) -> Object:
+        """A merge patch of an object that exists (null takes a field away)."""
+        path = f"{self.path_of(document)}/{document['metadata']['name']}{subresource}"
+        return self.request("PATCH", path, change, MERGE, fieldValidation="Strict", **query)
+
+    def apply(self, document: Object, manager: str, subresource: str = "", **query: str) -> Object:
+        """Server-side apply, forced."""
+        path = f"{self.path_of(document)}/{document['metadata']['name']}{subresource}"
+        options = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"} | query
+        return self.request("PATCH", path, json.dumps(document), APPLY, **options)
+
+    def delete(self, path: str) -> None:
+        self.request("DELETE", path, {"propagationPolicy": "Background"})
+
+    def apply_crds(self, files: Iterable[Path]) -> None:
+        """Server-side apply of the CRDs; returns when the API server serves them as they now are."""
+        for file in files:
+            definition = YAML(typ="safe", pure=True).load(file)
+            definition = self.apply(definition, "tests")
+            self._wait_served(definition)
+
+    def _wait_served(self, definition: Object) -> None:
+        path = f"{self.path_of(definition)}/{definition['metadata']['name']}"
+        wait_for(lambda: _established(self.request("GET", path)), f"{path} is established")
+        # Handlers change a moment after the condition; discovery then knows the resource.
+        spec = definition["spec"]
+        collection_path = collection(
+            f"{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["plural"]
+        )
+        wait_for(lambda: _answers(self, collection_path), f"{collection_path} is served")
+
+
+VERSIONS = {
+    "ConfigMap": "v1",
+    "Namespace": "v1",
+    "OfflineRecording": "hindcast.dev/v1alpha1",
+    "OfflineTraining": "hindcast.dev/v1alpha1",
+    "Pod": "v1",
+    "RayJob": "ray.io/v1",
+}
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s"
+
+
+def collection(version: str, plural_name: str, namespace: str | None = None) -> str:
+    """`/api/v1/namespaces/ns/pods`, `/apis/hindcast.dev/v1alpha1/namespaces/ns/offlinetrainings`."""
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/namespaces/{namespace}/{plural_name}" if namespace else f"{root}/{plural_name}"
+
+
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    """Look until it holds; fails with `what` when it does not in time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def _established(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def _answers(api: ApiServer, path: str) -> bool:
+    try:
+        api.request("GET", path, limit="1")
+    except Refused as refused:
+        if refused.status == 404:
+            return False
+        raise
+    return True
