@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test lint format types unit crds bench clean
+.PHONY: demo test lint format unit api e2e crds bench clean
 
 demo: $(READY)  ## record an expert and clone it, on this machine
 	$(BIN)/hindcast demo
@@ -14,7 +15,13 @@ demo: $(READY)  ## record an expert and clone it, on this machine
 test: lint unit  ## everything that needs no cluster
 
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST) -n $(WORKERS) --ignore tests/control_plane --ignore tests/e2e
+
+api: $(READY)  ## operator and CRDs against an API server of their own (KUBECONFIG): they take KubeRay away from it
+	$(PYTEST) tests/control_plane
+
+e2e: $(READY)  ## on the cluster that KUBECONFIG names, else on a kind cluster made for it
+	PYTEST="$(PYTEST)" PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh
 
 lint: $(READY)  ## style, types, import contracts
 	$(BIN)/ruff check .

@@ -1,0 +1,134 @@
+"""kubectl and helm for tests: objects as dicts, and waiting that says what it saw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+Object = dict[str, Any]
+
+
+class KubeError(AssertionError):
+    """kubectl or helm refused; its message is the API server's."""
+
+
+def run(*command: str, stdin: str | None = None, timeout: float = 120) -> str:
+    """Run a command; its standard output.
+
+    Raises:
+        KubeError: it failed, with its standard error.
+    """
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        raise KubeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Kube:
+    """One namespace of the cluster that KUBECONFIG names."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+        """kubectl in the namespace."""
+        return run("kubectl", "--namespace", self.namespace, *arguments, stdin=stdin, timeout=timeout)
+
+    def apply(self, *objects: Object) -> None:
+        """Apply objects as a user does: in one file."""
+        self.kubectl("apply", "--filename", "-", stdin="\n---\n".join(map(json.dumps, objects)))
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """An object, or None."""
+        text = self.kubectl("get", kind, name, "--output", "json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
+
+    def list(self, kind: str, selector: str = "") -> list[Object]:
+        """Objects of a kind."""
+        text = self.kubectl("get", kind, "--selector", selector, "--output", "json")
+        return list(json.loads(text)["items"])
+
+    def delete(self, kind: str, name: str, *arguments: str) -> None:
+        """Delete an object that may be gone."""
+        self.kubectl("delete", kind, name, "--ignore-not-found", *arguments)
+
+    def patch(self, kind: str, name: str, **spec: Any) -> None:
+        """Merge fields into the spec."""
+        self.kubectl("patch", kind, name, "--type", "merge", "--patch", json.dumps({"spec": spec}))
+
+    def status(self, kind: str, name: str) -> Object:
+        """The status of a resource."""
+        found = self.get(kind, name)
+        return found["status"] if found else {}
+
+    def pods(self, pool: str, name: str | None = None) -> list[Object]:
+        """Pods of a pool, of one resource or of all."""
+        selector = f"hindcast.dev/pool={pool}"
+        return self.list("pods", selector + (f",hindcast.dev/name={name}" if name else ""))
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and message of the events on a resource, oldest first."""
+        found = [event for event in self.list("events") if event["involvedObject"]["name"] == name]
+        found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
+        return [(event["reason"], event.get("message", "")) for event in found]
+
+    def wait(self, what: str, check: Callable[[], Any], seconds: float) -> Any:
+        """The first truthy value of `check`; fails with `what`, and what the namespace looks like."""
+        deadline = time.monotonic() + seconds
+        while not (found := check()):
+            if time.monotonic() > deadline:
+                raise KubeError(f"after {seconds:g} s still not: {what}\n{self.picture()}")
+            time.sleep(0.5)
+        return found
+
+    def wait_state(self, kind: str, name: str, *states: str, seconds: float = 240) -> Object:
+        """The status of a resource once it is in one of the states.
+
+        Fails early where it has ended otherwise.
+        """
+
+        def check() -> Object | None:
+            status = self.status(kind, name)
+            state = status.get("state")
+            if state in ("Succeeded", "Failed") and state not in states:
+                raise KubeError(f"{kind}/{name} is {state}: {status.get('message')}\n{self.picture()}")
+            return status if state in states else None
+
+        return self.wait(f"{kind}/{name} in {' or '.join(states)}", check, seconds)
+
+    def picture(self) -> str:
+        """What a person would look at: resources, pods, events, logs of drivers."""
+        parts = []
+        for arguments in (
+            ("get", "orec,otr", "--output", "yaml"),
+            ("get", "rayjobs,rayclusters,jobs,pods", "--output", "wide"),
+            ("get", "events", "--sort-by", ".metadata.creationTimestamp"),
+            ("logs", "--selector", "hindcast.dev/pool=head", "--all-containers", "--tail", "40"),
+            ("logs", "--selector", "hindcast.dev/pool=submitter", "--tail", "60"),
+        ):
+            try:
+                parts.append(f"$ kubectl {' '.join(arguments)}\n{self.kubectl(*arguments)}")
+            except KubeError as error:
+                parts.append(str(error))
+        return "\n".join(parts)
+
+
+def condition(status: Object, kind: str) -> Object:
+    """A condition of a status; {} where it is not there."""
+    return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
+
+
+def documents(text: str) -> list[Object]:
+    """The objects of a YAML text."""
+    return [document for document in YAML(typ="safe", pure=True).load_all(text) if document]
+
+
+def documents_of(path: Path) -> list[Object]:
+    """The objects of a YAML file."""
+    return documents(path.read_text())

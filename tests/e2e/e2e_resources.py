@@ -1,0 +1,47 @@
+"""The resources that the tests apply: small enough for one node with two processors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from e2e_kube import Object
+
+API = "hindcast.dev/v1alpha1"
+EXPERT: Object = {
+    "train": {
+        "algorithm": "PPO",
+        "config": {"lr": 3.0e-4, "numEpochs": 6, "trainBatchSizePerLearner": 4096},
+        "model": {"fcnetHiddens": [64, 64]},
+        "stop": {"episodeReturnMean": 300},
+    }
+}
+
+
+def recording(name: str, **spec: Any) -> Object:
+    """An OfflineRecording; by default 60 random episodes of CartPole with one runner."""
+    defaults = {
+        "environment": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "duration": {"episodes": 60},
+        "runners": {"replicas": 1, "envsPerRunner": 4},
+        "output": {"path": f"{name}-data", "maxRowsPerFile": 10},
+    }
+    return _resource("OfflineRecording", name, {**defaults, **spec})
+
+
+def training(name: str, data: str | None = None, **spec: Any) -> Object:
+    """An OfflineTraining; by default BC on the dataset `data`, on a CPU learner without data workers."""
+    defaults = {
+        "algorithm": "BC",
+        "config": {"lr": 1.0e-3, "trainBatchSizePerLearner": 64},
+        "model": {"fcnetHiddens": [32]},
+        "input": [{"path": data}],
+        "pipeline": {"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 200},
+        "stop": {"iterations": 20},
+        "checkpoint": {"path": "runs", "every": 2},
+    }
+    return _resource("OfflineTraining", name, {**defaults, **spec})
+
+
+def _resource(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}

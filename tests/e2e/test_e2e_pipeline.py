@@ -1,0 +1,88 @@
+"""From `kubectl apply` to a trained policy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from e2e_cluster import copy_out
+from e2e_kube import Kube, Object, condition
+from e2e_resources import EXPERT, recording, training
+
+
+def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Path) -> None:
+    expert = recording(
+        "expert", policy=EXPERT, duration={"episodes": 40}, runners={"replicas": 2, "envsPerRunner": 4}
+    )
+    clone = training(
+        "clone",
+        environment={"id": "CartPole-v1"},
+        input=[{"recordingRef": {"name": "expert"}}],
+        config={"lr": 8.0e-4, "trainBatchSizePerLearner": 1024},
+        model={"fcnetHiddens": [64, 64]},
+        pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 20},
+        learners={"replicas": 1, "gpus": 1, "device": "cpu"},
+        evaluation={"interval": 1, "duration": 10, "runners": 1, "parallelToTraining": True},
+        stop={"episodeReturnMean": 150, "iterations": 200},
+    )
+    kube.apply(expert, clone)
+
+    kube.wait_state("OfflineTraining", "clone", "Waiting", seconds=30)
+    kube.wait_state("OfflineRecording", "expert", "Running", seconds=240)
+    waiting = kube.status("OfflineTraining", "clone")
+    assert condition(waiting, "DataReady")["status"] == "False"
+    assert "expert" in waiting["message"]
+    recorders = kube.pods("runner", "expert")
+    assert len(recorders) == 2
+    assert kube.list("pods", "hindcast.dev/name=clone") == []
+    recorded = kube.wait_state("OfflineRecording", "expert", "Succeeded", seconds=300)
+    assert recorded["output"]["episodes"] == 40
+
+    kube.wait_state("OfflineTraining", "clone", "Running", seconds=300)
+    pools = {pool: kube.pods(pool, "clone") for pool in ("head", "data", "learner")}
+    assert {pool: bool(pods) for pool, pods in pools.items()} == {"head": True, "data": True, "learner": True}
+    assert gpus(pools["learner"]) == 1
+    assert gpus(pools["head"]) == gpus(pools["data"]) == 0
+    assert ray_cpus(kube, "clone") == {"head": 0.0}
+    trained = kube.wait_state("OfflineTraining", "clone", "Succeeded", seconds=300)
+
+    assert condition(trained, "Complete")["status"] == "True"
+    assert condition(trained, "Finished")["status"] == "True"
+    assert condition(trained, "Ready")["status"] == "True"
+    assert condition(trained, "Failed").get("status") != "True"
+    assert float(trained["progress"]["episodeReturn"]) >= 150
+    assert trained["runs"][0]["outcome"] == "Succeeded"
+    assert trained["runs"][0]["attempt"] == 1
+    assert len(kube.list("rayjobs")) == 2
+    kube.kubectl("wait", "--for=condition=Finished", "offlinetraining/clone", "--timeout=5s")
+    assert {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}
+
+    run = copy_out(kube, "runs/clone/r1", tmp_path)
+    assert "iteration" in (run / "logs" / "clone-t1-1.log").read_text()
+    assert evaluated(run)["episode_return_mean"] >= 100
+
+
+def gpus(pods: list[Object]) -> int:
+    """GPUs that the pods ask for."""
+    return sum(
+        int(container["resources"].get("limits", {}).get("nvidia.com/gpu", 0))
+        for pod in pods
+        for container in pod["spec"]["containers"]
+    )
+
+
+def ray_cpus(kube: Kube, name: str) -> dict[str, float]:
+    """CPUs that Ray counts on the head's node, by what KubeRay was told."""
+    cluster = kube.list("rayclusters", f"hindcast.dev/name={name}")[0]
+    return {"head": float(cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"])}
+
+
+def evaluated(run: Path) -> Object:
+    """What `hindcast evaluate` says of the policy, on this machine."""
+    command = [sys.executable, "-m", "hindcast.cli.main", "--json", "evaluate", str(run / "module")]
+    done = subprocess.run(
+        [*command, "--env", "CartPole-v1", "--episodes", "10"], capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(done.stdout))
