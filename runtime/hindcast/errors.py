@@ -17,6 +17,10 @@ class SpecError(UserError):
     exit_code = 2
 
 
+class NoCudaDevice(SpecError):
+    """A learner was to use a GPU, and torch finds no CUDA device (exit code 2)."""
+
+
 class DataError(UserError):
     """Recorded data cannot be used: truncated file, wrong shape, NaN, no episodes."""
 
@@ -39,6 +43,12 @@ class UserCodeError(UserError):
     """The user's own code (environment, connector, evaluation function) raised."""
 
     exit_code = 6
+
+
+class WorkerLost(UserError):
+    """Processes or nodes that work for the run keep dying; started again it goes on."""
+
+    exit_code = 7
 
 
 class Interrupted(UserError):

@@ -19,6 +19,7 @@ EXIT_CODES = {
     4: "the output folder belongs to something else",
     5: "storage refused or failed",
     6: "your own code raised",
+    7: "worker processes kept dying",
     DEFECT: "a defect of Hindcast",
     INTERRUPTED: "interrupted; run it again to go on",
 }

@@ -1,0 +1,131 @@
+"""What the pools tell the driver, and what it asks of them: a small actor on the head that both sides know.
+
+The driver sits on the head and only supervises; runners and learners work elsewhere. Neither waits for the other:
+events are posted and collected, and the wish to stop is looked up once a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from hindcast.run.events import Outcome, Progress, Reporter
+from hindcast.run.interruption import Interruption
+
+_PROGRESS_EVERY_S = 0.5
+_LOOK_EVERY_S = 1.0
+_MOST_NOTES = 100
+
+
+@dataclass
+class Mail:
+    """What was posted since the driver looked last: the latest progress, and notes in order."""
+
+    progress: Progress | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+class _Box:
+    """The actor."""
+
+    def __init__(self) -> None:
+        self._mail = Mail()
+        self._stop = False
+
+    def post_progress(self, progress: Progress) -> None:
+        self._mail.progress = progress
+
+    def post_note(self, resource: str, message: str) -> None:
+        self._mail.notes = [*self._mail.notes, (resource, message)][-_MOST_NOTES:]
+
+    def take(self) -> Mail:
+        mail, self._mail = self._mail, Mail()
+        return mail
+
+    def request_stop(self) -> None:
+        self._stop = True
+
+    def stop_requested(self) -> bool:
+        return self._stop
+
+
+class Mailbox:
+    """A handle of the box, for the driver and (pickled) for every process of the run."""
+
+    def __init__(self, box: Any) -> None:
+        self._box = box
+
+    @classmethod
+    def open(cls, options: dict[str, Any]) -> Mailbox:
+        """Start the actor; it ends with the driver.
+
+        Args:
+            options: Ray's for the actor: where it lands, with how many CPUs.
+        """
+        return cls(ray.remote(_Box).options(**options).remote())
+
+    def reporter(self) -> Reporter:
+        """Posts events; to be used where the work is done. It pickles."""
+        return _Poster(self._box)
+
+    def interruption(self) -> Interruption:
+        """Sees the driver's wish to stop within about a second; to be made where it is looked at."""
+        return _WishToStop(self._box)
+
+    def take(self, timeout: float) -> Mail:
+        """What was posted since the last call.
+
+        Raises:
+            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds.
+        """
+        mail: Mail = ray.get(self._box.take.remote(), timeout=timeout)
+        return mail
+
+    def request_stop(self) -> None:
+        """Ask the run to end at its next safe point."""
+        self._box.request_stop.remote()
+
+
+class _Poster:
+    """A reporter whose events go to the box; of progress at most two a second, the first and last ones always."""
+
+    def __init__(self, box: Any) -> None:
+        self._box = box
+        self._stage: tuple[str, str] | None = None
+        self._posted = 0.0
+
+    def progress(self, progress: Progress) -> None:
+        stage = (progress.resource, progress.stage)
+        is_done = progress.total is not None and progress.done >= progress.total
+        now = time.monotonic()
+        if stage == self._stage and not is_done and now - self._posted < _PROGRESS_EVERY_S:
+            return
+        self._stage, self._posted = stage, now
+        self._box.post_progress.remote(progress)
+
+    def note(self, resource: str, message: str) -> None:
+        self._box.post_note.remote(resource, message)
+
+    def finished(self, outcome: Outcome) -> None:
+        """An outcome is what the work returns; nothing is posted."""
+
+
+class _WishToStop(Interruption):
+    """An interruption that a thread asks the box for, so that `check` never waits."""
+
+    def __init__(self, box: Any) -> None:
+        super().__init__()
+        self._box = box
+        threading.Thread(target=self._watch, name="hindcast-stop", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.requested:
+            time.sleep(_LOOK_EVERY_S)
+            try:
+                self.requested = ray.get(self._box.stop_requested.remote())
+            except Exception:  # the box went with the head, and this process is about to
+                return
