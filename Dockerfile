@@ -1,0 +1,88 @@
+# Two images: `docker build --target operator .` (never torch or Ray) and `--target runtime .` (the Ray pods').
+# Both run as uid 1000 with a read-only root filesystem; /tmp and HOME are then volumes.
+# Written for BuildKit and for the classic builder alike; `make images` builds both.
+
+FROM python:3.11-slim-bookworm AS base
+# One user for all pods. A uid without a name (OpenShift gives one) still finds HOME and USER.
+RUN groupadd --gid 1000 hindcast \
+    && useradd --uid 1000 --gid 1000 --create-home --shell /usr/sbin/nologin hindcast
+ENV HOME=/home/hindcast \
+    USER=hindcast \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_ROOT_USER_ACTION=ignore \
+    PIP_DISABLE_PIP_VERSION_CHECK=1
+# The standard library's bytecode: on a read-only root every process would compile it again.
+RUN python -m compileall -q -x 'site-packages|/tests?/' /usr/local/lib/python3.11
+WORKDIR /home/hindcast
+
+
+# What each image installs, as lists: a change of the code, or of the version, leaves those layers alone.
+FROM base AS requirements
+COPY pyproject.toml .
+RUN python -c "import pathlib, tomllib; \
+project = tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']; \
+base, extras = project['dependencies'], project['optional-dependencies']; \
+images = {'operator': ['operator'], 'runtime': ['runtime', 'cluster']}; \
+[pathlib.Path(f'/{image}.txt').write_text('\n'.join(base + [line for extra in names for line in extras[extra]]) + '\n') \
+for image, names in images.items()]"
+
+
+# The code itself, without what it needs.
+FROM base AS package
+ARG PIP_INDEX_URL
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY runtime runtime
+COPY operator operator
+RUN pip install --no-deps --prefix=/install .
+
+
+FROM base AS operator
+ARG PIP_INDEX_URL
+COPY --from=requirements /operator.txt /opt/hindcast/requirements.txt
+COPY constraints.txt /opt/hindcast/
+RUN pip install --constraint /opt/hindcast/constraints.txt --requirement /opt/hindcast/requirements.txt
+COPY --from=package /install /usr/local
+ARG VERSION=dev
+ARG REVISION=
+LABEL org.opencontainers.image.title="hindcast-operator" \
+      org.opencontainers.image.description="Operator of Hindcast: offline reinforcement learning as Kubernetes resources" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 1000:1000
+ENTRYPOINT ["hindcast-operator"]
+
+
+FROM base AS runtime
+# Which torch: `--build-arg TORCH=torch==2.13.0+cpu` with PIP_EXTRA_INDEX_URL for a CPU build; else the index's own.
+ARG TORCH=torch
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+COPY constraints.txt /opt/hindcast/
+# torch in a layer of its own: it is most of the image, and changes least. Headers, tests and build tools go.
+RUN pip install --constraint /opt/hindcast/constraints.txt "${TORCH}" \
+    && cd /usr/local/lib/python3.11/site-packages/torch \
+    && rm -rf test include share \
+    && find bin -type f ! -name torch_shm_manager -delete
+COPY --from=requirements /runtime.txt /opt/hindcast/requirements.txt
+RUN pip install --constraint /opt/hindcast/constraints.txt --requirement /opt/hindcast/requirements.txt \
+    && cd /usr/local/lib/python3.11/site-packages \
+    && rm -rf pyarrow/include pyarrow/tests pyarrow/src pandas/tests numpy/*/tests ray/jars ray/cpp
+# Ray pods: no usage reports; the driver's libraries that the NVIDIA runtime is to mount, beyond its utilities.
+ENV RAY_USAGE_STATS_ENABLED=0 \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    XDG_CACHE_HOME=/tmp/cache
+COPY --from=package /install /usr/local
+ARG VERSION=dev
+ARG REVISION=
+LABEL org.opencontainers.image.title="hindcast-runtime" \
+      org.opencontainers.image.description="Runtime of Hindcast: the pipeline, Ray and torch" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 1000:1000
+CMD ["hindcast", "--help"]
