@@ -14,6 +14,9 @@ class CreateAttempt:
     """Make what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
     Doing it again does nothing. The Role then names this attempt's ConfigMap alone.
+
+    Attributes:
+        resource: `manifests.effective` of the user's, with the defaults that this revision began with.
     """
 
     resource: OfflineRecording | OfflineTraining

@@ -37,6 +37,8 @@ class RayJobFacts(ObjectFacts):
             Retrying, ValidationFailed.
         reason: of a failure, one word.
         message: may carry logs of the job: never copied, except of ValidationFailed.
+        started: `status.startTime`: when KubeRay began with it; of a queued one, after it was let in.
+        ended: `status.endTime`.
     """
 
     created: datetime
@@ -45,6 +47,8 @@ class RayJobFacts(ObjectFacts):
     deployment_status: str = ""
     reason: str = ""
     message: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,10 @@ class PodFacts:
         deleting: it has a deletion timestamp.
         unreachable_since: since when its node has been unreachable.
         unschedulable: the scheduler's message.
-        waiting: reason and message of the first container that waits: `ImagePullBackOff`,
-            `CreateContainerConfigError` …
+        waiting: reason and message of the first container (init containers first) that waits:
+            `ImagePullBackOff`, `CreateContainerConfigError` …
+        mount_failure: the latest FailedMount or FailedAttachVolume event's message, of a pod whose containers
+            do not start.
         ends: containers that ended.
     """
 
@@ -101,6 +107,7 @@ class PodFacts:
     unreachable_since: datetime | None = None
     unschedulable: str | None = None
     waiting: tuple[str, str] | None = None
+    mount_failure: str | None = None
     ends: tuple[ContainerEnd, ...] = ()
 
 

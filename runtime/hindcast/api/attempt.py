@@ -98,6 +98,8 @@ class AttemptOutcome(Model):
     """Why, in one word."""
     message: Annotated[str, Field(max_length=500)]
     """One sentence for people: what happened, where (file:line of the user's code), what to do. No secrets."""
+    pool: Pool | None = None
+    """The pool in which it happened, where that is known: names the memory to raise of an OutOfMemory."""
 
 
 class Report(Model):

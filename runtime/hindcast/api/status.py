@@ -1,10 +1,11 @@
 """What a resource's run has come to. Written by the operator alone; the same for both kinds."""
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from hindcast.api.base import FreeForm, Model, NonNegative, ShortText, Text
+from hindcast.api.base import FreeForm, Model, NonNegative, Positive, ShortText, Text
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Message = Annotated[str, Field(max_length=32768)]
@@ -13,6 +14,13 @@ Message = Annotated[str, Field(max_length=32768)]
 def _map_by(*keys: str) -> dict[str, Any]:
     """A list that server-side apply merges by these fields of its entries."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+def _finite_ones(metrics: Any) -> Any:
+    """A loss that is NaN is left out, as JSON cannot carry it; the run goes on."""
+    if not isinstance(metrics, dict):
+        return metrics
+    return {k: v for k, v in metrics.items() if not isinstance(v, float) or math.isfinite(v)}
 
 
 class Condition(Model):
@@ -45,8 +53,8 @@ class Progress(Model):
     """Share of the whole, in percent."""
     eta_seconds: NonNegative | None = None
     """Seconds left, about."""
-    metrics: Annotated[dict[ShortText, float], Field(max_length=64)] = {}
-    """Latest metrics: loss, episodeReturnMean, timestepsPerSecond, dataWaitShare …"""
+    metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
+    """Latest metrics, finite ones: loss, episodeReturnMean, timestepsPerSecond, dataWaitShare …"""
     last_updated: Timestamp | None = None
     """When the run reported last."""
     summary: Annotated[str, Field(max_length=64)] | None = None
@@ -92,20 +100,36 @@ class RunStatus(Model):
     """Number of the attempt in the revision, from 1."""
     child: ShortText
     """Name of its RayJob."""
+    child_uid: ShortText | None = None
+    """uid of its RayJob, once that was seen."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     image: Text | None = None
     """Its image."""
     inputs: FreeForm = {}
-    """Digests of its inputs, and the platform defaults that it used."""
+    """What the resources that it refers to gave it, by `Kind/name`, and the platform `defaults` that it used."""
+    first_learners: Positive | None = None
+    """Learners when the revision started: they fix the global batch."""
+    retries: NonNegative = 0
+    """Attempts of the revision that were lost before it."""
+    active_seconds: NonNegative = 0
+    """Seconds that earlier attempts of the revision had nodes, or waited for them outside a queue."""
     started: Timestamp | None = None
     """When it was created."""
+    admitted: Timestamp | None = None
+    """Since when it may have nodes: its creation, or the end of its queueing; none while it is queued."""
+    heard: Timestamp | None = None
+    """When its first report was seen."""
+    asked_to_stop: Timestamp | None = None
+    """When it was asked to checkpoint and end."""
     finished: Timestamp | None = None
     """When it ended."""
     outcome: ShortText | None = None
-    """Succeeded, Failed, Lost, Suspended; none while it goes on."""
+    """Succeeded, Failed, Lost, Suspended, Preempted, Superseded; none while it goes on."""
     reason: Message | None = None
-    """Why."""
+    """Why, in one word."""
+    message: Message | None = None
+    """Why, in a sentence."""
 
 
 class Status(Model):
