@@ -4,6 +4,7 @@ A model is written once and read four ways: as Python (snake_case attributes), a
 the CRD's schema (the bounds and the rules go with it) and as the reference page (the attribute docstrings).
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -30,10 +31,19 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not."""
+    """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not.
+
+    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place.
+    """
 
     cel: str
     message: str
+    at: str = ""
+
+    def validation(self) -> dict[str, str]:
+        """The entry of `x-kubernetes-validations`."""
+        place = {"fieldPath": self.at} if self.at else {}
+        return {"rule": self.cel, "message": self.message, **place}
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,10 @@ LOCATION: Final = Operational(frozen=True)
 
 
 class Model(BaseModel):
-    """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built."""
+    """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built.
+
+    Numbers are finite, as JSON has no others.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -60,6 +73,7 @@ class Model(BaseModel):
         extra="forbid",
         strict=True,
         frozen=True,
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
 
@@ -98,7 +112,7 @@ class Model(BaseModel):
         schema = handler(core_schema)
         if rules := cls.cel_rules():
             target = handler.resolve_ref_schema(schema)
-            target["x-kubernetes-validations"] = [{"rule": r.cel, "message": r.message} for r in rules]
+            target["x-kubernetes-validations"] = [rule.validation() for rule in rules]
         return schema
 
 
@@ -110,6 +124,37 @@ def _choice_message(allowed: str, names: tuple[str, ...], found: str | None = No
 def _integral(value: Any) -> Any:
     """`1e6` is a float in YAML and a whole number to its writer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_LARGEST: Final = 2**63 - 1
+
+
+def _check_int64(value: int) -> int:
+    if not -_LARGEST <= value <= _LARGEST:
+        raise ValueError(f"is {value}, expected at most {_LARGEST} (64 bits)")
+    return value
+
+
+def _check_finite(value: Any) -> Any:
+    """Free-form values are JSON on their way to the API server and into the spec hash."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"holds {value}, expected finite numbers, as JSON has no others")
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_finite(entry)
+    return value
+
+
+_LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+_LABEL_KEY: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
+)
+
+
+def _check_label_key(value: str) -> str:
+    if not _LABEL_KEY.fullmatch(value):
+        raise ValueError(f"has the label {value!r}, expected a name such as team or example.com/team")
+    return value
 
 
 _CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
@@ -132,7 +177,7 @@ CLASS_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za
 
 
 def _check_class_path(value: str) -> str:
-    if not re.match(CLASS_PATH, value):
+    if not re.fullmatch(CLASS_PATH, value):
         raise ValueError(f'is {value!r}, expected "package.module:Name"')
     return value
 
@@ -154,17 +199,25 @@ _LOCATION_SCHEMA: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 1024,
-    "x-kubernetes-validations": [{"rule": r.cel, "message": r.message} for r in LOCATION_RULES],
+    "x-kubernetes-validations": [rule.validation() for rule in LOCATION_RULES],
 }
 
-Int = Annotated[int, BeforeValidator(_integral)]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_integral)]
-NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_integral)]
+Int = Annotated[int, BeforeValidator(_integral), AfterValidator(_check_int64)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_integral), AfterValidator(_check_int64)]
+NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_integral), AfterValidator(_check_int64)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 ShortText = Annotated[str, Field(min_length=1, max_length=253)]
-Labels = Annotated[dict[ShortText, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]
+LabelKey = Annotated[ShortText, AfterValidator(_check_label_key)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+Anything = Annotated[
+    Any,
+    AfterValidator(_check_finite),
+    WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
+]
 FreeForm = Annotated[
     dict[str, Any],
+    AfterValidator(_check_finite),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 Location = Annotated[Text, AfterValidator(_check_location), WithJsonSchema(_LOCATION_SCHEMA)]

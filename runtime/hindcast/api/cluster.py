@@ -57,6 +57,7 @@ class EnvVar(Model):
         Rule(
             f"!has(self.value) || !(self.name in {list(_CREDENTIAL_VARIABLES)})",
             "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline",
+            at=".value",
         ),
     )
 

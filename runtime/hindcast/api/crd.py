@@ -102,6 +102,8 @@ def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
     owner["properties"]["config"] = _config(usable, owner["properties"]["config"]["description"])
     _add_rules(owner, _algorithm_rules(kind, usable, owner["properties"]["config"]))
     _add_rules(spec, _revision_rules(kind.model_fields["spec"].annotation, spec))
+    # What the user left out must stay out: the platform's own defaults come in later.
+    spec["properties"]["runPolicy"] = without_defaults(spec["properties"]["runPolicy"])
     # An object that no operator has seen yet must not read as finished.
     status["default"] = {"observedGeneration": -1}
     return {
@@ -191,6 +193,7 @@ def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schem
                 f"self.algorithm in [{allowed}]",
                 "messageExpression": f"'config.{field} does not apply to ' + self.algorithm + "
                 f"'; it is a field of {', '.join(owners)}'",
+                "fieldPath": f".config.{field}",
             }
         )
     return rules
@@ -203,7 +206,7 @@ def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> dict[str, str]:
         rule += f" || self.algorithm.matches(r'{CLASS_PATH}')"
         usable += " or package.module:Class"
     found = f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {usable}'"
-    return {"rule": rule, "messageExpression": found}
+    return {"rule": rule, "messageExpression": found, "fieldPath": ".algorithm"}
 
 
 _CEL_KEYWORDS: Final = re.compile(
@@ -232,6 +235,7 @@ def _revision_rules(model: Any, spec: Schema) -> list[dict[str, str]]:
             {
                 "rule": f"self.revision > oldSelf.revision || {_unchanged(path, spec)}",
                 "message": f"{'.'.join(path)} defines the run: it changes only with a higher revision",
+                "fieldPath": "".join(f".{step}" for step in path),
             }
         )
     return rules

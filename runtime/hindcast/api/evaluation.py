@@ -30,10 +30,12 @@ class EvaluationSpec(Model):
             "!has(self.duration) || type(self.duration) == int || "
             "(has(self.parallelToTraining) && self.parallelToTraining)",
             "duration auto needs parallelToTraining",
+            at=".duration",
         ),
         Rule(
             "!has(self.customFunction) || !(has(self.parallelToTraining) && self.parallelToTraining)",
             "customFunction excludes parallelToTraining",
+            at=".customFunction",
         ),
     )
 

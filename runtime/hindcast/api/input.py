@@ -1,10 +1,10 @@
 """Where a training's data come from."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
-from hindcast.api.base import Location, Model, ShortText
+from hindcast.api.base import Anything, Location, Model, ShortText
 from hindcast.api.metadata import Reference
 
 
@@ -19,7 +19,7 @@ class FilterTerm(Model):
     """Name of the column in the data."""
     op: Literal["==", "!=", "<", "<=", ">", ">=", "in"]
     """The comparison."""
-    value: Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})]
+    value: Anything
     """A number, string or boolean; for `in` a list of them."""
 
 

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from hindcast.api.base import Labels, Model
+from hindcast.api.base import LabelKey, LabelValue, Model
 
 NAME_LIMIT: Final = 36
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+_NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 # What the API server adds to an object. `kubectl get -o yaml` shows them; they say nothing about the run.
 _SERVER_FIELDS: Final = frozenset(
@@ -29,7 +30,7 @@ _SERVER_FIELDS: Final = frozenset(
 
 
 def _check_name(value: str) -> str:
-    if len(value) > NAME_LIMIT or not re.match(NAME_PATTERN, value):
+    if len(value) > NAME_LIMIT or not re.fullmatch(NAME_PATTERN, value):
         raise ValueError(
             f"is {value!r}, expected at most {NAME_LIMIT} lower-case letters, digits and '-', "
             "beginning with a letter and not ending with '-'"
@@ -49,12 +50,12 @@ class Metadata(Model):
 
     name: ResourceName
     """Name, unique per kind and namespace: DNS-1035, at most 36 characters (names of children add to it)."""
-    namespace: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    namespace: Annotated[str, Field(max_length=63, pattern=_NAMESPACE)] | None = None
     """Namespace on a cluster. Default: the current one. Not used locally."""
-    labels: Labels = {}
+    labels: dict[LabelKey, LabelValue] = {}
     """Labels, handed on to the run's pods."""
-    annotations: Labels = {}
-    """Annotations."""
+    annotations: dict[str, str] = {}
+    """Annotations. Client-side `kubectl apply` keeps the whole resource in one."""
 
     @model_validator(mode="before")
     @classmethod

@@ -33,7 +33,9 @@ _CONSTRAINTS: Final = {
     "pattern": "pattern",
 }
 _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
-_CONFIG: Final = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+_CONFIG: Final = ConfigDict(
+    extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+)
 
 
 @cache
@@ -51,7 +53,7 @@ def algorithms(kind: str) -> list[str]:
 
 def is_custom(algorithm: str) -> bool:
     """Whether this is a user's own algorithm, "package.module:Class"."""
-    return re.match(CLASS_PATH, algorithm) is not None
+    return re.fullmatch(CLASS_PATH, algorithm) is not None
 
 
 @cache

@@ -16,11 +16,13 @@ class DataWorkersSpec(Model):
         Rule(
             "!has(self.replicas) || !(has(self.minReplicas) || has(self.maxReplicas))",
             "replicas excludes minReplicas and maxReplicas",
+            at=".replicas",
         ),
         Rule(
             "has(self.minReplicas) == has(self.maxReplicas) && "
             "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
             "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
+            at=".minReplicas",
         ),
     )
 

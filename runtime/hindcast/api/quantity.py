@@ -21,6 +21,7 @@ _UNITS: Final[dict[str, int]] = {
     "Pi": 2**50,
 }
 _PATTERN: Final = r"^([0-9]+(\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+_LONGEST: Final = 32
 
 
 def parse_bytes(quantity: str | int) -> int:
@@ -28,14 +29,14 @@ def parse_bytes(quantity: str | int) -> int:
 
     Raises ValueError with a sentence when the text is no quantity.
     """
-    match = re.match(_PATTERN, str(quantity))
+    match = re.fullmatch(_PATTERN, str(quantity))
     if match is None:
         raise ValueError(f"is {quantity!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
     return math.ceil(Decimal(match.group(1)) * _UNITS[match.group(3) or ""])
 
 
 def _check(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _LONGEST:
         raise ValueError(f"is {value!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
     parse_bytes(value)
     return str(value)
@@ -44,5 +45,7 @@ def _check(value: Any) -> Any:
 Quantity = Annotated[
     str,
     BeforeValidator(_check),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 32, "pattern": _PATTERN}),
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "maxLength": _LONGEST, "minimum": 0, "pattern": _PATTERN}
+    ),
 ]

@@ -121,6 +121,7 @@ class OutputSpec(Model):
         Rule(
             "self.encoding == 'Arrow' || self.format == 'Episodes'",
             "encoding MessagePack needs format Episodes",
+            at=".encoding",
         ),
     )
 

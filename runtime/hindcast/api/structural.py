@@ -13,6 +13,13 @@ OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 # Bounds for what has none: everything that a CEL rule may read must be bounded.
 _LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
 
+# Bounds that speak of one type only, so that they may stand on a field of several types.
+_BOUNDS: Final = {
+    "array": ("maxItems", "minItems"),
+    "integer": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
+    "number": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
+}
+
 _ARTICLES: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -129,6 +136,8 @@ def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
         result["pattern"] = f"^expected {' or '.join(sorted(_ARTICLES[str(kind)] for kind in kinds))}$"
     if "object" not in kinds:
         result["maxProperties"] = 0
+    for part in map(structural, alternatives):
+        result |= {bound: part[bound] for bound in _BOUNDS.get(part.get("type", ""), ()) if bound in part}
     return result
 
 

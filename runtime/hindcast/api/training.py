@@ -80,26 +80,32 @@ class OfflineTrainingSpec(Model):
         Rule(
             "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
             "weights stand on some entries of input only; give one to each, or to none",
+            at=".input",
         ),
         Rule(
             "has(self.environment) || self.input.all(source, !has(source.sampler))",
             "input has a sampler, but there is no environment to sample from",
+            at=".input",
         ),
         Rule(
             "has(self.environment) || !has(self.evaluation)",
             "there is evaluation, but no environment to evaluate in",
+            at=".evaluation",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
             "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
+            at=".stop.episodeReturnMean",
         ),
         Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
             "customConfig is for one's own algorithm; use config",
+            at=".customConfig",
         ),
         Rule(
             "!has(self.config) || !self.algorithm.contains(':')",
             "one's own algorithm takes customConfig, not config",
+            at=".config",
         ),
     )
 

@@ -1,0 +1,116 @@
+"""A resource is JSON on its way to the API server: what JSON and Kubernetes cannot carry is refused here too."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from hindcast.api import spec_hash, validate_resource
+from hindcast.api.crd import custom_resource_definitions
+from hindcast.api.options import schemas
+from hindcast.api.status import Progress
+from hindcast.errors import SpecError
+
+SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 3}}
+
+
+def training(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "hindcast.dev/v1alpha1",
+        "kind": "OfflineTraining",
+        "metadata": {"name": "clone"} | (metadata or {}),
+        "spec": SPEC | spec,
+    }
+
+
+def refusal(resource: dict[str, Any]) -> str:
+    with pytest.raises(SpecError) as error:
+        validate_resource(resource)
+    return str(error.value)
+
+
+def test_a_resource_that_was_applied_on_the_client_side_is_read_back() -> None:
+    applied = json.dumps(training(model={"fcnetHiddens": [256] * 32}, observationSpace=None)) * 20
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    resource = validate_resource(training({"annotations": annotations}))
+    assert resource.metadata.annotations == annotations
+
+
+def test_any_number_of_labels_is_read() -> None:
+    labels = {f"example.com/label-{i}": str(i) for i in range(200)} | {"empty": ""}
+    assert validate_resource(training({"labels": labels})).metadata.labels == labels
+
+
+@pytest.mark.parametrize("label", [{"Example.com/x": "a"}, {"a b": "c"}, {"a/b/c": "d"}, {"x" * 64: "e"}])
+def test_a_label_that_kubernetes_has_not_is_refused(label: dict[str, str]) -> None:
+    (name,) = label
+    assert f"has the label '{name}'" in refusal(training({"labels": label}))
+    assert f"has the label '{name}'" in refusal(training(cluster={"nodeSelector": label}))
+
+
+@pytest.mark.parametrize("value", ["a b", "-a", "a/b", "x" * 64])
+def test_a_label_value_that_kubernetes_has_not_is_refused(value: str) -> None:
+    assert refusal(training({"labels": {"team": value}})).startswith("metadata.labels.team is")
+    assert "spec.cluster.scheduling.labels.team is" in refusal(
+        training(cluster={"scheduling": {"labels": {"team": value}}})
+    )
+
+
+@pytest.mark.parametrize(
+    ("resource", "place"),
+    [
+        (training({"name": "clone\n"}), "metadata.name"),
+        (training({"namespace": "default\n"}), "metadata.namespace"),
+        (training(algorithm="my.package:Algorithm\n"), "spec.algorithm"),
+        (training(pipeline={"preLearner": "my.package:PreLearner\n"}), "spec.pipeline.preLearner"),
+        (training(pipeline={"windowBytes": "1Gi\n"}), "spec.pipeline.windowBytes"),
+    ],
+)
+def test_a_line_end_is_part_of_no_name(resource: dict[str, Any], place: str) -> None:
+    assert refusal(resource).startswith(f"{place} is ")
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_numbers_that_json_has_not_are_refused(number: float) -> None:
+    environment = {"id": "CartPole-v1", "kwargs": {"bounds": [{"high": number}]}}
+    assert "spec.environment.kwargs holds" in refusal(training(environment=environment))
+    assert "spec.stop.epochs" in refusal(training(stop={"epochs": number}))
+    assert "spec.config.lr" in refusal(training(config={"lr": number}))
+    assert "spec.customConfig holds" in refusal(training(algorithm="a:B", customConfig={"x": number}))
+    rows = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
+    assert "spec.input[0].filter[0].value holds" in refusal(training(input=rows))
+
+
+def test_unbounded_spaces_are_written_as_words_and_can_be_hashed() -> None:
+    space = {"type": "Box", "low": "-inf", "high": math.inf, "shape": [4]}
+    assert len(spec_hash(validate_resource(training(observationSpace=space)))) == 16
+
+
+@pytest.mark.parametrize("number", [2**63, 1e30, -(2**63)])
+def test_whole_numbers_have_64_bits(number: float) -> None:
+    assert "spec.seed is" in refusal(training(seed=number))
+
+
+def test_the_largest_seed_is_allowed() -> None:
+    assert validate_resource(training(seed=2**63 - 1)).spec.seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("size", [-1, "-1Gi", "1" * 33, "1Zi", 1.5, True])
+def test_sizes_that_are_none_are_refused(size: object) -> None:
+    assert "expected a size such as 512Mi" in refusal(training(learners={"memory": size}))
+
+
+def test_a_figure_that_is_no_number_is_left_out_of_the_progress() -> None:
+    metrics = {"loss": math.nan, "episodeReturnMean": 450.0, "timesteps": 3}
+    progress = Progress.model_validate({"metrics": metrics})
+    assert progress.metrics == {"episodeReturnMean": 450.0, "timesteps": 3}
+
+
+def test_the_api_server_leaves_the_run_policy_to_the_platform() -> None:
+    for definition in custom_resource_definitions(schemas()).values():
+        schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        policy = schema["properties"]["spec"]["properties"]["runPolicy"]
+        assert "backoffLimit" in policy["properties"]
+        assert "default" not in policy
+        assert not [name for name, part in policy["properties"].items() if "default" in part]
