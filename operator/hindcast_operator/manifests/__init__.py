@@ -1,0 +1,12 @@
+"""What an attempt consists of: pure functions from a resource and the platform's defaults to manifests.
+
+`effective` merges the defaults, `refusals` says what cannot be, `sizes` sizes the pools and says why, `build`
+makes the objects. No cluster, no client.
+"""
+
+from hindcast_operator.manifests.build import build
+from hindcast_operator.manifests.effective import effective
+from hindcast_operator.manifests.refusals import refusals
+from hindcast_operator.manifests.sizing import PoolSize, Sizes, sizes
+
+__all__ = ["PoolSize", "Sizes", "build", "effective", "refusals", "sizes"]

@@ -1,0 +1,101 @@
+"""Where a resource reads and writes: which fields hold locations, and what relative ones mean on a cluster."""
+
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hindcast.api import OfflineRecording, Resource
+from hindcast.api.recording import OfflineRecordingSpec
+from hindcast.api.training import OfflineTrainingSpec
+
+_SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A location in a resource: the field that holds it, and whether the run writes there."""
+
+    field: str
+    path: str
+    written: bool
+
+    @property
+    def relative(self) -> bool:
+        """Whether it is neither a URI nor a path from the root or the home folder."""
+        return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
+
+    @property
+    def local(self) -> str | None:
+        """The path in the pod's own file system; None of any other."""
+        path = self.path.removeprefix("file://")
+        return posixpath.normpath(path) if path.startswith(("/", "~")) else None
+
+
+def places(resource: Resource) -> list[Place]:
+    """All locations that the resource names, in the order of its fields."""
+    found: list[Place] = []
+
+    def collect(place: Place) -> str:
+        found.append(place)
+        return place.path
+
+    _map(resource, collect)
+    return found
+
+
+def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
+    """The resource with its relative locations below `root`; references to other resources stay.
+
+    A query of the root (`s3://bucket/x?region=…`) stays at the end. Without a root nothing changes.
+    """
+    if root is None:
+        return resource
+    base, mark, query = root.partition("?")
+
+    def below_root(place: Place) -> str:
+        if not place.relative:
+            return place.path
+        return f"{base.rstrip('/')}/{posixpath.normpath(place.path)}{mark}{query}"
+
+    return _map(resource, below_root)
+
+
+_Change = Callable[[Place], str]
+
+
+def _map(resource: Resource, change: _Change) -> Resource:
+    if isinstance(resource, OfflineRecording):
+        return resource.model_copy(update={"spec": _map_recording(resource.spec, change)})
+    return resource.model_copy(update={"spec": _map_training(resource.spec, change)})
+
+
+def _map_recording(spec: OfflineRecordingSpec, change: _Change) -> OfflineRecordingSpec:
+    policy, checkpoint = spec.policy, spec.policy.checkpoint
+    if checkpoint is not None:
+        path = change(Place("spec.policy.checkpoint.path", checkpoint.path, written=False))
+        policy = policy.model_copy(update={"checkpoint": checkpoint.model_copy(update={"path": path})})
+    path = change(Place("spec.output.path", spec.output.path, written=True))
+    return spec.model_copy(update={"policy": policy, "output": spec.output.model_copy(update={"path": path})})
+
+
+def _map_training(spec: OfflineTrainingSpec, change: _Change) -> OfflineTrainingSpec:
+    sources = []
+    for index, source in enumerate(spec.input):
+        if source.path is None:
+            sources.append(source)
+            continue
+        path = change(Place(f"spec.input[{index}].path", source.path, written=False))
+        sources.append(source.model_copy(update={"path": path}))
+    path = change(Place("spec.checkpoint.path", spec.checkpoint.path, written=True))
+    initial = spec.initial_checkpoint
+    if initial is not None:
+        initial = change(Place("spec.initialCheckpoint", initial, written=False))
+    return spec.model_copy(
+        update={
+            "input": sources,
+            "checkpoint": spec.checkpoint.model_copy(update={"path": path}),
+            "initial_checkpoint": initial,
+        }
+    )
