@@ -114,3 +114,19 @@ def test_the_api_server_leaves_the_run_policy_to_the_platform() -> None:
         assert "backoffLimit" in policy["properties"]
         assert "default" not in policy
         assert not [name for name, part in policy["properties"].items() if "default" in part]
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        (0, "is 0, expected at least 1 or auto"),
+        (2.5, "is 2.5, expected a whole number or auto"),
+        (True, "is true, expected a whole number or auto"),
+        ("Auto", "is 'Auto' (text), expected a whole number or auto"),
+        (1e30, "spec.evaluation.duration"),
+    ],
+)
+def test_the_length_of_an_evaluation_is_a_count_or_auto(duration: object, expected: str) -> None:
+    said = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
+    assert expected in said
+    assert said.count("\n") == 0

@@ -67,8 +67,6 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         (StopSpec, {}, "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed"),
         (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
         (EvaluationSpec, {"duration": "auto"}, "auto without parallelToTraining"),
-        (EvaluationSpec, {"duration": "never"}, "is 'never', expected a whole number from 1, or auto"),
-        (EvaluationSpec, {"duration": 0}, "is 0, expected a whole number from 1, or auto"),
         (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
         (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),
         (DataWorkersSpec, {"replicas": 1, "minReplicas": 1, "maxReplicas": 2}, "give one or the other"),

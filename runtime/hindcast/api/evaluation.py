@@ -1,23 +1,13 @@
 """Evaluation of the policy in its environment while it is trained."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import OPERATIONAL, ClassPath, Model, NonNegative, Positive, Rule
 
-
-def _check_duration(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"is {value!r}, expected a whole number from 1, or auto")
-    return value
-
-
 EvaluationDuration = Annotated[
-    int | Literal["auto"],
-    BeforeValidator(_check_duration),
+    Positive | Literal["auto"],
     WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 16, "minimum": 1, "pattern": "^auto$"}),
 ]
 
