@@ -4,15 +4,14 @@ from typing import Any
 
 from hindcast.api import Resource
 from hindcast.api.attempt import Attempt
-from hindcast_operator.defaults import Defaults
 
 Manifest = dict[str, Any]
 
 
-def build(resource: Resource, attempt: Attempt, defaults: Defaults) -> list[Manifest]:
+def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
     """ConfigMap, ServiceAccount, Role, RoleBinding and RayJob of an attempt, in the order of creation.
 
-    The resource is as the user wrote it, or already `effective`. Without `attempt.uid` nothing is owned.
+    The resource is `effective`. Without `attempt.uid` nothing is owned.
     No ServiceAccount is made where `spec.cluster.serviceAccountName` names one.
     """
     raise NotImplementedError

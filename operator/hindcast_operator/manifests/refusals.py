@@ -7,6 +7,6 @@ from hindcast_operator.defaults import Defaults
 def refusals(resource: Resource, defaults: Defaults) -> list[str]:
     """One sentence each: the field, what was found, what to do. Empty where the resource can run.
 
-    The resource is as the user wrote it, or already `effective`.
+    The resource is `effective`.
     """
     return []

@@ -6,7 +6,6 @@ from typing import Any
 
 from hindcast.api import Resource
 from hindcast.api.attempt import Input, Pool
-from hindcast_operator.defaults import Defaults
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,11 @@ class Sizes:
         return {}
 
 
-def sizes(resource: Resource, defaults: Defaults, inputs: Mapping[str, Input]) -> Sizes:
+def sizes(resource: Resource, inputs: Mapping[str, Input]) -> Sizes:
     """The pools of an attempt, each number with its reason.
 
     Args:
-        resource: as the user wrote it, or already `effective`.
-        defaults: the platform's.
+        resource: `effective`.
         inputs: what the resources that this one refers to give, by `Kind/name`; sizes that are not known yet
             are estimated, and the reasons say so.
     """
