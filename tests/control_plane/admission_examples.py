@@ -1,0 +1,191 @@
+"""What each rule of the CRDs takes and refuses, by the rule's place and sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from api_server import Object
+
+REF = {"name": "a"}
+ONE_OF_SOURCE = "exactly one of path, recordingRef, sampler is needed"
+CREDENTIALS = "holds credentials; give them by a Secret (spec.cluster.envFrom) or the service account instead"
+LOST = "would be lost with the pod; use object storage, a mounted volume or a relative path"
+ENV_CREDENTIAL = "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline"
+NO_ENVIRONMENT: Object = {"environment": None}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Values at a rule's place: those that it takes, and those that it alone refuses."""
+
+    good: tuple[Any, ...]
+    bad: tuple[Any, ...]
+
+
+# Rules that stand at several places, by their sentence.
+ANYWHERE = {
+    CREDENTIALS: Examples(
+        good=(
+            "s3://bucket/a@b:c",
+            "abfss://container@account.dfs.core.windows.net/data",
+            "relative/user:x@y",
+            "/data/?token",
+        ),
+        bad=(
+            "s3://key:secret@bucket/data",
+            "https://user@host/data",
+            "abfss://user:secret@account/data",
+            "s3://bucket/data?endpoint=x&SECRET_KEY=abc",
+            "https://account.blob/data?sig=abc",
+        ),
+    ),
+    LOST: Examples(
+        good=("tmp/data", "/tmpfs/data", "/data/tmp", "file:///mnt/data", "memory/data"),
+        bad=("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data"),
+    ),
+}
+
+# Rules by the place in the spec and their sentence.
+EXAMPLES: dict[tuple[str, str], Examples] = {
+    (".policy", "exactly one of train, checkpoint, trainingRef, random is needed"): Examples(
+        good=(
+            {"random": {}},
+            {"random": None, "checkpoint": {"path": "runs/a"}},
+            {"random": None, "trainingRef": REF},
+            {"random": None, "train": {"stop": {"timesteps": 1}}},
+        ),
+        bad=({"random": None}, {"trainingRef": REF}, {"checkpoint": {"path": "a"}, "trainingRef": REF}),
+    ),
+    (".policy.train.stop", "at least one of episodeReturnMean, timesteps, iterations is needed"): Examples(
+        good=({"episodeReturnMean": 450.5}, {"iterations": 3}, {"timesteps": 5, "iterations": 3}),
+        bad=({"timesteps": None},),
+    ),
+    (".duration", "exactly one of episodes, timesteps is needed"): Examples(
+        good=({"episodes": 3}, {"episodes": None, "timesteps": 3}),
+        bad=({"episodes": None}, {"timesteps": 3}),
+    ),
+    (".output", "encoding MessagePack needs format Episodes"): Examples(
+        good=({"encoding": "MessagePack"}, {"encoding": "Arrow", "format": "Columns"}),
+        bad=({"encoding": "MessagePack", "format": "Columns"},),
+    ),
+    ("", "weights stand on some entries of input only; give one to each, or to none"): Examples(
+        good=(
+            {"input": [{"path": "a", "weight": 0.4}, {"path": "b", "weight": 0.6}]},
+            {"input": [{"path": "a"}, {"path": "b"}]},
+        ),
+        bad=({"input": [{"path": "a", "weight": 0.4}, {"path": "b"}]},),
+    ),
+    ("", "input has a sampler, but there is no environment to sample from"): Examples(
+        good=({"input": [{"path": None, "sampler": {}}]}, NO_ENVIRONMENT),
+        bad=({"input": [{"path": None, "sampler": {}}]} | NO_ENVIRONMENT,),
+    ),
+    ("", "there is evaluation, but no environment to evaluate in"): Examples(
+        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT),
+        bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
+    ),
+    (
+        "",
+        "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
+    ): Examples(
+        good=(
+            {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
+            {"stop": {"iterations": 1}, "evaluation": {"duration": 3}},
+        ),
+        bad=({"stop": {"episodeReturnMean": 1}}, {"stop": {"episodeReturnMean": -0.5}, "evaluation": {}}),
+    ),
+    ("", "customConfig is for one's own algorithm; use config"): Examples(
+        good=({"algorithm": "mypkg.mod:MyAlgo", "customConfig": {"any": ["thing"]}}, {"config": {}}),
+        bad=({"customConfig": {"lr": 1}},),
+    ),
+    ("", "one's own algorithm takes customConfig, not config"): Examples(
+        good=({"algorithm": "mypkg:MyAlgo"}, {"config": {"lr": 1.0e-3}}),
+        bad=({"algorithm": "mypkg:MyAlgo", "config": {"lr": 1.0e-3}},),
+    ),
+    (".input[]", ONE_OF_SOURCE): Examples(
+        good=({"path": "a"}, {"path": None, "recordingRef": REF}, {"path": None, "sampler": {}}),
+        bad=({"path": None}, {"recordingRef": REF}),
+    ),
+    (".pipeline.dataWorkers", "replicas excludes minReplicas and maxReplicas"): Examples(
+        good=({"replicas": 0}, {"minReplicas": 1, "maxReplicas": 2}),
+        bad=({"replicas": 2, "minReplicas": 1, "maxReplicas": 2},),
+    ),
+    (
+        ".pipeline.dataWorkers",
+        "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
+    ): Examples(
+        good=({"minReplicas": 2, "maxReplicas": 2}, {}),
+        bad=({"minReplicas": 2}, {"maxReplicas": 2}, {"minReplicas": 3, "maxReplicas": 2}),
+    ),
+    (".evaluation", "duration auto needs parallelToTraining"): Examples(
+        good=({"duration": "auto", "parallelToTraining": True}, {"duration": 5}),
+        bad=({"duration": "auto"}, {"duration": "auto", "parallelToTraining": False}),
+    ),
+    (".evaluation", "customFunction excludes parallelToTraining"): Examples(
+        good=({"customFunction": "a:b"}, {"customFunction": "a:b", "parallelToTraining": False}),
+        bad=({"customFunction": "a:b", "parallelToTraining": True},),
+    ),
+    (
+        ".stop",
+        "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed",
+    ): Examples(
+        good=({"epochs": 0.5}, {"epochs": None, "updates": 5}, {"timesteps": 5, "iterations": 5}),
+        bad=({"epochs": None},),
+    ),
+    (
+        ".cluster.volumes[]",
+        "exactly one of persistentVolumeClaim, configMap, secret, emptyDir is needed",
+    ): Examples(
+        good=tuple(
+            {"name": "a", "mountPath": "/a"} | source
+            for source in (
+                {"persistentVolumeClaim": {"claimName": "a"}},
+                {"configMap": REF},
+                {"secret": {"secretName": "a"}},
+                {"emptyDir": {}},
+            )
+        ),
+        bad=(
+            {"name": "a", "mountPath": "/a"},
+            {"name": "a", "mountPath": "/a", "emptyDir": {}, "configMap": REF},
+        ),
+    ),
+    (".cluster.env[]", "exactly one of value, valueFrom is needed"): Examples(
+        good=(
+            {"name": "A", "value": ""},
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
+        ),
+        bad=(
+            {"name": "A"},
+            {"name": "A", "value": "x", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+        ),
+    ),
+    (".cluster.env[]", ENV_CREDENTIAL): Examples(
+        good=(
+            {"name": "AWS_REGION", "value": "eu"},
+            {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+        ),
+        bad=(
+            {"name": "AWS_SECRET_ACCESS_KEY", "value": "x"},
+            {"name": "AZURE_STORAGE_KEY", "value": ""},
+        ),
+    ),
+    (
+        ".cluster.env[].valueFrom",
+        "exactly one of secretKeyRef, configMapKeyRef is needed",
+    ): Examples(
+        good=({"secretKeyRef": {"name": "a", "key": "b"}},),
+        bad=(
+            {},
+            {"secretKeyRef": {"name": "a", "key": "b"}, "configMapKeyRef": {"name": "a", "key": "b"}},
+        ),
+    ),
+    (".cluster.envFrom[]", "exactly one of secretRef, configMapRef is needed"): Examples(
+        good=({"secretRef": REF}, {"configMapRef": REF, "prefix": "A_"}),
+        bad=({}, {"secretRef": REF, "configMapRef": REF}),
+    ),
+    (".cluster.code", "at least one of configMap, runtimeEnv is needed"): Examples(
+        good=({"configMap": REF}, {"runtimeEnv": {"pip": ["a"]}}, {"configMap": REF, "runtimeEnv": {}}),
+        bad=({},),
+    ),
+}

@@ -1,0 +1,125 @@
+"""Every CEL rule of the CRDs takes what it should and refuses what it should, by its field and sentence.
+
+The rules are read from the CRDs; one without examples fails. Rules about changes: test_admission_revision.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from admission_examples import ANYWHERE, EXAMPLES
+from admission_specs import KINDS, Node, changed, document, nodes, schema, with_part
+from api_server import ApiServer, Object, Refused
+
+from hindcast.api import options
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of a CRD, with the node that it stands at."""
+
+    node: Node
+    entry: Object
+
+    @property
+    def field(self) -> str:
+        """What the API server names as wrong."""
+        return self.node.field + str(self.entry.get("fieldPath", ""))
+
+    @property
+    def sentence(self) -> str:
+        return str(self.entry.get("message") or self.entry["messageExpression"])
+
+    def __str__(self) -> str:
+        return f"{self.node.kind}{self.node.dotted}: {self.sentence}"
+
+
+def rules() -> Iterator[Rule]:
+    """The rules about one state of a spec."""
+    for kind in KINDS:
+        for node in nodes(kind):
+            for entry in node.schema.get("x-kubernetes-validations", []):
+                if "oldSelf" not in entry["rule"]:
+                    yield Rule(node, entry)
+
+
+def refusal(
+    api: ApiServer, namespace: str, kind: str, spec: Object, name: str = "test"
+) -> list[tuple[str, str]]:
+    """What is wrong, by field; the sentences without the value that the API server puts before them."""
+    with pytest.raises(Refused) as refused:
+        api.create(document(kind, spec, name), namespace, dryRun="All")
+    assert refused.value.status == 422
+    return [(field, re.sub(r'^Invalid value: "?\w+"?: ', "", text)) for field, text in refused.value.causes]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "message" in rule.entry], ids=str)
+def test_a_rule_takes_and_refuses(api: ApiServer, namespace: str, rule: Rule) -> None:
+    examples = ANYWHERE.get(rule.sentence) or EXAMPLES.get((rule.node.dotted, rule.sentence))
+    assert examples is not None, f"{rule} has no examples: add what it takes and what it refuses"
+    assert examples.good
+    assert examples.bad
+    for value in examples.good:
+        api.create(document(rule.node.kind, with_part(rule.node, value)), namespace, dryRun="All")
+    for value in examples.bad:
+        found = refusal(api, namespace, rule.node.kind, with_part(rule.node, value))
+        assert found == [(rule.field, rule.sentence)], value
+
+
+def test_no_examples_are_left_of_rules_that_are_gone() -> None:
+    known = {(rule.node.dotted, rule.sentence) for rule in rules()}
+    assert EXAMPLES.keys() <= known
+    assert ANYWHERE.keys() <= {sentence for _, sentence in known}
+
+
+# -- rules whose sentence is computed: algorithms and their options ---------------------------------------------
+
+PLACES = {"OfflineRecording": ".policy.train", "OfflineTraining": ""}
+
+
+def algorithm_spec(kind: str, algorithm: str, config: Object | None = None) -> Object:
+    node = next(node for node in nodes(kind) if node.dotted == PLACES[kind])
+    return with_part(node, {"algorithm": algorithm} | ({} if config is None else {"config": config}))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "messageExpression" in rule.entry], ids=str)
+def test_an_algorithm_takes_its_own_options_and_refuses_others(
+    api: ApiServer, namespace: str, rule: Rule
+) -> None:
+    kind, field = rule.node.kind, rule.entry["fieldPath"]
+    usable = options.algorithms(kind)
+    own = "" if kind == "OfflineRecording" else " or package.module:Class"
+    for algorithm in usable:
+        api.create(document(kind, algorithm_spec(kind, algorithm)), namespace, dryRun="All")
+    if field == ".algorithm":
+        for algorithm in ("Nonsense", "a:", *(set(options.schemas()) - set(usable))):
+            sentence = (
+                f"algorithm is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}{own}"
+            )
+            assert refusal(api, namespace, kind, algorithm_spec(kind, algorithm)) == [(rule.field, sentence)]
+        return
+    option = field.removeprefix(".config.")
+    owners = [name for name in usable if option in options.schemas()[name]["properties"]]
+    config = {option: options.schemas()[owners[0]]["properties"][option]["default"]}
+    for algorithm in usable:
+        spec = algorithm_spec(kind, algorithm, config)
+        if algorithm in owners:
+            api.create(document(kind, spec), namespace, dryRun="All")
+            continue
+        sentence = f"config.{option} does not apply to {algorithm}; it is a field of {', '.join(owners)}"
+        assert refusal(api, namespace, kind, spec) == [(rule.field, sentence)]
+
+
+# -- the name -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_leave_room_for_those_of_children(api: ApiServer, namespace: str, kind: str) -> None:
+    (rule,) = schema(kind)["x-kubernetes-validations"]
+    for name in ("a", "a" * 36, "cartpole-2-bc"):
+        api.create(document(kind, changed(kind, {}), name), namespace, dryRun="All")
+    for name in ("a" * 37, "1a", "a.b"):
+        assert refusal(api, namespace, kind, changed(kind, {}), name) == [("<nil>", rule["message"])], name
