@@ -5,9 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE_TAG ?= $(VERSION)
+IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test lint format unit api e2e crds bench clean
+.PHONY: demo test lint format unit api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it, on this machine
 	$(BIN)/hindcast demo
@@ -33,8 +36,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-crds: $(READY)  ## write crds/, the schemas in the package and docs/reference.md from the models
+crds: $(READY)  ## write crds/, the schemas in package and chart, docs/reference.md, the chart's table of values
 	$(BIN)/python tools/generate_crds.py
+
+images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13.0+cpu …" for one without CUDA
+	docker build $(DOCKER_BUILD_FLAGS) --target operator $(IMAGE_LABELS) --tag hindcast-operator:$(IMAGE_TAG) .
+	docker build $(DOCKER_BUILD_FLAGS) --target runtime $(IMAGE_LABELS) --tag hindcast-runtime:$(IMAGE_TAG) .
 
 bench: $(READY)  ## ours and the rival side by side; RLlib is installed in an environment of its own
 	$(BIN)/python benchmarks/run_all.py

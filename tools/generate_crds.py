@@ -1,4 +1,4 @@
-"""Writes all that follows from the models: CRDs, option schemas, the reference page. `make crds` runs it.
+"""Writes all that follows from the models: CRDs, schemas of options and values, the reference page (`make crds`).
 
     python tools/generate_crds.py [--root FOLDER]
 
@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from chart_schema import SCHEMA, values_schema
+from chart_table import README, readme
 from reference_page import reference_page
 from ruamel.yaml import YAML
 
@@ -32,7 +34,10 @@ def generate(root: Path) -> list[Path]:
         text = _HEADER + _yaml(definition)
         texts[Path("crds") / f"{GROUP}_{plural}.yaml"] = text
         texts[package / f"{plural}.yaml"] = text
+        texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
     texts[Path("docs/reference.md")] = reference_page(algorithms)
+    texts[SCHEMA] = values_schema(_REPOSITORY)
+    texts[README] = readme(_REPOSITORY)
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")

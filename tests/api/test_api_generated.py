@@ -16,6 +16,10 @@ FILES = (
     "crds/hindcast.dev_offlinerecordings.yaml",
     "crds/hindcast.dev_offlinetrainings.yaml",
     "docs/reference.md",
+    "charts/hindcast/files/crds/offlinerecordings.yaml",
+    "charts/hindcast/files/crds/offlinetrainings.yaml",
+    "charts/hindcast/values.schema.json",
+    "charts/hindcast/README.md",
 )
 
 

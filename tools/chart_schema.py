@@ -1,0 +1,33 @@
+"""values.schema.json of the chart: written by hand but for `defaults`, which is the operator's own model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hindcast_operator.defaults import Defaults
+
+SCHEMA = Path("charts/hindcast/values.schema.json")
+
+
+def values_schema(root: Path) -> str:
+    """The schema below `root` as it should be: `defaults` and `$defs` made anew, the rest as it stands."""
+    schema = json.loads((root / SCHEMA).read_text(encoding="utf-8"))
+    defaults = _plain(Defaults.model_json_schema(by_alias=True))
+    schema["$defs"] = defaults.pop("$defs")
+    schema["properties"]["defaults"] = defaults
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(schema: Any) -> Any:
+    """Without what says nothing to helm: rules that the API server evaluates, titles, defaults."""
+    if isinstance(schema, list):
+        return [_plain(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _plain(part) for name, part in value.items()}
+        if key in {"properties", "$defs"}
+        else _plain(value)
+        for key, value in schema.items()
+        if key not in {"title", "default"} and not key.startswith("x-kubernetes-")
+    }
