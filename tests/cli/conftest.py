@@ -73,7 +73,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hindcast.api import load_resources
     from hindcast.cli.progress import reporting
     from hindcast.cli.screen import Flags, Screen
-    from hindcast.run import carry_out
+    from hindcast.run.carry_out import carry_out
 
     folder = tmp_path_factory.mktemp("carried_out")
     with pytest.MonkeyPatch.context() as patch:

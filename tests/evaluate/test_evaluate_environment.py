@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hindcast.api import EnvironmentSpec
-from hindcast.errors import UserCodeError
+from hindcast.errors import WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_policy
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.models.policy import Policy
@@ -136,7 +136,7 @@ class TestWorkers:
         policy = make_policy(WALK)
         evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:Crashing"), 4)
         workers.append(EvaluationWorkers(evaluator, 1))
-        with pytest.raises(UserCodeError, match="evaluation runners died 3 times"):
+        with pytest.raises(WorkerLost, match="evaluation runners died 3 times"):
             workers[-1].gather(workers[-1].submit(policy, 0))
 
 

@@ -13,7 +13,7 @@ import pytest
 from hindcast.api import load_resources
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserError
-from hindcast.run import carry_out
+from hindcast.run.carry_out import carry_out
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve

@@ -13,9 +13,10 @@ import pytest
 from hindcast.api import load_resources
 from hindcast.api.loading import Loaded
 from hindcast.errors import Interrupted, SpecError
-from hindcast.run import carry_out, plan
+from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import interruptible
 from hindcast.run.machine import clamp_replicas
+from hindcast.run.planning import plan
 from hindcast.threads import processors
 from support import Heard
 

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from hindcast.errors import UserCodeError, UserError
+from hindcast.errors import UserError, WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
 from hindcast.orphans import end_with_parent
 
 _MOST_DEATHS = 3
 
+Part = EnvReport | UserError
+"""A share of an evaluation, or the user's mistake in it: as a value, so that it keeps its sentence."""
+
 _evaluator: EnvEvaluator | None = None
+
+
+class Players(Protocol):
+    """Processes that each hold the evaluation's environments."""
+
+    def play(self, files: dict[str, bytes], seed: int, shares: Sequence[range | None]) -> list[Future[Part]]:
+        """Begin to play the shares with a saved policy; one future for each.
+
+        Raises:
+            BrokenExecutor: here or from a future: a process died; these players are of no use any more.
+        """
+
+    def close(self) -> None:
+        """Stop the processes, playing or not."""
+
+
+NewPlayers = Callable[[EnvEvaluator, int], Players]
+"""Given what one evaluation is and the number of processes."""
 
 
 class Playing(NamedTuple):
@@ -21,11 +43,35 @@ class Playing(NamedTuple):
 
     files: dict[str, bytes]
     seed: int
-    parts: list[Future[EnvReport | UserError]]
+    parts: list[Future[Part]]
+
+
+class LocalPlayers:
+    """Players on this machine; they end with this process.
+
+    Args:
+        evaluator: what one evaluation is.
+        count: number of processes.
+    """
+
+    def __init__(self, evaluator: EnvEvaluator, count: int) -> None:
+        import loky
+
+        self._pool = loky.ProcessPoolExecutor(
+            max_workers=count, initializer=_hold, initargs=(evaluator, os.getpid()), timeout=None
+        )
+
+    def play(self, files: dict[str, bytes], seed: int, shares: Sequence[range | None]) -> list[Future[Part]]:
+        """Begin to play the shares."""
+        return [self._pool.submit(_play, files, seed, share) for share in shares]
+
+    def close(self) -> None:
+        """Stop the processes, playing or not."""
+        self._pool.shutdown(wait=True, kill_workers=True)
 
 
 class EvaluationWorkers:
-    """Processes that each hold the evaluation's environments.
+    """Evaluates in other processes.
 
     The episodes of one evaluation are dealt out by index; each is the same whoever plays it, so the report
     does not depend on the number of workers.
@@ -33,12 +79,14 @@ class EvaluationWorkers:
     Args:
         evaluator: what one evaluation is.
         workers: number of processes.
+        new_players: makes them; by default on this machine.
     """
 
-    def __init__(self, evaluator: EnvEvaluator, workers: int) -> None:
+    def __init__(self, evaluator: EnvEvaluator, workers: int, new_players: NewPlayers = LocalPlayers) -> None:
         self._evaluator = evaluator
         self._workers = workers
-        self._pool = self._new_pool()
+        self._new_players = new_players
+        self._players = new_players(evaluator, workers)
 
     def submit(self, policy: Policy, seed: int) -> Playing:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
@@ -62,40 +110,32 @@ class EvaluationWorkers:
             try:
                 return _joined(playing.parts, timeout, self._evaluator.open_ended)
             except BrokenExecutor:
-                self.close()
-                self._pool = self._new_pool()
+                self._replace()
                 playing = self._begin(playing.files, playing.seed)
-        raise UserCodeError(
+        raise WorkerLost(
             f"evaluation runners died {_MOST_DEATHS} times in one evaluation: killed, out of memory, or a crash in "
             "native code of the environment"
         )
 
     def close(self) -> None:
         """Stop the processes, evaluating or not."""
-        self._pool.shutdown(wait=True, kill_workers=True)
+        self._players.close()
 
-    def _new_pool(self) -> Any:
-        import loky
-
-        return loky.ProcessPoolExecutor(
-            max_workers=self._workers,
-            initializer=_hold,
-            initargs=(self._evaluator, os.getpid()),
-            timeout=None,
-        )
+    def _replace(self) -> None:
+        self._players.close()
+        self._players = self._new_players(self._evaluator, self._workers)
 
     def _begin(self, files: dict[str, bytes], seed: int) -> Playing:
         shares = self._evaluator.shares(self._workers)
         try:
-            parts = [self._pool.submit(_play, files, seed, share) for share in shares]
+            parts = self._players.play(files, seed, shares)
         except BrokenExecutor:  # a worker died while it had nothing to do
-            self.close()
-            self._pool = self._new_pool()
-            parts = [self._pool.submit(_play, files, seed, share) for share in shares]
+            self._replace()
+            parts = self._players.play(files, seed, shares)
         return Playing(files, seed, parts)
 
 
-def _joined(parts: list[Future[EnvReport | UserError]], timeout: float | None, open_ended: bool) -> EnvReport:
+def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) -> EnvReport:
     begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
     reports = [part.result(timeout) for part in begun]
     for report in reports:
@@ -108,15 +148,20 @@ def _joined(parts: list[Future[EnvReport | UserError]], timeout: float | None, o
     )
 
 
+def play_share(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Part:
+    """Play one share with a saved policy."""
+    try:
+        return evaluator(Policy.from_files(files), seed, share)
+    except UserError as error:
+        return error
+
+
 def _hold(evaluator: EnvEvaluator, parent: int) -> None:
     global _evaluator  # noqa: PLW0603  (one evaluator per worker process)
     end_with_parent(parent)
     _evaluator = evaluator
 
 
-def _play(files: dict[str, bytes], seed: int, share: range | None) -> EnvReport | UserError:
+def _play(files: dict[str, bytes], seed: int, share: range | None) -> Part:
     assert _evaluator is not None
-    try:
-        return _evaluator(Policy.from_files(files), seed, share)
-    except UserError as error:
-        return error
+    return play_share(_evaluator, files, seed, share)

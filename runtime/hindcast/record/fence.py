@@ -2,7 +2,8 @@
 
 A runner in a process of its own shares a lock on the folder of commits for as long as it lives; who records there
 waits until nobody else has it. Otherwise a runner that outlived its driver by a moment could commit a file that
-the next driver has just deleted as an orphan.
+the next driver has just deleted as an orphan. Where the folder has a guard there are no locks: it refuses such a
+commit, also on machines and file systems whose locks nobody else would see.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def join_runners(folder: Location) -> int | None:
     """Count this process among the runners of a dataset's folder, until it ends.
 
     Returns:
-        The descriptor that holds the lock; None on file systems other than the local one.
+        The descriptor that holds the lock; None on file systems other than the local one, and under a guard.
     """
     descriptor = _open(folder)
     if descriptor is not None:
@@ -53,7 +54,7 @@ def wait_for_runners(folder: Location) -> None:
 
 
 def _open(folder: Location) -> int | None:
-    if not folder.is_local:
+    if not folder.is_local or folder.guard is not None:
         return None
     commits = folder.child(COMMITS)
     commits.mkdirs()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.errors import StorageError, UserError
+from hindcast.errors import UserError, WorkerLost
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.orphans import end_with_parent
@@ -17,10 +17,10 @@ from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
 from hindcast.store.commits import Commit
-from hindcast.store.filesystem import resolve
 
 RANDOM = "random"
 _MOST_DEATHS = 5
+"""Deaths per runner, without a range done in between."""
 _LOOK_S = 1.0
 
 NextWork = Callable[[set[int]], Work | None]
@@ -47,7 +47,14 @@ def record_here(task: Task, policy: str, next_work: NextWork, on_episode: OnEpis
 
 
 def record_on_ray(
-    task: Task, policy: str, next_work: NextWork, runners: int, check: Callable[[], None]
+    task: Task,
+    policy: str,
+    next_work: NextWork,
+    *,
+    runners: int,
+    check: Callable[[], None],
+    options: Mapping[str, Any] | None = None,
+    on_episode: OnEpisode | None = None,
 ) -> Iterator[Commit]:
     """Record ranges with Ray actors; commits come as they are made, in any order.
 
@@ -57,19 +64,21 @@ def record_on_ray(
         task: what to record and where.
         policy: path of the policy, or `RANDOM`.
         next_work: gives out ranges.
-        runners: number of actors, one CPU each.
+        runners: number of actors.
         check: called at least every second; what it raises ends the recording.
+        options: Ray's for an actor: where it lands, with how many CPUs. Default: one CPU, anywhere.
+        on_episode: hears of each episode, in the actor's process. It pickles.
 
     Raises:
-        StorageError: actors keep dying.
+        WorkerLost: actors keep dying.
     """
     import ray
 
     started_here = not ray.is_initialized()
     if started_here:
         ray.init(num_cpus=runners, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    actor_class = ray.remote(num_cpus=1)(_RemoteRecorder)
-    idle: list[Any] = [actor_class.remote(task, policy) for _ in range(runners)]
+    actor_class = ray.remote(_RemoteRecorder).options(**(options or {"num_cpus": 1}))
+    idle: list[Any] = [actor_class.remote(task, policy, on_episode) for _ in range(runners)]
     running: dict[Any, tuple[Any, Work]] = {}
     deaths = 0
     try:
@@ -89,12 +98,15 @@ def record_on_ray(
                     result = ray.get(reference)
                 except ray.exceptions.RayActorError as error:
                     deaths += 1
-                    if deaths > _MOST_DEATHS:
-                        raise StorageError(f"{deaths} runners died, the last one with: {error}") from error
-                    idle.append(actor_class.remote(task, policy))
+                    if deaths > _MOST_DEATHS * runners:
+                        raise WorkerLost(
+                            f"{deaths} runners died before a range of episodes was done, the last one with: {error}"
+                        ) from error
+                    idle.append(actor_class.remote(task, policy, on_episode))
                     continue
                 if isinstance(result, UserError):
                     raise result
+                deaths = 0
                 idle.append(recorder)
                 yield result
     finally:
@@ -107,10 +119,11 @@ def record_on_ray(
 class _RemoteRecorder:
     """A `Recorder` in a Ray actor. A user's mistake comes back as a value, so that it keeps its sentence."""
 
-    def __init__(self, task: Task, policy: str) -> None:
+    def __init__(self, task: Task, policy: str, on_episode: OnEpisode | None) -> None:
         end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
         self._task = task
         self._policy = policy
+        self._on_episode = on_episode
         self._recorder: Recorder | None = None
         self._lock: int | None = None
 
@@ -118,8 +131,8 @@ class _RemoteRecorder:
         """Record one range."""
         try:
             if self._recorder is None:
-                self._lock = join_runners(resolve(self._task.folder))
+                self._lock = join_runners(self._task.location)
                 self._recorder = Recorder(self._task, load_actor(self._policy, self._task.environment))
-            return self._recorder.record(work)
+            return self._recorder.record(work, self._on_episode)
         except UserError as error:
             return error

@@ -16,7 +16,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.filesystem import resolve
+from hindcast.store.filesystem import Guard, Location, resolve
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import torch_threads
@@ -44,6 +44,12 @@ class Task(NamedTuple):
     folder: str
     prefix: str
     data: DataSpec
+    guard: Guard | None = None
+
+    @property
+    def location(self) -> Location:
+        """The folder, changed only while the guard lets it."""
+        return resolve(self.folder).guarded(self.guard)
 
 
 class Recorder:
@@ -57,7 +63,7 @@ class Recorder:
     def __init__(self, task: Task, policy: Actor) -> None:
         self._task = task
         self._runner = EnvRunner(task.environment, policy, task.width, task.seed, task.explore)
-        self._folder = resolve(task.folder)
+        self._folder = task.location
         self._writer_id = uuid.uuid4().hex[:8]
 
     def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:

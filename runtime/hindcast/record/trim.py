@@ -12,7 +12,7 @@ from hindcast.episodes.block import Block
 from hindcast.record.recorder import Task
 from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location, resolve
+from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
 from hindcast.store.writer import EpisodeWriter
 
@@ -25,7 +25,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
     Returns:
         The commits that stay, by number.
     """
-    folder = resolve(task.folder)
+    folder = task.location
     missing, kept = timesteps, {}
     for number in sorted(commits):
         commit = commits[number]

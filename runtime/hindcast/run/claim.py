@@ -13,11 +13,15 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
-from hindcast.store.filesystem import Location
+from hindcast.store.filesystem import Guard, Location
 from hindcast.store.storage_errors import storage_errors
 
 SPEC_FILE = "spec.json"
 LOCK_FILE = "lock"
+ATTEMPTS = "attempts"
+LOGS = "logs"
+NOT_THE_RUNS = (LOCK_FILE, ATTEMPTS, LOGS)
+"""What lies beside a run's own files: who may write there, and what was said."""
 
 
 def title(resource: OfflineRecording | OfflineTraining) -> str:
@@ -43,10 +47,21 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
     mark = state.child(SPEC_FILE)
     if mark.exists() and not carries_another(state, resource):
         return True
-    if mark.exists() and is_worth_keeping:
-        raise OutputConflict(_conflict(state, resource, orjson.loads(mark.read_bytes())))
+    refuse_another(state, resource, is_worth_keeping)
     mark.write_bytes(orjson.dumps(_mark(resource), option=orjson.OPT_INDENT_2))
     return False
+
+
+def refuse_another(
+    state: Location, resource: OfflineRecording | OfflineTraining, is_worth_keeping: bool
+) -> None:
+    """Refuse a folder that `claim` would refuse, without changing anything.
+
+    Raises:
+        OutputConflict: the folder carries another spec's hash.
+    """
+    if is_worth_keeping and carries_another(state, resource):
+        raise OutputConflict(_conflict(state, resource, orjson.loads(state.child(SPEC_FILE).read_bytes())))
 
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
@@ -77,7 +92,7 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
 
 
 @contextlib.contextmanager
-def sole_writer(state: Location) -> Iterator[None]:
+def sole_writer(state: Location) -> Iterator[Guard | None]:
     """Keep other processes of this machine out of the folder while the block runs.
 
     The lock goes with the process, however it ends. Only local folders are locked.
@@ -86,7 +101,7 @@ def sole_writer(state: Location) -> Iterator[None]:
         OutputConflict: another process is writing there.
     """
     if not state.is_local:
-        yield
+        yield None
         return
     state.mkdirs()
     path = Path(state.path) / LOCK_FILE
@@ -95,7 +110,7 @@ def sole_writer(state: Location) -> Iterator[None]:
     if descriptor is None:
         raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
     try:
-        yield
+        yield None
     finally:
         with contextlib.suppress(OSError):  # a file system that has become read-only
             path.unlink()

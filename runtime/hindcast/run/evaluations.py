@@ -17,7 +17,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.rng import generator
 from hindcast.run.claim import title
 from hindcast.run.events import Reporter
-from hindcast.run.machine import clamp_replicas
+from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
 from hindcast.user_code import calling, import_object
 
@@ -40,12 +40,19 @@ class Evaluations:
         resource: has an evaluation section, or none: then nothing is ever due.
         store: of the training's checkpoints.
         reporter: hears of clamps and timeouts.
+        placement: where it is carried out.
 
     Attributes:
-        processes: other processes that evaluate beside training.
+        processes: other processes of this machine that evaluate beside training.
     """
 
-    def __init__(self, resource: OfflineTraining, store: CheckpointStore, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        resource: OfflineTraining,
+        store: CheckpointStore,
+        reporter: Reporter,
+        placement: Placement = HERE,
+    ) -> None:
         self._spec = resource.spec.evaluation
         self._resource = resource
         self._store = store
@@ -66,11 +73,11 @@ class Evaluations:
             self._spec.explore,
         )
         if self.beside or (self._spec.runners and self._spec.custom_function is None):
-            runners, note = clamp_replicas(max(1, self._spec.runners), "evaluation runners")
+            runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
-            self._workers = EvaluationWorkers(self._evaluator, runners)
-            self.processes = runners if self.beside else 0
+            self._workers = EvaluationWorkers(self._evaluator, runners, placement.evaluation_players)
+            self.processes = runners if self.beside and placement.is_one_machine else 0
 
     @property
     def pending_updates(self) -> int | None:

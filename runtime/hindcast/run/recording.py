@@ -12,17 +12,17 @@ from hindcast.errors import OutputConflict, SpecError
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.fence import wait_for_runners
-from hindcast.record.pool import RANDOM, load_actor, record_here, record_on_ray
+from hindcast.record.pool import RANDOM, load_actor
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
 from hindcast.record.trim import keep_prefix
-from hindcast.run.claim import LOCK_FILE, carries_another, claim, sole_writer, title
+from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, refuse_another, title
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
-from hindcast.run.machine import clamp_replicas
+from hindcast.run.placement import HERE, Placement
 from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
-from hindcast.store.filesystem import resolve
+from hindcast.store.filesystem import Guard, resolve
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 
 POLICY_FOLDER = "policy"
@@ -37,6 +37,7 @@ class RecordingRun:
         reporter: hears how it goes.
         interruption: asks to stop.
         checkpoint: the policy's checkpoint, where the resource refers to a training.
+        placement: where it is carried out.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class RecordingRun:
         reporter: Reporter,
         interruption: Interruption,
         checkpoint: str | None = None,
+        placement: Placement = HERE,
     ) -> None:
         self._resource = resource
         self._spec = resource.spec
@@ -52,9 +54,11 @@ class RecordingRun:
         self._reporter = reporter
         self._interruption = interruption
         self._checkpoint = checkpoint
+        self._placement = placement
         self._folder = resolve(self._spec.output.path)
         self._state = self._folder.child(FOLDER)
         self._policy_folder = self._state.child(POLICY_FOLDER)
+        self._guard: Guard | None = None
 
     def carry_out(self) -> Outcome:
         """Record until the duration is reached.
@@ -66,13 +70,14 @@ class RecordingRun:
         begun = time.monotonic()
         self._refuse_unready()
         self._check_folder()
-        with sole_writer(self._state):
+        if self._spec.output.on_existing != "Replace":
+            refuse_another(self._state, self._resource, self._is_started())
+        with self._placement.sole_writer(self._state) as guard:
+            self._write_under(guard)
             remove_temporary_files(self._state)
             self._make_way()
             manifest = read_manifest(self._folder)
-            policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
-            is_started = policy or bool(manifest or read_commits(self._folder))
-            continued = claim(self._state, self._resource, is_started)
+            continued = claim(self._state, self._resource, self._is_started())
             if manifest is not None:
                 self._refuse_finished()
                 return self._outcome(manifest, "AlreadyFinished", begun)
@@ -80,6 +85,18 @@ class RecordingRun:
                 self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
             manifest = self._record()
         return self._outcome(manifest, "Succeeded", begun)
+
+    def _write_under(self, guard: Guard | None) -> None:
+        """Change what is in the folder only while the guard lets this run."""
+        self._guard = guard
+        self._folder = self._folder.guarded(guard)
+        self._state = self._state.guarded(guard)
+        self._policy_folder = self._policy_folder.guarded(guard)
+
+    def _is_started(self) -> bool:
+        """Whether an earlier run left anything that took work."""
+        policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
+        return policy or bool(read_manifest(self._folder) or read_commits(self._folder))
 
     def _refuse_unready(self) -> None:
         """Formats that are modelled before anything writes them."""
@@ -94,7 +111,8 @@ class RecordingRun:
                 )
 
     def _check_folder(self) -> None:
-        if self._state.exists() or not self._folder.list():
+        ours = any(entry.relative not in NOT_THE_RUNS for entry in self._state.list())
+        if ours or all(entry.relative == FOLDER for entry in self._folder.list()):
             return
         raise OutputConflict(
             f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
@@ -121,7 +139,7 @@ class RecordingRun:
         for file in manifest.files if manifest else [file for commit in commits for file in commit.files]:
             self._folder.child(file.path).delete()
         for entry in self._state.list():
-            if entry.relative != LOCK_FILE:
+            if entry.relative not in NOT_THE_RUNS:
                 entry.location.delete()
 
     def _record(self) -> Manifest:
@@ -146,7 +164,7 @@ class RecordingRun:
         remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
 
     def _commits(self, task: Task, policy: str, progress: _Counter) -> Iterator[Commit]:
-        runners, note = clamp_replicas(self._spec.runners.replicas, "runners")
+        runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
         if note:
             self._reporter.note(self._name, note)
 
@@ -156,9 +174,15 @@ class RecordingRun:
 
         left = progress.extent.ranges_left(progress.commits)
         runners = min(runners, left) if left is not None else runners
-        if runners <= 1:
-            return record_here(task, policy, progress.next_work, on_episode)
-        return record_on_ray(task, policy, progress.next_work, runners, self._interruption.check)
+        return self._placement.record(
+            task,
+            policy,
+            progress.next_work,
+            runners=runners,
+            cpus=self._spec.runners.cpus,
+            on_episode=on_episode,
+            check=self._interruption.check,
+        )
 
     def _policy(self) -> str:
         """Where the policy is: in the dataset's own folder, once it is trained or copied there."""
@@ -193,6 +217,7 @@ class RecordingRun:
             folder=str(self._folder),
             prefix=spec_hash(self._resource)[:8],
             data=data,
+            guard=self._guard,
         )
 
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:

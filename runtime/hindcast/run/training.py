@@ -12,11 +12,12 @@ from hindcast.api.training import StopSpec
 from hindcast.errors import Interrupted
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.models.policy import Policy
-from hindcast.run.claim import claim, sole_writer, title
+from hindcast.run.claim import claim, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
+from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.session import Inputs, TrainingSession
 from hindcast.store.commits import remove_temporary_files
@@ -39,20 +40,24 @@ class TrainingRun:
         inputs: its data, references resolved.
         reporter: hears how it goes.
         interruption: asks to stop.
+        placement: where it is carried out.
     """
 
     def __init__(
-        self, resource: OfflineTraining, inputs: Inputs, reporter: Reporter, interruption: Interruption
+        self,
+        resource: OfflineTraining,
+        inputs: Inputs,
+        reporter: Reporter,
+        interruption: Interruption,
+        placement: Placement = HERE,
     ) -> None:
         self._resource = resource
         self._inputs = inputs
         self._name = title(resource)
         self._reporter = reporter
         self._interruption = interruption
-        self._folder = run_folder(resource)
-        self._store = CheckpointStore(
-            self._folder.child(CHECKPOINTS_FOLDER), keep=resource.spec.checkpoint.keep
-        )
+        self._placement = placement
+        self._write_to(run_folder(resource))
 
     def carry_out(self) -> Outcome:
         """Train until a stop criterion holds.
@@ -63,22 +68,34 @@ class TrainingRun:
             UserError: what went wrong, in one sentence.
         """
         begun = time.monotonic()
-        with sole_writer(self._folder):
+        refuse_another(self._folder, self._resource, self._is_started())
+        with self._placement.sole_writer(self._folder) as guard:
+            self._write_to(self._folder.guarded(guard))
             remove_temporary_files(self._folder)
+            claim(self._folder, self._resource, self._is_started())
             marker = self._folder.child(SUCCESS_FILE)
-            claim(self._folder, self._resource, marker.exists() or self._store.latest() is not None)
             if marker.exists():
                 return self._outcome(orjson.loads(marker.read_bytes()), "AlreadyFinished", begun)
             success = self._train()
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
         return self._outcome(success, "Succeeded", begun)
 
+    def _write_to(self, folder: Location) -> None:
+        self._folder = folder
+        self._store = CheckpointStore(
+            folder.child(CHECKPOINTS_FOLDER), keep=self._resource.spec.checkpoint.keep
+        )
+
+    def _is_started(self) -> bool:
+        """Whether an earlier run left anything that took work."""
+        return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
+
     def _train(self) -> dict[str, Any]:
         note = clamp_replicas(self._resource.spec.learners.replicas, "learners")[1]
         if self._resource.spec.learners.replicas > 1:
             self._reporter.note(self._name, note or "one learner takes the batches of all, in this process")
         session = TrainingSession(self._resource, self._inputs)
-        evaluations = Evaluations(self._resource, self._store, self._reporter)
+        evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement)
         session.busy = evaluations.processes
         try:
             self._begin(session, evaluations)

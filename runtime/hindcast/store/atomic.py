@@ -38,6 +38,7 @@ class AtomicFile:
         self.size = 0
         self._hash = hashlib.sha256()
         self._temporary: Path | None = None
+        location.check_guard()
         with storage_errors("write", location.uri, location.fs):
             self._stream = self._open()
 
@@ -65,6 +66,8 @@ class AtomicFile:
         Raises:
             StorageError: with path and reason; the file is not there then.
         """
+        if self._temporary is not None:
+            self.location.check_guard()
         with storage_errors("write", self.location.uri, self.location.fs):
             if self._temporary is None:
                 self._stream.close()

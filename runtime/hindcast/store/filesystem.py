@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,10 @@ from hindcast.store.storage_errors import reason_of, storage_errors
 _SCHEME = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
 _PYARROW_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
+
+
+Guard = Callable[[], None]
+"""Called before every change of what is stored; it raises where the caller has lost the right to it."""
 
 
 class Entry(NamedTuple):
@@ -44,11 +48,13 @@ class Location:
         fs: the file system.
         path: the path inside it.
         uri: how the user wrote it (with the children appended); what messages show.
+        guard: asked before anything here or below is written or deleted; None where everyone may.
     """
 
     fs: pafs.FileSystem
     path: str
     uri: str
+    guard: Guard | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.uri
@@ -66,11 +72,20 @@ class Location:
     def child(self, *names: str) -> Location:
         """The location below this one; a name may hold slashes."""
         below = "/".join(names)
-        return Location(self.fs, _join(self.path, below), _join(self.uri, below))
+        return replace(self, path=_join(self.path, below), uri=_join(self.uri, below))
 
     def parent(self) -> Location:
         """The folder that this location is in."""
-        return Location(self.fs, posixpath.dirname(self.path.rstrip("/")), _uri_parent(self.uri))
+        return replace(self, path=posixpath.dirname(self.path.rstrip("/")), uri=_uri_parent(self.uri))
+
+    def guarded(self, guard: Guard | None) -> Location:
+        """The same location, changed only while `guard` lets it."""
+        return replace(self, guard=guard)
+
+    def check_guard(self) -> None:
+        """Ask the guard, where there is one."""
+        if self.guard is not None:
+            self.guard()
 
     def info(self) -> pafs.FileInfo:
         """Type and size; the type is `NotFound` where nothing is."""
@@ -114,6 +129,7 @@ class Location:
         Raises:
             StorageError: read-only, full, denied, …, with path and reason.
         """
+        self.check_guard()
         with storage_errors("write", self.uri, self.fs), Path(self.path).open("ab", buffering=0) as file:
             while data:
                 data = data[file.write(data) :]
@@ -124,6 +140,7 @@ class Location:
         Exclusive locally and on fsspec file systems that can create conditionally. Elsewhere it is a look
         followed by a write, so of two simultaneous callers both may get True, and the later content stays.
         """
+        self.check_guard()
         if self.is_local:
             with storage_errors("write", self.uri, self.fs):
                 return create_local_exclusive(Path(self.path), data)
@@ -155,6 +172,7 @@ class Location:
 
     def delete(self) -> None:
         """Remove the file, or the folder with all that is in it; nothing there is fine."""
+        self.check_guard()
         with storage_errors("delete", self.uri, self.fs), suppress(FileNotFoundError):
             if self.is_folder():
                 self.fs.delete_dir(self.path)

@@ -25,7 +25,7 @@ def plan(
     resources = [loaded.resource for loaded in load_resources(files)]
 
     from hindcast.errors import SpecError
-    from hindcast.run import plan as plan_of
+    from hindcast.run.planning import plan as plan_of
 
     trainings = [resource for resource in resources if resource.kind == "OfflineTraining"]
     if not trainings:

@@ -29,7 +29,7 @@ def finish_run(files: list[Path], screen: Screen) -> None:
     loaded = load_resources(files)
 
     from hindcast.cli.progress import reporting
-    from hindcast.run import carry_out
+    from hindcast.run.carry_out import carry_out
 
     with reporting(screen) as reporter:
         outcomes = carry_out(loaded, reporter)

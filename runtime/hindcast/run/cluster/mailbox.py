@@ -23,10 +23,17 @@ _MOST_NOTES = 100
 
 @dataclass
 class Mail:
-    """What was posted since the driver looked last: the latest progress, and notes in order."""
+    """What was posted since the driver looked last.
+
+    Attributes:
+        progress: the latest.
+        notes: (resource, message), in order.
+        pulses: signs that work goes on between two progresses.
+    """
 
     progress: Progress | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
+    pulses: int = 0
 
 
 class _Box:
@@ -41,6 +48,9 @@ class _Box:
 
     def post_note(self, resource: str, message: str) -> None:
         self._mail.notes = [*self._mail.notes, (resource, message)][-_MOST_NOTES:]
+
+    def post_pulse(self) -> None:
+        self._mail.pulses += 1
 
     def take(self) -> Mail:
         mail, self._mail = self._mail, Mail()
@@ -71,6 +81,10 @@ class Mailbox:
     def reporter(self) -> Reporter:
         """Posts events; to be used where the work is done. It pickles."""
         return _Poster(self._box)
+
+    def pulse(self) -> Pulse:
+        """Says that work goes on, where progress comes seldom; to be used where the work is done. It pickles."""
+        return Pulse(self._box)
 
     def interruption(self) -> Interruption:
         """Sees the driver's wish to stop within about a second; to be made where it is looked at."""
@@ -112,6 +126,20 @@ class _Poster:
 
     def finished(self, outcome: Outcome) -> None:
         """An outcome is what the work returns; nothing is posted."""
+
+
+class Pulse:
+    """Called for whatever was done, such as an episode; posts one sign of life a second at most."""
+
+    def __init__(self, box: Any) -> None:
+        self._box = box
+        self._posted = 0.0
+
+    def __call__(self, done: object = None) -> None:  # noqa: ARG002  (that it was done is enough)
+        now = time.monotonic()
+        if now - self._posted >= _LOOK_EVERY_S:
+            self._posted = now
+            self._box.post_pulse.remote()
 
 
 class _WishToStop(Interruption):

@@ -1,0 +1,100 @@
+"""Where the parts of a run work: in this process and beside it, or in the pools of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from hindcast.evaluate.environment import EnvEvaluator
+from hindcast.evaluate.parallel import LocalPlayers, Players
+from hindcast.record.pool import NextWork, record_here, record_on_ray
+from hindcast.record.recorder import OnEpisode, Task
+from hindcast.run.claim import sole_writer
+from hindcast.run.machine import clamp_replicas
+from hindcast.store.commits import Commit
+from hindcast.store.filesystem import Guard, Location
+
+
+class Placement(Protocol):
+    """What a run asks of the place that carries it out.
+
+    Attributes:
+        is_one_machine: what works for the run shares processors.
+    """
+
+    @property
+    def is_one_machine(self) -> bool: ...
+
+    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
+        """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
+
+    def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
+        """Keep others out of the folder of a run's own files; what it yields guards every change of the run.
+
+        Raises:
+            OutputConflict: somebody else is writing there, and is to go on.
+        """
+
+    def record(
+        self,
+        task: Task,
+        policy: str,
+        next_work: NextWork,
+        *,
+        runners: int,
+        cpus: float,
+        on_episode: OnEpisode,
+        check: Callable[[], None],
+    ) -> Iterator[Commit]:
+        """Record ranges until there are no more.
+
+        Args:
+            task: what to record and where.
+            policy: path of the policy, or `RANDOM`.
+            next_work: gives out ranges.
+            runners: how many record.
+            cpus: CPUs of each.
+            on_episode: hears of each episode that is recorded in this process.
+            check: looked at every second, or with every episode; what it raises ends the recording.
+        """
+
+    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
+        """Processes that evaluate."""
+
+
+class Here:
+    """The machine itself: as many processes as it has processors."""
+
+    is_one_machine = True
+
+    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
+        """Not more than processors."""
+        return clamp_replicas(wanted, what)
+
+    def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
+        """A lock, which other processes of this machine see; nothing is to be looked at again."""
+        return sole_writer(state)
+
+    def record(
+        self,
+        task: Task,
+        policy: str,
+        next_work: NextWork,
+        *,
+        runners: int,
+        cpus: float,  # noqa: ARG002  (processes share this machine as they like)
+        on_episode: OnEpisode,
+        check: Callable[[], None],
+    ) -> Iterator[Commit]:
+        """In this process where one is enough, in Ray actors otherwise."""
+        if runners <= 1:
+            return record_here(task, policy, next_work, on_episode)
+        return record_on_ray(task, policy, next_work, runners=runners, check=check)
+
+    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
+        """Processes of this machine."""
+        return LocalPlayers(evaluator, count)
+
+
+HERE: Final = Here()
