@@ -1,0 +1,68 @@
+"""`hindcast-operator`: run the operator."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hindcast.errors import UserError
+from hindcast_operator.control import logs
+from hindcast_operator.control.lease import LeaseOptions
+from hindcast_operator.control.service import Options, run
+from hindcast_operator.defaults import Defaults, load_defaults
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until SIGTERM."""
+    given = _parser().parse_args(arguments)
+    logs.configure(given.log_level)
+    try:
+        options = _options(given)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    asyncio.run(run(options))
+
+
+def _options(given: argparse.Namespace) -> Options:
+    host, _, port = given.listen.rpartition(":")
+    lease = None
+    if given.lease_namespace:
+        lease = LeaseOptions(given.lease_namespace, given.lease_name, given.lease_seconds)
+    return Options(
+        defaults=load_defaults(given.defaults) if given.defaults else Defaults(),
+        namespaces=tuple(given.namespace),
+        lease=lease,
+        host=host,
+        port=int(port),
+        kubeconfig=os.environ.get("KUBECONFIG") or None,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hindcast-operator",
+        description="Runs OfflineRecordings and OfflineTrainings on the cluster that KUBECONFIG names, else on the "
+        "one that it is a pod of.",
+    )
+    add = parser.add_argument
+    add(
+        "--defaults",
+        type=Path,
+        help="the platform's defaults: the chart's values, or their defaults: section",
+    )
+    add("--namespace", action="append", default=[], help="serve this namespace (repeatable; default: all)")
+    add(
+        "--lease-namespace", help="elect a leader by a Lease in this namespace (default: lead without asking)"
+    )
+    add("--lease-name", default="hindcast-operator", help="name of the Lease")
+    add("--lease-seconds", type=float, default=15.0, help="seconds that a lease holds without being renewed")
+    add("--listen", default="0.0.0.0:8080", help="address of /healthz and /metrics")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Calls of the API server: raw JSON over one connection pool. No models: they cost most of the time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from hindcast_operator import names
+from hindcast_operator.control import faults, metrics
+from hindcast_operator.control.kinds import Kind
+
+Object = dict[str, Any]
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+METADATA_ONLY: Final = (
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;q=0.9"
+)
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
+_CONNECTIONS: Final = 32
+
+
+class ApiError(Exception):
+    """An answer other than 2xx, or none.
+
+    Attributes:
+        code: the HTTP status; 0 where no answer came.
+        reason: one word: `AlreadyExists`, `Forbidden`, `Invalid` …
+        message: the API server's sentence.
+        retry_after: seconds to wait, where it said so.
+    """
+
+    def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{code} {reason}: {message}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class Api:
+    """The API server. Build it with `connect`."""
+
+    def __init__(self, api_client: Any) -> None:
+        self._client = api_client
+        self.last_answer = asyncio.get_running_loop().time()
+        """When the API server last answered, by the event loop's clock; at first, when this was made."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        timeout: aiohttp.ClientTimeout = _TIMEOUT,
+        query: Mapping[str, str] | None = None,
+    ) -> Object:
+        """One call. Raises ApiError."""
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": names.MANAGER}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + quote(path) + ("?" + urlencode(query) if query else "")
+        try:
+            answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            text = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            metrics.API_ERRORS.labels("none").inc()
+            raise ApiError(0, "Unreachable", f"the API server did not answer: {error!r}") from error
+        self.last_answer = asyncio.get_running_loop().time()
+        if 200 <= answer.status < 300:
+            return json.loads(text) if text else {}
+        metrics.API_ERRORS.labels(str(answer.status)).inc()
+        raise _error(answer.status, text, answer.headers)
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        """An object, or None where there is none."""
+        try:
+            return await self.call("GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    async def pages(self, kind: Kind, namespace: str | None, metadata_only: bool) -> AsyncIterator[Object]:
+        """All objects of a kind that concern us, by pages of 200."""
+        query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
+        accept = METADATA_ONLY if metadata_only else "application/json"
+        while True:
+            page = await self.call("GET", kind.path(namespace), accept=accept, query=query)
+            for item in page.get("items") or ():
+                yield item
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return
+            query["continue"] = token
+
+    async def create(self, kind: Kind, namespace: str, manifest: Object) -> Object:
+        """Create an object; unknown fields are refused."""
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
+        with _write(f"create-{kind.name.lower()}"):
+            return await self.call("POST", kind.path(namespace), manifest, query=query)
+
+    async def apply(
+        self, what: str, kind: Kind, namespace: str, name: str, manifest: Object, *, subresource: str = ""
+    ) -> Object:
+        """Server-side apply, forced. `what` is the fault point; preconditions stand in the manifest."""
+        query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
+        path = kind.path(namespace, name) + subresource
+        with _write(what):
+            return await self.call("PATCH", path, manifest, content_type=APPLY, query=query)
+
+    async def merge(self, what: str, kind: Kind, namespace: str, name: str, change: Object) -> Object:
+        """A merge patch. `what` is the fault point."""
+        with _write(what):
+            return await self.call("PATCH", kind.path(namespace, name), change, content_type=MERGE)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete this very object, what it owns in the background. One that is gone is no error."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        try:
+            with _write(f"delete-{kind.name.lower()}"):
+                await self.call("DELETE", kind.path(namespace, name), body)
+        except ApiError as error:
+            if error.code not in {404, 409}:  # 409: another object has the name by now
+                raise
+
+
+@contextmanager
+def _write(what: str) -> Iterator[None]:
+    """A write, with its fault points around it."""
+    faults.reach(f"before:{what}")
+    yield
+    metrics.WRITES.labels(what).inc()
+    faults.reach(f"after:{what}")
+
+
+@asynccontextmanager
+async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
+    """The API server of a kubeconfig (default: KUBECONFIG), else the one that this pod runs on."""
+    configuration = client.Configuration()
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    if kubeconfig:
+        await config.load_kube_config(kubeconfig, client_configuration=configuration)
+    else:
+        config.load_incluster_config(client_configuration=configuration)
+    async with client.ApiClient(configuration) as api_client:
+        yield Api(api_client)
+
+
+def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
+    try:
+        status: Any = json.loads(text)
+    except ValueError:
+        status = None
+    if not isinstance(status, dict):
+        status = {"message": text.decode(errors="replace")[:500]}
+    after = headers.get("Retry-After")
+    return ApiError(
+        code,
+        str(status.get("reason") or code),
+        str(status.get("message") or "no message"),
+        float(after) if after and after.isdigit() else None,
+    )

@@ -1,0 +1,221 @@
+"""What the watches have told: the resources, and of their children the facts that decisions need."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from hindcast_operator import names
+from hindcast_operator.control import kinds, trim
+from hindcast_operator.control.kinds import Kind
+from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
+
+Raw = dict[str, Any]
+ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
+
+
+class Key(NamedTuple):
+    """A resource by its name. Its uid is looked up: a re-created one is never worked on beside the old one."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+class Place(NamedTuple):
+    """Where an object is."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource as it was last seen.
+
+    Attributes:
+        version: its resourceVersion.
+        body: apiVersion, kind, metadata (name, namespace, labels), spec.
+        status: plain.
+    """
+
+    key: Key
+    uid: str
+    version: int
+    generation: int
+    created: datetime
+    deleting: bool
+    body: Raw
+    status: Raw
+
+
+@dataclass(frozen=True)
+class Child:
+    """An object of an attempt as it was last seen; `attempt` is the attempt's name."""
+
+    place: Place
+    uid: str
+    version: int
+    owner: Key
+    attempt: str
+    facts: ChildFacts
+
+
+class Cache:
+    """Resources and their children. Older news never replaces newer, so own writes may be put in at once."""
+
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.resources: dict[Key, Resource] = {}
+        self._children: dict[Place, Child] = {}
+        self._by_owner: dict[Key, dict[Place, Child]] = {}
+        self._by_reference: dict[Key, set[Key]] = {}
+        self._clock = clock
+
+    def children(self, owner: Key) -> Iterable[Child]:
+        """The objects that carry a resource's labels."""
+        return self._by_owner.get(owner, {}).values()
+
+    def child(self, kind: Kind, namespace: str, name: str) -> Child | None:
+        """One object of an attempt."""
+        return self._children.get(Place(kind.name, namespace, name))
+
+    def put(self, kind: Kind, raw: Raw) -> set[Key]:
+        """News of an object. Returns the resources that it concerns; none, where it was known."""
+        if kind in kinds.RESOURCES:
+            return self._put_resource(kind, raw)
+        return self._put_child(kind, raw)
+
+    def remove(self, kind: Kind, namespace: str, name: str, uid: str) -> set[Key]:
+        """An object is gone. Returns the resources that it concerns."""
+        if kind in kinds.RESOURCES:
+            key = Key(kind.name, namespace, name)
+            known = self.resources.get(key)
+            if known is None or known.uid != uid:
+                return set()
+            del self.resources[key]
+            self._unrefer(known)
+            return {key} | self._by_reference.get(key, set())
+        place = Place(kind.name, namespace, name)
+        child = self._children.get(place)
+        if child is None or child.uid != uid:
+            return set()
+        self._drop_child(child)
+        return {child.owner}
+
+    def remove_all(self, kind: Kind) -> set[Key]:
+        """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
+        concerned: set[Key] = set()
+        for place, uid in list(self.known(kind)):
+            concerned |= self.remove(kind, place.namespace, place.name, uid)
+        return concerned
+
+    def known(self, kind: Kind) -> Iterator[tuple[Place, str]]:
+        """Place and uid of each known object of a kind."""
+        if kind in kinds.RESOURCES:
+            for key, resource in self.resources.items():
+                if key.kind == kind.name:
+                    yield Place(*key), resource.uid
+            return
+        for place, child in self._children.items():
+            if place.kind == kind.name:
+                yield place, child.uid
+
+    def _put_resource(self, kind: Kind, raw: Raw) -> set[Key]:
+        metadata = raw["metadata"]
+        key = Key(kind.name, metadata["namespace"], metadata["name"])
+        version = int(metadata["resourceVersion"])
+        known = self.resources.get(key)
+        if known is not None and known.version >= version:
+            return set()
+        if known is not None:
+            self._unrefer(known)
+        self.resources[key] = Resource(
+            key=key,
+            uid=metadata["uid"],
+            version=version,
+            generation=int(metadata.get("generation", 1)),
+            created=trim.time_of(metadata["creationTimestamp"]),
+            deleting="deletionTimestamp" in metadata,
+            body={
+                "apiVersion": kind.api_version,
+                "kind": kind.name,
+                "metadata": {
+                    "name": metadata["name"],
+                    "namespace": metadata["namespace"],
+                    "labels": metadata.get("labels") or {},
+                },
+                "spec": raw.get("spec") or {},
+            },
+            status=raw.get("status") or {},
+        )
+        for target in references(key, raw.get("spec") or {}):
+            self._by_reference.setdefault(target, set()).add(key)
+        return {key} | self._by_reference.get(key, set())
+
+    def _put_child(self, kind: Kind, raw: Raw) -> set[Key]:
+        metadata = raw["metadata"]
+        owner, attempt = _owner(metadata)
+        if owner is None:
+            return set()
+        place = Place(kind.name, metadata["namespace"], metadata["name"])
+        version = int(metadata["resourceVersion"])
+        known = self._children.get(place)
+        if known is not None and known.version >= version:
+            return set()
+        if known is not None:
+            self._drop_child(known)
+        child = Child(place, metadata["uid"], version, owner, attempt, self._facts(kind, raw, known))
+        self._children[place] = child
+        self._by_owner.setdefault(owner, {})[place] = child
+        same = known is not None and known.owner == owner and known.facts == child.facts
+        return set() if same else {owner}
+
+    def _facts(self, kind: Kind, raw: Raw, known: Child | None) -> ChildFacts:
+        if kind is kinds.RAY_JOB:
+            return trim.ray_job(raw)
+        if kind is kinds.RAY_CLUSTER:
+            return trim.ray_cluster(raw)
+        if kind is kinds.POD:
+            return trim.pod(raw)
+        before = known.facts if known is not None else None
+        return trim.config_map(raw, before if isinstance(before, ConfigMapFacts) else None, self._clock())
+
+    def _drop_child(self, child: Child) -> None:
+        del self._children[child.place]
+        siblings = self._by_owner[child.owner]
+        del siblings[child.place]
+        if not siblings:
+            del self._by_owner[child.owner]
+
+    def _unrefer(self, resource: Resource) -> None:
+        for target in references(resource.key, resource.body["spec"]):
+            referring = self._by_reference.get(target, set())
+            referring.discard(resource.key)
+            if not referring:
+                self._by_reference.pop(target, None)
+
+
+def references(key: Key, spec: Raw) -> list[Key]:
+    """The resources that a spec refers to: recordings of a training, the training of a recording's policy."""
+    if key.kind == kinds.TRAINING.name:
+        named = [source.get("recordingRef") for source in spec.get("input") or () if isinstance(source, dict)]
+        kind = kinds.RECORDING.name
+    else:
+        named = [(spec.get("policy") or {}).get("trainingRef")]
+        kind = kinds.TRAINING.name
+    found = [
+        Key(kind, key.namespace, str(ref["name"])) for ref in named if isinstance(ref, dict) and "name" in ref
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _owner(metadata: Raw) -> tuple[Key | None, str]:
+    labels = metadata.get("labels") or {}
+    try:
+        kind, name = labels[names.KIND_LABEL], labels[names.NAME_LABEL]
+        revision, attempt = int(labels[names.REVISION_LABEL]), int(labels[names.ATTEMPT_LABEL])
+        child = names.child_name(kind, name, revision, attempt)
+    except (KeyError, ValueError):
+        return None, ""
+    return Key(kind, metadata["namespace"], name), child

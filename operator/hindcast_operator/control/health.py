@@ -1,0 +1,73 @@
+"""`/healthz` and `/metrics`."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from hindcast_operator.control import metrics
+from hindcast_operator.control.api import Api
+from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.lease import Lease
+from hindcast_operator.control.work_queue import WorkQueue
+
+_STUCK_SECONDS: Final = 300.0
+"""A key that waits this long, or an API server silent for twice as long: a restart may help."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is looked at when someone asks."""
+
+    api: Api
+    cache: Cache
+    queue: WorkQueue[Key]
+    lease: Lease | None
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """200 where all is well, also on a standby; 503 where the queue or the API server is stuck."""
+        silent = asyncio.get_running_loop().time() - self.api.last_answer
+        age = self.queue.age()
+        well = age < _STUCK_SECONDS and silent < 2 * _STUCK_SECONDS
+        body = {
+            "leader": self._leads(),
+            "queueAgeSeconds": round(age, 1),
+            "apiSilentSeconds": round(silent, 1),
+        }
+        return web.json_response(body, status=200 if well else 503)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Prometheus' text format."""
+        metrics.QUEUE_DEPTH.set(len(self.queue))
+        metrics.QUEUE_AGE.set(self.queue.age())
+        metrics.LEADER.set(self._leads())
+        metrics.OBJECTS.clear()
+        states = Counter(
+            (key.kind, resource.status.get("state") or "New")
+            for key, resource in self.cache.resources.items()
+        )
+        for (kind, state), count in states.items():
+            metrics.OBJECTS.labels(kind, state).set(count)
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _leads(self) -> bool:
+        return self.lease is None or self.lease.leads
+
+
+@asynccontextmanager
+async def serve(health: Health, host: str, port: int) -> AsyncIterator[Callable[[], int]]:
+    """Answer while the block runs. Gives the port, which the system chooses for 0."""
+    app = web.Application()
+    app.add_routes([web.get("/healthz", health.healthz), web.get("/metrics", health.metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield lambda: int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,207 @@
+"""The operator as a whole: leads, watches, works; ends when it no longer leads."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from hindcast_operator.control import health, listing, metrics
+from hindcast_operator.control.api import Api, ApiError, connect
+from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.kinds import RAY_JOB, WATCHED, Kind
+from hindcast_operator.control.lease import Lease, LeaseLost, LeaseOptions
+from hindcast_operator.control.reconciler import Reconciler, run_workers
+from hindcast_operator.control.watch import watch
+from hindcast_operator.control.work_queue import WorkQueue
+from hindcast_operator.defaults import Defaults
+
+log = structlog.get_logger()
+
+_WORKERS: Final = 16
+_DISCOVERY_SECONDS: Final = 5.0
+_SWEEP_SECONDS: Final = 300.0
+_SETTLE_SECONDS: Final = 3.0
+"""A list is over when it has told nothing for this long."""
+_LONGEST_PAUSE: Final = 30.0
+_GRACE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the operator runs.
+
+    Attributes:
+        namespaces: those that it serves; none: the whole cluster.
+        lease: None: it leads without asking.
+        kubeconfig: None: the cluster that this pod runs on.
+    """
+
+    defaults: Defaults
+    namespaces: tuple[str, ...] = ()
+    lease: LeaseOptions | None = None
+    host: str = "0.0.0.0"
+    port: int = 8080
+    kubeconfig: str | None = None
+
+
+async def run(options: Options) -> None:
+    """Run until SIGTERM or SIGINT. A lost lease ends the process."""
+    stop = asyncio.Event()
+    async with connect(options.kubeconfig) as api:
+        lease = Lease(api, options.lease) if options.lease else None
+        operator = Operator(api, options, on_watching=lambda: _handle_signals(stop))
+        state = health.Health(api, operator.cache, operator.queue, lease)
+        async with health.serve(state, options.host, options.port) as port:
+            log.info("listens", port=port())
+            _handle_signals(stop)
+            await _until(stop, _lead(operator, lease))
+        if lease is not None:
+            await lease.release()
+
+
+async def _lead(operator: "Operator", lease: Lease | None) -> None:
+    if lease is None:
+        await operator.run()
+        return
+    await lease.acquire()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_keep(lease))
+        group.create_task(operator.run())
+
+
+async def _keep(lease: Lease) -> None:
+    try:
+        await lease.keep()
+    except LeaseLost as lost:
+        # At once: another replica may write by now, and what is under way here must not.
+        log.error("lease lost", why=str(lost))
+        os._exit(1)
+
+
+async def _until(stop: asyncio.Event, work: Any) -> None:
+    """Run until stopped; raises what the work raises."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        task.result()
+    task.cancel()
+    with suppress(asyncio.CancelledError, TimeoutError):
+        await asyncio.wait_for(task, _GRACE_SECONDS)
+
+
+def _handle_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+class Operator:
+    """Keeps the cache true and the workers working."""
+
+    def __init__(self, api: Api, options: Options, on_watching: Callable[[], None] = lambda: None) -> None:
+        self._api = api
+        self._namespaces = options.namespaces
+        self._on_watching = on_watching
+        self._served: frozenset[Kind] = frozenset()
+        self._last_listed = 0.0
+        self.cache = Cache()
+        self.queue: WorkQueue[Key] = WorkQueue()
+        self._reconciler = Reconciler(api, self.cache, self.queue, options.defaults)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            filled = asyncio.Event()
+            group.create_task(self._watch_for_ever(filled))
+            group.create_task(self._sweep_for_ever())
+            await filled.wait()
+            group.create_task(run_workers(self._reconciler, _WORKERS))
+
+    async def _watch_for_ever(self, filled: asyncio.Event) -> None:
+        """Fill the cache and watch; begin anew when the watches end or the API server serves other kinds."""
+        pause = 1.0
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                self._served = await listing.served(self._api)
+                await self._fill()
+                filled.set()
+                await self._watch_until_kinds_change()
+            except ApiError as error:
+                log.warning("cannot list", error=str(error)[:500])
+            except RuntimeError as error:
+                log.warning("watches ended", error=str(error)[:500])
+            if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
+                pause = 1.0
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _fill(self) -> None:
+        concerned: set[Key] = set()
+        for kind in WATCHED:
+            if kind in self._served:
+                concerned |= await listing.fill(self._api, self.cache, kind, self._namespaces)
+            else:
+                concerned |= self.cache.remove_all(kind)
+        before = self._reconciler.observer.kuberay
+        self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served else "NotInstalled"
+        if before != self._reconciler.observer.kuberay:
+            concerned |= self.cache.resources.keys()
+        log.info("filled", resources=len(self.cache.resources), kuberay=self._reconciler.observer.kuberay)
+        for key in concerned:
+            self.queue.add(key)
+
+    async def _watch_until_kinds_change(self) -> None:
+        metrics.WATCH_STARTS.inc()
+        watching = asyncio.create_task(watch(self._served, self._namespaces, self._heard, self._on_watching))
+        try:
+            while await self._kinds_are_the_same():
+                done, _ = await asyncio.wait((watching,), timeout=_DISCOVERY_SECONDS)
+                if done:
+                    watching.result()
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError, RuntimeError):
+                await watching
+
+    async def _kinds_are_the_same(self) -> bool:
+        try:
+            return await listing.served(self._api) == self._served
+        except ApiError:
+            return True
+
+    def _heard(self, kind: Kind, what: str | None, raw: dict[str, Any]) -> None:
+        metadata = raw["metadata"]
+        if what == "DELETED":
+            concerned = self.cache.remove(kind, metadata["namespace"], metadata["name"], metadata["uid"])
+        else:
+            concerned = self.cache.put(kind, raw)
+        if what is None:
+            self._last_listed = asyncio.get_running_loop().time()
+        for key in concerned:
+            self.queue.add(key)
+
+    async def _sweep_for_ever(self) -> None:
+        """Look for what is gone: now and then, and after a watch had to begin with a list."""
+        loop = asyncio.get_running_loop()
+        swept = loop.time()
+        while True:
+            await asyncio.sleep(1.0)
+            listed = self._last_listed
+            settled = listed > swept and loop.time() - listed > _SETTLE_SECONDS
+            if not settled and loop.time() - swept < _SWEEP_SECONDS:
+                continue
+            swept = loop.time()
+            try:
+                for kind in self._served:
+                    for key in await listing.sweep(self._api, self.cache, kind, self._namespaces):
+                        self.queue.add(key)
+            except ApiError as error:
+                log.warning("cannot sweep", error=str(error)[:500])
