@@ -1,0 +1,181 @@
+"""What keeps an attempt's pods from running: lifted from where KubeRay leaves it, with what to do."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from hindcast.api.attempt import Pool
+from hindcast_operator.facts import AttemptFacts, PodFacts
+from hindcast_operator.planning.reasons import Reason
+from hindcast_operator.planning.times import after
+
+KUBERAY_SILENCE_SECONDS: Final = 45
+"""KubeRay takes up a RayJob within a second or two; a busy one within some."""
+
+LONGEST_QUOTE: Final = 300
+
+_POOLS: Final = ("head", "learner", "data", "runner", "submitter")
+_FIELDS: Final[dict[str, str]] = {
+    "head": "head",
+    "learner": "learner",
+    "data": "dataWorker",
+    "runner": "runner",
+}
+_IMAGE: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+)
+_START: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError", "StartError")
+_QUOTA: Final = ("exceeded quota", "failed quota", "usage per Pod", "usage per Container", "LimitRange")
+_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_UNREACHABLE)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with an attempt's pods, in one sentence that says what to do."""
+
+    reason: Reason
+    message: str
+
+    @property
+    def kills(self) -> bool:
+        """It ends pods, rather than keeping them from starting."""
+        return self.reason in _LOSSES
+
+
+def kuberay_due(attempt: AttemptFacts) -> datetime | None:
+    """Until when KubeRay should have taken up the RayJob; None where it has."""
+    job = attempt.ray_job
+    if job is None or job.suspended or job.deployment_status:
+        return None
+    return after(job.created, KUBERAY_SILENCE_SECONDS)
+
+
+def diagnose(attempt: AttemptFacts, resolved: Mapping[str, Any], now: datetime) -> Diagnosis | None:
+    """The first thing that keeps the attempt's pods from running; None where nothing does.
+
+    Args:
+        attempt: what exists of it.
+        resolved: `status.resolved`, for the sizes that the pools have.
+        now: the time.
+    """
+    due = kuberay_due(attempt)
+    if due is not None and now >= due:
+        return Diagnosis(
+            Reason.KUBERAY_NOT_ANSWERING,
+            f"KubeRay has not taken up RayJob {attempt.child} for {KUBERAY_SILENCE_SECONDS} seconds; look at the "
+            "KubeRay operator's pod, its log and the namespaces that it watches",
+        )
+    if attempt.submitter_failure is not None:
+        return _refused_pods("the submitter's pod", attempt.submitter_failure)
+    if attempt.ray_cluster is not None and attempt.ray_cluster.replica_failure is not None:
+        return _refused_pods("a pod of the Ray cluster", attempt.ray_cluster.replica_failure[1])
+    return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, resolved))), None)
+
+
+def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
+    """Which field gives a pool more memory, and what it has now."""
+    if pool is None:
+        return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
+    size = _memory(pool, resolved)
+    now = f" (now {size})" if size else ""
+    return f"raise spec.cluster.resources.{_FIELDS[pool]}.memory{now}"
+
+
+def quoted(text: str) -> str:
+    """A message of someone else's, on one line, cut to a bearable length."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "…"
+
+
+def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
+    return sorted(
+        (pod for pod in pods if not pod.deleting), key=lambda pod: (_POOLS.index(pod.pool), pod.name)
+    )
+
+
+def _of_pod(pod: PodFacts, resolved: Mapping[str, Any]) -> Diagnosis | None:
+    name = f"pod {pod.name} ({pod.pool})"
+    if not pod.ready and any(end.reason == "OOMKilled" for end in pod.ends):
+        hint = more_memory(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
+        return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} was killed for memory; {hint}")
+    if pod.reason == "Evicted":
+        return Diagnosis(
+            Reason.EVICTED, f"{name} was evicted from its node (disk or memory pressure, or a drain)"
+        )
+    if pod.unreachable_since is not None:
+        return Diagnosis(Reason.NODE_UNREACHABLE, f"the node of {name} does not answer")
+    if pod.unschedulable is not None:
+        return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable(name, pod))
+    if pod.waiting is not None:
+        return _waiting(name, *pod.waiting) or _mounts(name, pod)
+    return _mounts(name, pod)
+
+
+def _unschedulable(name: str, pod: PodFacts) -> str:
+    scheduler = pod.unschedulable or ""
+    field = f"spec.cluster.resources.{_FIELDS.get(pod.pool, pod.pool)}"
+    if "nvidia.com/gpu" in scheduler:
+        fix = "add GPU nodes or lower spec.learners.gpus"
+    elif "Insufficient cpu" in scheduler:
+        fix = f"add nodes or lower {field}.cpu"
+    elif "Insufficient memory" in scheduler:
+        fix = f"add nodes or lower {field}.memory"
+    elif "Insufficient ephemeral-storage" in scheduler:
+        fix = f"add nodes or lower {field}.ephemeralStorage"
+    elif "taint" in scheduler:
+        fix = "add nodes or tolerate the taint (spec.cluster.tolerations)"
+    elif "selector" in scheduler or "affinity" in scheduler:
+        fix = "add such nodes or change spec.cluster.nodeSelector"
+    else:
+        fix = "do what the scheduler says"
+    return f"no node takes {name}: {quoted(scheduler).rstrip('.')}; {fix}"
+
+
+def _waiting(name: str, reason: str, message: str) -> Diagnosis | None:
+    if reason in _IMAGE:
+        return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, reason, message))
+    if reason == "CreateContainerConfigError":
+        text = f"{name} lacks what its containers need: {quoted(message)}; create it"
+        return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
+    if reason in _START:
+        text = f"{name} cannot start ({reason}); look at it with kubectl describe pod and kubectl logs"
+        return Diagnosis(Reason.CONTAINER_START_FAILED, text)
+    return None
+
+
+def _image_message(name: str, reason: str, message: str) -> str:
+    # The kubelet changes between two reasons and texts while it tries again: only what both have is told.
+    text = message.lower()
+    fix = "correct spec.cluster.image or give spec.cluster.imagePullSecrets"
+    if reason == "InvalidImageName":
+        return f"the image name of {name} is not valid; correct spec.cluster.image"
+    if any(word in text for word in ("unauthorized", "denied", "forbidden")):
+        return f"the image of {name} needs credentials; {fix}"
+    return f"the image of {name} cannot be pulled; {fix}"
+
+
+def _mounts(name: str, pod: PodFacts) -> Diagnosis | None:
+    if pod.mount_failure is None or pod.phase != "Pending":
+        return None
+    text = f"a volume of {name} cannot be mounted: {quoted(pod.mount_failure)}; create what is missing"
+    return Diagnosis(Reason.MOUNT_FAILED, text)
+
+
+def _refused_pods(what: str, message: str) -> Diagnosis:
+    # Each try names another pod: only what comes after its name stays the same.
+    said = quoted(message.rpartition("is forbidden: ")[2])
+    if "violates PodSecurity" in message:
+        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security does not let {what} be made: {said}")
+    if any(word in message for word in _QUOTA):
+        return Diagnosis(Reason.QUOTA_EXCEEDED, f"quota does not let {what} be made: {said}")
+    return Diagnosis(Reason.PODS_REFUSED, f"the API server does not let {what} be made: {said}")
+
+
+def _memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:
+    value = resolved.get("pools", {}).get(pool, {}).get("memory", {}).get("value")
+    return None if value is None else str(value)

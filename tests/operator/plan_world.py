@@ -1,0 +1,304 @@
+"""A world of one resource and its children: what SHELL observes and carries out, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import AttemptOutcome, Input, Report
+from hindcast.api.loading import validate_resource
+from hindcast.api.status import CheckpointStatus, OutputStatus, Progress
+from hindcast_operator.decision import Action, CreateAttempt, Decision, DeleteAttempt, Event, SetIntent
+from hindcast_operator.defaults import Defaults
+from hindcast_operator.facts import (
+    AttemptFacts,
+    ConfigMapFacts,
+    Facts,
+    PodFacts,
+    RayClusterFacts,
+    RayJobFacts,
+    ReferenceFacts,
+)
+from hindcast_operator.planning import plain_status, plan, read_status, watched_children
+from hindcast_operator.planning.view import is_gone
+
+START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+DEFAULTS = Defaults(storage_root="s3://bucket/hindcast")
+
+RECORDING: dict[str, Any] = {
+    "apiVersion": "hindcast.dev/v1alpha1",
+    "kind": "OfflineRecording",
+    "metadata": {"name": "cartpole", "namespace": "rl"},
+    "spec": {
+        "environment": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "duration": {"episodes": 10},
+        "output": {"path": "s3://bucket/cartpole"},
+    },
+}
+TRAINING: dict[str, Any] = {
+    "apiVersion": "hindcast.dev/v1alpha1",
+    "kind": "OfflineTraining",
+    "metadata": {"name": "cartpole-bc", "namespace": "rl"},
+    "spec": {
+        "algorithm": "BC",
+        "input": [{"path": "s3://bucket/cartpole"}],
+        "learners": {"replicas": 1, "gpus": 1},
+        "stop": {"iterations": 100},
+        "checkpoint": {"path": "s3://bucket/runs"},
+    },
+}
+REFERRING: dict[str, Any] = {
+    **TRAINING,
+    "spec": {**TRAINING["spec"], "input": [{"recordingRef": {"name": "cartpole"}}]},
+}
+
+
+def reference(state: str = "Complete") -> ReferenceFacts:
+    given = Input(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
+    return ReferenceFacts("OfflineRecording", "cartpole", state, given if state == "Complete" else None)  # type: ignore[arg-type]
+
+
+class World:
+    """One resource; `turn` is one reconcile, carried out whole, `settle` as many as change anything."""
+
+    def __init__(self, resource: dict[str, Any] | None = None, defaults: Defaults = DEFAULTS, **spec: Any):
+        given = resource or TRAINING
+        self.manifest = {**given, "spec": {**given["spec"], **spec}}
+        self.defaults = defaults
+        self.uid = UID
+        self.generation = 1
+        self.status: dict[str, Any] = {"observedGeneration": -1}
+        self.attempts: dict[str, AttemptFacts] = {}
+        self.references: tuple[ReferenceFacts, ...] = ()
+        self.problems: tuple[str, ...] = ()
+        self.kuberay = "Ready"
+        self.deleting = False
+        self.queue = False
+        """Kueue holds new RayJobs back."""
+        self.now = START
+        self.created: list[str] = []
+        """Children whose RayJob was made, in order."""
+        self.events: list[Event] = []
+        self._uids = count(1)
+
+    # -- the operator's shell --------------------------------------------------------------------------------
+    @property
+    def resource(self) -> OfflineRecording | OfflineTraining | None:
+        return None if self.problems else validate_resource(self.manifest)
+
+    def facts(self) -> Facts:
+        kind, name = self.manifest["kind"], self.manifest["metadata"]["name"]
+        watched = watched_children(kind, name, self.resource, read_status(self.status))
+        children = {child: AttemptFacts(child) for child in watched} | self.attempts
+        return Facts(
+            kind=kind,
+            namespace="rl",
+            name=name,
+            uid=self.uid,
+            generation=self.generation,
+            created=START,
+            resource=self.resource,
+            problems=self.problems,
+            status=self.status,
+            deleting=self.deleting,
+            kuberay=self.kuberay,  # type: ignore[arg-type]
+            attempts=children,
+            references=self.references,
+            now=self.now,
+        )
+
+    def plan(self) -> Decision:
+        return plan(self.facts(), self.defaults)
+
+    def write(self, decision: Decision) -> bool:
+        """Whether the status was written."""
+        plain = plain_status(decision.status)
+        changed = plain != self.status
+        self.status = plain
+        return changed
+
+    def carry_out(self, action: Action) -> None:
+        for _ in self.steps(action):
+            pass
+
+    def steps(self, action: Action) -> Iterator[None]:
+        """The writes of an action, one after the other: a killed operator stops between two."""
+        if isinstance(action, CreateAttempt):
+            yield from self._create(action)
+        elif isinstance(action, DeleteAttempt):
+            yield from self._delete(action)
+        else:
+            self._intend(action)
+            yield
+
+    def turn(self) -> Decision:
+        decision = self.plan()
+        self.write(decision)
+        for action in decision.actions:
+            self.carry_out(action)
+        self.events += decision.events
+        return decision
+
+    def settle(self) -> Decision:
+        for _ in range(12):
+            before = (self.status, dict(self.attempts))
+            decision = self.turn()
+            if before == (self.status, self.attempts):
+                return decision
+        raise AssertionError(f"does not come to rest: {self.status}")
+
+    def _create(self, action: CreateAttempt) -> Iterator[None]:
+        attempt, child = action.attempt, action.attempt.child
+        held = self.attempts.get(child, AttemptFacts(child))
+        if held.config_map is None:
+            found = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
+            self.attempts[child] = held = replace(held, config_map=found)
+            yield
+        if held.ray_job is None:
+            job = RayJobFacts(
+                *(child, f"job-{next(self._uids)}", attempt.uid, False),
+                created=self.now,
+                suspended=self.queue,
+            )
+            self.attempts[child] = replace(held, ray_job=job)
+            self.created.append(child)
+            yield
+
+    def _delete(self, action: DeleteAttempt) -> Iterator[None]:
+        held = self.attempts.get(action.child)
+        if held is None:
+            return
+        if held.ray_job is not None:
+            # KubeRay is quick here: the pods go with the RayJob.
+            held = self.change(action.child, ray_job=None, ray_cluster=None, pods=())
+            yield
+        if held is not None and held.config_map is not None and not action.keep_config_map:
+            self.change(action.child, config_map=None)
+            yield
+
+    def _intend(self, action: SetIntent) -> None:
+        held = self.attempts.get(action.child)
+        if held is not None and held.config_map is not None:
+            self.change(action.child, config_map=replace(held.config_map, intent=action.intent))
+
+    # -- what happens in the world ---------------------------------------------------------------------------
+    @property
+    def child(self) -> str:
+        return self.status["runs"][0]["child"]
+
+    @property
+    def attempt(self) -> AttemptFacts:
+        return self.attempts[self.child]
+
+    def change(self, child: str, **parts: Any) -> AttemptFacts | None:
+        held = replace(self.attempts[child], **parts)
+        if held.ray_job is None and held.config_map is None and not held.pods:
+            del self.attempts[child]
+            return None
+        self.attempts[child] = held
+        return held
+
+    def job(self, **fields: Any) -> World:
+        job = self.attempt.ray_job
+        assert job is not None
+        self.change(self.child, ray_job=replace(job, **fields))
+        return self
+
+    def delete_job(self) -> World:
+        self.change(self.child, ray_job=None, ray_cluster=None, pods=())
+        return self
+
+    def pods(self, *pods: PodFacts) -> World:
+        self.change(self.child, pods=pods)
+        return self
+
+    def up(self) -> World:
+        """KubeRay has made the cluster, and all pods run."""
+        self.job(deployment_status="Running", job_status="RUNNING", started=self.now)
+        self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde", ready=True))
+        return self.pods(
+            pod("head", phase="Running", ready=True), pod("learner", phase="Running", ready=True)
+        )
+
+    def beat(self, number: int | None = None, *, moved: bool = True, **fields: Any) -> World:
+        held = self.attempt.config_map
+        assert held is not None
+        before = held.report
+        at = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        report = Report(
+            beat=number or (1 if before is None else before.beat + 1),
+            at=at,
+            moved=at if moved or before is None else before.moved,
+            **{"stage": "Training", **fields},
+        )
+        moved_seen = self.now if moved or held.moved_seen is None else held.moved_seen
+        held = replace(held, report=report, beat_seen=self.now, moved_seen=moved_seen)
+        self.change(self.child, config_map=held)
+        return self
+
+    def end(self, state: str, reason: str, message: str = "It is so.", **fields: Any) -> World:
+        """The attempt reports its end, and the RayJob ends."""
+        outcome = AttemptOutcome(state=state, reason=reason, message=message, pool=fields.pop("pool", None))  # type: ignore[arg-type]
+        self.beat(outcome=outcome, **fields)
+        return self.over("SUCCEEDED" if state in ("Succeeded", "Suspended") else "FAILED")
+
+    def over(self, job_status: str = "FAILED", reason: str = "") -> World:
+        """KubeRay is done with the RayJob and has deleted its cluster."""
+        status = "Complete" if job_status == "SUCCEEDED" else "Failed"
+        self.job(deployment_status=status, job_status=job_status, reason=reason, ended=self.now)
+        self.change(self.child, pods=(), ray_cluster=None)
+        return self
+
+    def tick(self, seconds: float) -> World:
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def edit(self, **spec: Any) -> World:
+        self.manifest = {**self.manifest, "spec": {**self.manifest["spec"], **spec}}
+        self.generation += 1
+        return self
+
+    # -- questions -------------------------------------------------------------------------------------------
+    def condition(self, type_: str) -> dict[str, Any] | None:
+        return next((entry for entry in self.status["conditions"] if entry["type"] == type_), None)
+
+    def reason(self, type_: str = "Ready") -> str | None:
+        found = self.condition(type_)
+        return None if found is None else found["reason"]
+
+    @property
+    def state(self) -> str:
+        return self.status["state"]
+
+    @property
+    def live(self) -> list[str]:
+        """Children that may still work."""
+        return [child for child, attempt in self.attempts.items() if not is_gone(attempt, self.now)]
+
+    def told(self, reason: str) -> list[Event]:
+        return [event for event in self.events if event.reason == reason]
+
+
+def pod(pool: str, **fields: Any) -> PodFacts:
+    given = {"name": f"cluster-{pool}-x7k2p", "created": START, "phase": "Pending", **fields}
+    return PodFacts(pool=pool, **given)  # type: ignore[arg-type]
+
+
+PROGRESS = Progress(iteration=5, percentage=5.0, summary="5/100 iterations", metrics={"loss": 0.5})
+CHECKPOINT = CheckpointStatus(path="s3://bucket/runs/cartpole-bc/r1/checkpoints/checkpoint-50", iteration=5)
+OUTPUT = OutputStatus(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
+
+
+def running(**spec: Any) -> World:
+    """A training whose first attempt has reported."""
+    world = World(**spec)
+    world.settle()
+    world.up().settle()
+    world.tick(20).beat(progress=PROGRESS, checkpoint=CHECKPOINT).settle()
+    return world

@@ -1,0 +1,60 @@
+"""The main path: accepted, started, running, and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+from plan_world import CHECKPOINT, PROGRESS, World, running
+
+
+def test_a_new_resource_gets_its_first_attempt() -> None:
+    world = World()
+    decision = world.plan()
+    assert decision.status.state == "Pending"
+    assert [type(action).__name__ for action in decision.actions] == ["CreateAttempt"]
+    assert [run.child for run in decision.status.runs] == ["cartpole-bc-t1-1"]
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.state == "Starting"
+    assert world.status["runs"][0]["childUid"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
+
+
+def test_it_runs_from_the_first_report_on() -> None:
+    world = running()
+    assert world.state == "Running"
+    assert world.status["progress"]["summary"] == PROGRESS.summary
+    assert world.status["checkpoint"]["path"] == CHECKPOINT.path
+    assert world.status["rayJob"] == "cartpole-bc-t1-1"
+    assert [event.reason for event in world.events] == ["AttemptCreated", "ClusterStarting", "Running"]
+
+
+def test_the_report_makes_it_succeed() -> None:
+    world = running()
+    world.end("Succeeded", "Succeeded", "100 iterations done").settle()
+    assert world.state == "Succeeded"
+    assert {entry["type"]: entry["status"] for entry in world.status["conditions"]} == {
+        "Ready": "True",
+        "Complete": "True",
+        "Finished": "True",
+    }
+    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.told("Succeeded")[0].message == "100 iterations done"
+
+
+def test_a_users_mistake_fails_at_once() -> None:
+    world = running()
+    world.end("Failed", "UserCodeFailed", "env.py:7: KeyError 'x'").settle()
+    assert world.state == "Failed"
+    assert world.reason("Stalled") == world.reason("Failed") == "UserCodeFailed"
+    assert world.created == ["cartpole-bc-t1-1"]
+
+
+@pytest.mark.parametrize("reason", ["StorageFailed", "OutOfMemory", "WorkerLost", "Terminated"])
+def test_a_lost_attempt_is_followed_by_the_next(reason: str) -> None:
+    world = running()
+    world.end("Lost", reason).settle()
+    assert world.state == "Retrying"
+    assert world.live == []
+    world.tick(30).settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert world.status["runs"][0]["retries"] == 1
+    assert world.status["runs"][1]["reason"] == reason
