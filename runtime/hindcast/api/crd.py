@@ -4,8 +4,9 @@ What pydantic checks when a resource is loaded, the API server checks at admissi
 by the schema, the rest by CEL rules that stand beside the validators in the models. Rules that need more than
 one place at a time are made here: options against the algorithm, changes against the revision.
 
-An option that takes a number or a list (a schedule) has no one type, so CEL cannot see it: that it applies to
-the algorithm and that it does not change is checked by the loader and by the spec hash.
+A field that takes a number or a list (a schedule) has no one type, so CEL does not know it: that it applies to the
+algorithm is checked by the loader. A change of it is seen where the part around it is compared as a whole; the
+spec hash sees the rest (`pipeline.connectors`).
 """
 
 import re
@@ -274,8 +275,8 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
 
 
 def _hidden(schema: Schema) -> bool:
-    """Whether CEL sees nothing of a field, or not enough to compare it."""
-    if OPEN in schema and "properties" not in schema:
+    """Whether CEL does not know a field: it has no one type. (An open mapping can be compared as a whole.)"""
+    if OPEN in schema and "type" not in schema:
         return True
     return isinstance(schema.get("items"), dict) and _hidden(schema["items"])
 

@@ -1,0 +1,186 @@
+"""Changes of stored specs, by the field that changes: (what stands there before, the merge patch of the spec)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api_server import Object
+
+Change = tuple[Object, Object]
+BOX = {"type": "Box", "low": 0, "high": 1, "shape": [2]}
+
+
+def expert(**train: Any) -> Object:
+    return {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}} | train}}
+
+
+def train(**change: Any) -> Object:
+    return {"policy": {"train": change}}
+
+
+def evaluated(**change: Any) -> Object:
+    return {"evaluation": {"interval": 2} | change}
+
+
+RUN: dict[str, dict[str, Change]] = {
+    "OfflineRecording": {
+        "environment": ({}, {"environment": {"clipActions": True}}),
+        # There is one online algorithm, so it can only go.
+        "policy.train.algorithm": (expert(), {"policy": {"train": None, "random": {}}}),
+        "policy.train.config": (expert(config={"gamma": 0.9}), train(config={"gamma": 0.8})),
+        "policy.train.model": (expert(), train(model={"fcnetHiddens": [64]})),
+        "policy.train.stop": (expert(), train(stop={"timesteps": 2000})),
+        "policy.train.evaluation": (expert(), train(evaluation={"duration": 3})),
+        "policy.checkpoint": (
+            {"policy": {"random": None, "checkpoint": {"path": "a"}}},
+            {"policy": {"checkpoint": {"path": "b"}}},
+        ),
+        "policy.trainingRef": (
+            {"policy": {"random": None, "trainingRef": {"name": "a"}}},
+            {"policy": {"trainingRef": {"name": "b"}}},
+        ),
+        "policy.random": ({}, {"policy": {"random": None, "trainingRef": {"name": "a"}}}),
+        "policy.explore": ({}, {"policy": {"explore": False}}),
+        "duration": ({}, {"duration": {"episodes": 6}}),
+        "runners.envsPerRunner": ({}, {"runners": {"envsPerRunner": 4}}),
+        "output.path": ({}, {"output": {"path": "s3://bucket/elsewhere"}}),
+        "output.format": ({}, {"output": {"format": "Columns"}}),
+        "output.encoding": ({}, {"output": {"encoding": "MessagePack"}}),
+        "output.maxRowsPerFile": ({}, {"output": {"maxRowsPerFile": 25}}),
+        "output.maxFileSize": ({"output": {"maxFileSize": "1Mi"}}, {"output": {"maxFileSize": 2**20}}),
+        "output.compression": ({}, {"output": {"compression": "zstd"}}),
+        "seed": ({}, {"seed": 1}),
+    },
+    "OfflineTraining": {
+        "algorithm": ({}, {"algorithm": "mypkg:Algorithm"}),
+        "config": ({}, {"config": {"trainBatchSizePerLearner": 32}}),
+        "model": ({}, {"model": {"fcnetActivation": "relu"}}),
+        "environment": ({}, {"environment": None}),
+        "observationSpace": ({}, {"observationSpace": BOX}),
+        "actionSpace": ({"actionSpace": {"type": "Discrete", "n": 2}}, {"actionSpace": None}),
+        "input": ({}, {"input": [{"path": "s3://bucket/data"}, {"path": "s3://bucket/more"}]}),
+        "pipeline.windowSteps": ({}, {"pipeline": {"windowSteps": 1000}}),
+        "pipeline.windowBytes": ({}, {"pipeline": {"windowBytes": "2Gi"}}),
+        "pipeline.sampling": ({}, {"pipeline": {"sampling": "WithReplacement"}}),
+        "pipeline.datasetNumItersPerLearner": ({}, {"pipeline": {"datasetNumItersPerLearner": 10}}),
+        "pipeline.preLearner": ({}, {"pipeline": {"preLearner": "mypkg:PreLearner"}}),
+        "pipeline.offlineData": (
+            {"pipeline": {"offlineData": "mypkg:A"}},
+            {"pipeline": {"offlineData": "mypkg:B"}},
+        ),
+        "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
+        "evaluation.interval": (evaluated(), {"evaluation": {"interval": 3}}),
+        "evaluation.duration": (evaluated(), {"evaluation": {"duration": 3}}),
+        "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "timesteps"}}),
+        "evaluation.envsPerRunner": (evaluated(), {"evaluation": {"envsPerRunner": 2}}),
+        "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
+        "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),
+        "evaluation.customFunction": (evaluated(), {"evaluation": {"customFunction": "mypkg:play"}}),
+        "customConfig": (
+            {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
+            {"customConfig": {"layers": [{"width": 2}]}},
+        ),
+        "pipeline.preLearnerKwargs": (
+            {"pipeline": {"preLearnerKwargs": {"a": 1}}},
+            {"pipeline": {"preLearnerKwargs": {"a": 2}}},
+        ),
+        "stop": ({}, {"stop": {"epochs": 2}}),
+        "checkpoint.path": ({}, {"checkpoint": {"path": "s3://bucket/runs"}}),
+        "initialCheckpoint": ({}, {"initialCheckpoint": "s3://bucket/runs/a/r1"}),
+        "seed": ({"seed": 5}, {"seed": None}),
+    },
+}
+"""What defines the run, and the API server can see."""
+
+_ANY_TIME: dict[str, Change] = {
+    "revision": ({}, {"revision": 7}),
+    "suspend": ({}, {"suspend": True}),
+    "cluster": (
+        {"cluster": {"image": "a", "env": [{"name": "A", "value": "1"}]}},
+        {"cluster": {"image": "b", "env": [], "podOverrides": {"all": {"spec": {"hostname": "a"}}}}},
+    ),
+    "runPolicy": (
+        {"runPolicy": {"backoffLimit": 1}},
+        {
+            "runPolicy": {
+                "backoffLimit": 5,
+                "activeDeadlineSeconds": 60,
+                "startDeadlineSeconds": 60,
+                "stallTimeoutSeconds": 60,
+                "suspendGraceSeconds": 0,
+                "ttlSecondsAfterFinished": 60,
+            }
+        },
+    ),
+}
+ANY_TIME: dict[str, dict[str, Change]] = {
+    "OfflineRecording": {
+        **_ANY_TIME,
+        "policy.train.checkpointEvery": (expert(), train(checkpointEvery=1)),
+        "runners.replicas": ({}, {"runners": {"replicas": 50}}),
+        "runners.cpus": ({}, {"runners": {"cpus": 0.5}}),
+        "runners.memory": ({"runners": {"memory": "1Gi"}}, {"runners": {"memory": None}}),
+        "output.onExisting": ({}, {"output": {"onExisting": "Fail"}}),
+    },
+    "OfflineTraining": {
+        **_ANY_TIME,
+        "pipeline.dataWorkers": ({}, {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 9}}}),
+        "pipeline.prefetchBatches": ({}, {"pipeline": {"prefetchBatches": 0}}),
+        "pipeline.residency": ({}, {"pipeline": {"residency": "Streaming"}}),
+        "pipeline.residentBudget": ({}, {"pipeline": {"residentBudget": "1Gi"}}),
+        "learners.replicas": ({}, {"learners": {"replicas": 4}}),
+        "learners.cpus": ({}, {"learners": {"cpus": 2}}),
+        "learners.gpus": ({}, {"learners": {"gpus": 1}}),
+        "learners.memory": ({}, {"learners": {"memory": "4Gi"}}),
+        "learners.device": ({}, {"learners": {"device": "cpu"}}),
+        "evaluation.runners": (evaluated(), {"evaluation": {"runners": 2}}),
+        "evaluation.sampleTimeoutSeconds": (evaluated(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
+        "checkpoint.every": ({}, {"checkpoint": {"every": 1}}),
+        "checkpoint.keep": ({}, {"checkpoint": {"keep": 1}}),
+    },
+}
+"""How, how fast, where it runs: never what comes out."""
+
+OPEN: dict[str, dict[str, tuple[str, Change]]] = {
+    "OfflineRecording": {
+        "environment.kwargs": ("environment", ({}, {"environment": {"kwargs": {"size": 3}}})),
+        "environment.wrappers": (
+            "environment",
+            (
+                {"environment": {"wrappers": [{"name": "mypkg:W", "kwargs": {"a": [1]}}]}},
+                {"environment": {"wrappers": [{"name": "mypkg:W", "kwargs": {"a": [2]}}]}},
+            ),
+        ),
+        "policy.train.config.lr": (
+            "policy.train.config",
+            (expert(config={"lr": 1e-3}), train(config={"lr": [[0, 1e-3], [10, 1e-4]]})),
+        ),
+    },
+    "OfflineTraining": {
+        "config.lr": ("config", ({"config": {"lr": 1e-3}}, {"config": {"lr": 1e-4}})),
+        "observationSpace.low": (
+            "observationSpace",
+            ({"observationSpace": BOX}, {"observationSpace": {"low": -1}}),
+        ),
+        "input[].filter[].value": (
+            "input",
+            (
+                {"input": [{"filter": [{"column": "a", "op": "==", "value": 1}]}]},
+                {
+                    "input": [
+                        {"path": "s3://bucket/data", "filter": [{"column": "a", "op": "==", "value": 2}]}
+                    ]
+                },
+            ),
+        ),
+    },
+}
+"""Changes inside what has no one type, with the field that is compared as a whole."""
+
+UNSEEN: dict[str, dict[str, Change]] = {
+    "OfflineRecording": {},
+    "OfflineTraining": {
+        "pipeline.connectors": ({}, {"pipeline": {"connectors": ["mypkg:Connector"]}}),
+    },
+}
+"""What defines the run, but no rule can compare: the spec hash sees it."""
