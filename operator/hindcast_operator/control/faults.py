@@ -20,7 +20,7 @@ WRITES: Final = (
     "delete-rayjob",
     "delete-configmap",
     "set-intent",
-    "post-event",
+    "create-event",
 )
 """Every kind of write of the reconciler."""
 

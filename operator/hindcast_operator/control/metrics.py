@@ -1,6 +1,8 @@
 """What the operator counts."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+
+disable_created_metrics()
 
 RECONCILES = Counter("hindcast_reconciles", "Reconciliations by result.", ["kind", "result"])
 RECONCILE_SECONDS = Histogram("hindcast_reconcile_seconds", "Seconds that a reconciliation took.", ["kind"])

@@ -1,0 +1,118 @@
+"""The operator's queue: each key once, never two workers on one, later ones in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from hindcast_operator.control.work_queue import WorkQueue
+
+Scenario = Callable[[WorkQueue[str]], Awaitable[None]]
+
+
+def play(scenario: Scenario) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(scenario(WorkQueue(random_share=lambda: 1.0)), 20)
+
+    asyncio.run(main())
+
+
+def test_a_key_that_is_added_often_is_given_out_once() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        for key in ("a", "b", "a", "a"):
+            queue.add(key)
+        assert [await queue.get(), await queue.get()] == ["a", "b"]
+        assert len(queue) == 0
+
+    play(scenario)
+
+
+def test_a_key_that_is_worked_on_is_given_out_again_only_when_that_is_done() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        queue.add("a")
+        assert len(queue) == 0
+        queue.done("a")
+        assert await queue.get() == "a"
+        queue.done("a")
+        assert len(queue) == 0
+
+    play(scenario)
+
+
+def test_no_two_workers_ever_hold_the_same_key() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        held: set[str] = set()
+        looks = 0
+
+        async def work() -> None:
+            nonlocal looks
+            while True:
+                key = await queue.get()
+                assert key not in held
+                held.add(key)
+                await asyncio.sleep(0.001)
+                held.discard(key)
+                looks += 1
+                queue.done(key)
+
+        workers = [asyncio.create_task(work()) for _ in range(8)]
+        for number in range(600):
+            queue.add(f"key-{number % 5}")
+            if number % 7 == 0:
+                await asyncio.sleep(0.001)
+        while len(queue) or held:
+            await asyncio.sleep(0.005)
+        for worker in workers:
+            assert not worker.done(), worker.exception()
+            worker.cancel()
+        assert 5 <= looks <= 600
+
+    play(scenario)
+
+
+def test_of_two_later_looks_the_earlier_holds_and_a_look_ends_both() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        queue.add_after("a", 5.0)
+        queue.add_after("a", 0.05)
+        queue.add_after("a", 3.0)
+        assert await queue.get() == "a"
+        assert loop.time() - began < 3.0
+        queue.done("a")
+        queue.add_after("b", 0.2)
+        queue.add("b")
+        assert await queue.get() == "b"
+        queue.done("b")
+        await asyncio.sleep(0.3)
+        assert len(queue) == 0
+
+    play(scenario)
+
+
+def test_failures_are_tried_again_later_each_time_until_one_succeeds() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        waits = [queue.retry("a") for _ in range(12)]
+        assert waits[:3] == [0.4, 0.8, 1.6]
+        assert waits[-1] == 60.0
+        assert queue.retry("a", at_least=90.0) == 90.0
+        queue.succeeded("a")
+        assert queue.retry("a") == 0.4
+
+    play(scenario)
+
+
+def test_the_age_is_that_of_the_key_that_waits_longest() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        assert queue.age() == 0.0
+        queue.add("a")
+        await asyncio.sleep(0.05)
+        queue.add("b")
+        assert queue.age() >= 0.05
+        await queue.get()
+        assert queue.age() < 0.05
+
+    play(scenario)
