@@ -2,11 +2,12 @@ import json
 
 import pytest
 
-from hindcast import run as run_package
-from hindcast.cli import progress as progress_module
-from hindcast.cli.progress import Pace, amount, describe, figures, reporting
+from hindcast.cli.progress import reporting
 from hindcast.cli.screen import Flags, Screen
+from hindcast.run import carry_out as carry_out_module
+from hindcast.run import telling
 from hindcast.run.events import Outcome, Progress
+from hindcast.run.telling import Pace, amount, describe, figures
 
 RECORDING = "OfflineRecording/random-data"
 
@@ -26,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress_module, "time", clock)
+    monkeypatch.setattr(telling, "time", clock)
     return clock
 
 
@@ -121,7 +122,7 @@ def test_an_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch)
         reporter.finished(outcome)
         return [outcome]
 
-    monkeypatch.setattr(run_package, "carry_out", carry_out)
+    monkeypatch.setattr(carry_out_module, "carry_out", carry_out)
     called = hindcast("run", resources)
     assert called.code == 130
     assert called.out == "OfflineTraining/clone: checkpointed; run it again\n"

@@ -1,28 +1,17 @@
 """Reporters of the command line: bars on a terminal, a line now and then elsewhere, JSON for machines."""
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from hindcast import words
 from hindcast.cli.screen import Screen
 from hindcast.run.events import Outcome, Progress, Reporter
+from hindcast.run.telling import ProgressLines, amount, figures
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
-
-LOG_EVERY_S = 10.0
-_METRICS = {
-    "return": "return {}",
-    "loss": "loss {}",
-    "iteration": "iteration {}",
-    "episodes": "{} episodes",
-    "timesteps": "{} timesteps",
-    "timesteps_per_s": "{} timesteps/s",
-}
 
 
 @contextmanager
@@ -52,24 +41,13 @@ class LogReporter:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._stage: tuple[str, str] | None = None
-        self._pace = Pace()
-        self._logged = 0.0
-        self._done = False
+        self._lines = ProgressLines()
 
     def progress(self, progress: Progress) -> None:
         """Log it if it is time to."""
-        stage = (progress.resource, progress.stage)
-        begins, self._stage = stage != self._stage, stage
-        if begins:
-            self._pace, self._done = Pace(), False
-        self._pace.add(progress.done)
-        ends = not self._done and progress.total is not None and progress.done >= progress.total
-        self._done = self._done or ends
-        now = time.monotonic()
-        if begins or ends or now - self._logged >= LOG_EVERY_S:
-            self._logged = now
-            self._screen.note(f"{progress.resource}: {progress.stage}: {describe(progress, self._pace)}")
+        line = self._lines.line(progress)
+        if line is not None:
+            self._screen.note(line)
 
     def note(self, resource: str, message: str) -> None:
         """Log it."""
@@ -129,53 +107,6 @@ class BarReporter:
             self._resource = resource
             self._bars.console.print(resource, style="bold", markup=False, highlight=False)
         return self._bars
-
-
-class Pace:
-    """Time left, from the average pace since the stage was first seen."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._first: float | None = None
-        self._done = 0.0
-
-    def add(self, done: float) -> None:
-        """So much is done now."""
-        if self._first is None:
-            self._first = done
-        self._done = done
-
-    def seconds_left(self, total: float | None) -> float | None:
-        """None while it cannot be told."""
-        if total is None or self._first is None or self._done <= self._first or self._done >= total:
-            return None
-        return (time.monotonic() - self._began) * (total - self._done) / (self._done - self._first)
-
-
-def describe(progress: Progress, pace: Pace) -> str:
-    """One line: `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
-    parts = [amount(progress), figures(progress.metrics, ", ")]
-    left = pace.seconds_left(progress.total)
-    if left is not None:
-        parts.append(f"{words.duration(left)} left")
-    return ", ".join(part for part in parts if part)
-
-
-def amount(progress: Progress) -> str:
-    """How far: `120/500 episodes`; nothing where the unit is the return, which is among the figures."""
-    if progress.unit == "return":
-        return ""
-    if progress.total is None:
-        return words.plural(progress.done, progress.unit.removesuffix("s"))
-    total = f"/{words.whole(progress.total)}"
-    return f"{words.whole(progress.done)}{total} {progress.unit}"
-
-
-def figures(metrics: Mapping[str, float], separator: str = "  ") -> str:
-    """The figures worth a look, in a fixed order."""
-    return separator.join(
-        text.format(words.count(metrics[name])) for name, text in _METRICS.items() if name in metrics
-    )
 
 
 def _new_bars(screen: Screen) -> "Bars":
