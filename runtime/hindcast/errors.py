@@ -51,6 +51,10 @@ class WorkerLost(UserError):
     exit_code = 7
 
 
+class OutOfMemory(WorkerLost):
+    """They were killed for memory; the sentence says which size to raise."""
+
+
 class Interrupted(UserError):
     """The run was interrupted after a checkpoint and can be continued."""
 

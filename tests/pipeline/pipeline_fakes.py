@@ -92,4 +92,9 @@ def loader_of(
     dataset: FakeDataset, recipe: Recipe | None = None, prelearn: Any = None, **order: Any
 ) -> Loader:
     read = prelearn or (lambda unit, epoch: dataset.read(unit))
-    return Loader(dataset, order_of(dataset, **order), read, Local(), recipe or Recipe(ALL))
+    return Loader(
+        dataset,
+        order_of(dataset, **order),
+        lambda work: Local().stream("data", work, read),
+        recipe or Recipe(ALL),
+    )

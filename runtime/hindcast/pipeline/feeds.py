@@ -19,6 +19,7 @@ from hindcast.errors import DataError
 from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import Loaded, Loader
 from hindcast.pipeline.order import Window
+from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch, Part, WindowData, concat_batches, consecutive_parts
 
 OnWindow = Callable[[WindowData], Mapping[str, Tensor]]
@@ -39,8 +40,8 @@ class Feed(Protocol):
         """The next batch of the size that the feed was made with."""
         ...
 
-    def take(self, count: int) -> Batch:
-        """The next `count` items, at least one."""
+    def take(self, count: int, share: Share = WHOLE) -> Batch:
+        """The next `count` items, at least one; of them those that are `share`'s."""
         ...
 
     def state(self) -> State:
@@ -97,14 +98,22 @@ class WindowFeed(ABC):
         """See `Feed`."""
         return self.take(self.batch_size)
 
-    def take(self, count: int) -> Batch:
-        """See `Feed`. Spans as many windows and epochs as it needs."""
+    def take(self, count: int, share: Share = WHOLE) -> Batch:
+        """See `Feed`. Spans as many windows and epochs as it needs.
+
+        Windows that hold nothing of the share are entered too: all learners enter each with the same weights.
+        """
         parts: list[Batch] = []
+        own = share.of(count)
         cursor, end = self._cursor, self._cursor + count
+        first, last = cursor + own.start, cursor + own.stop
         while cursor < end:
-            part, count = self._part(cursor, end)
-            parts.append(part)
-            cursor += count
+            window, data, rows = self._window_at(cursor)
+            until = min(end, window.end_cursor)
+            begin, stop = max(cursor, first), min(until, last)
+            if begin < stop:
+                parts.append(data.gather(rows[begin - window.first_cursor : stop - window.first_cursor]))
+            cursor = until
         self._cursor = end
         return concat_batches(parts)
 
@@ -142,13 +151,6 @@ class WindowFeed(ABC):
     @abstractmethod
     def _load(self, window: Window) -> Loaded:
         """The data of a window; no other is in use."""
-
-    def _part(self, cursor: int, end: int) -> tuple[Batch, int]:
-        """The items from `cursor` to `end` or to the end of the window, and how many they are."""
-        window, data, rows = self._window_at(cursor)
-        offset = cursor - window.first_cursor
-        wanted = rows[offset : offset + end - cursor]
-        return data.gather(wanted), len(wanted)
 
     def _window_at(self, cursor: int) -> Loaded:
         current = self._current

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from hindcast.episodes.block import Block
 from hindcast.pipeline.building import WindowBuilder
-from hindcast.pipeline.executors import Executor, PreLearn, Work
+from hindcast.pipeline.executors import Work
 from hindcast.pipeline.order import Order, Window
 from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.store.dataset import Dataset
 from hindcast.store.units import Unit
 
 I64 = NDArray[np.int64]
+Stream = Callable[[Iterable[Work]], Iterator[Block]]
 
 
 class Loaded(NamedTuple):
@@ -41,23 +42,19 @@ class Loader:
     Args:
         dataset: its units are read.
         order: which units make a window.
-        prelearn: turns a unit into a block of the same episodes' lengths.
-        executor: where that happens.
+        stream: turns units into blocks of the same episodes' lengths, see `Executor.stream`.
         recipe: what is kept of a block.
     """
 
-    def __init__(
-        self, dataset: Dataset, order: Order, prelearn: PreLearn, executor: Executor, recipe: Recipe
-    ) -> None:
+    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe) -> None:
         self.dataset = dataset
         self.order = order
         self.recipe = recipe
-        self._prelearn = prelearn
-        self._executor = executor
+        self._stream = stream
 
     def windows(self, first: Window) -> Generator[Loaded, None, None]:
         """All windows from `first` on, without end, each read when it is asked for."""
-        blocks = self._executor.stream(self._work_from(first), self._prelearn)
+        blocks = self._stream(self._work_from(first))
         window = first
         try:
             while True:
@@ -71,7 +68,7 @@ class Loader:
     def everything(self, epoch: int) -> WindowData:
         """All units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
-        blocks = self._executor.stream((Work(unit, epoch) for unit in units), self._prelearn)
+        blocks = self._stream(Work(unit, epoch) for unit in units)
         try:
             return self._build(units, blocks)
         finally:

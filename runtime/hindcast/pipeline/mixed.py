@@ -9,6 +9,7 @@ from itertools import accumulate
 from hindcast.errors import DataError
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.rng import generator
+from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch
 
 
@@ -39,9 +40,9 @@ class MixedFeed:
         """See `Feed`."""
         return self.take(self.batch_size)
 
-    def take(self, count: int) -> Batch:
+    def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, all of one source; counts as one batch."""
-        batch = self._feeds[self.source_of(self._batches)].take(count)
+        batch = self._feeds[self.source_of(self._batches)].take(count, share)
         self._batches += 1
         return batch
 

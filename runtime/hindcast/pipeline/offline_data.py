@@ -20,6 +20,7 @@ from hindcast.pipeline.feeds import Feed, OnWindow, State
 from hindcast.pipeline.mixed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.residency import default_budget
+from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.window import Batch
 from hindcast.store.dataset import Dataset, open_dataset
@@ -82,7 +83,7 @@ class OfflineData:
         sources: what to train on; several are mixed by weight.
         needs: what the algorithm needs of a batch.
         pipeline: the resource's section; the defaults if None.
-        batch_size: items in a batch, at least 1.
+        batch_size: items in a batch of all learners together, at least one for each.
         seed: the run's.
         device: the learner's.
         preprocessing: what stands between environment and module, applied to observations.
@@ -90,6 +91,7 @@ class OfflineData:
         action_space: the environment's; the dataset's own if None.
         executor: where units are read; in this process if None.
         connectors: ready connectors, run after those of `pipeline`.
+        share: the part of each batch that is this learner's.
 
     Attributes:
         batch_size: see above.
@@ -114,6 +116,7 @@ class OfflineData:
         action_space: gym.Space | None = None,
         executor: Executor | None = None,
         connectors: Sequence[Any] = (),
+        share: Share = WHOLE,
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -126,6 +129,7 @@ class OfflineData:
         self._seed = seed
         self._needs = needs
         self._pipeline = pipeline
+        self._share = share
         self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
         self._budget = (
             default_budget(device)
@@ -168,12 +172,20 @@ class OfflineData:
         return self._feed.cursor
 
     def next(self) -> Batch:
-        """See `Feed`."""
-        return self.sample(self.batch_size)
+        """See `Feed`; of several learners the one's own part."""
+        return self.take(self.batch_size, self._share)
 
-    def take(self, count: int) -> Batch:
-        """See `Feed`."""
-        return self.sample(count)
+    def take(self, count: int, share: Share = WHOLE) -> Batch:
+        """See `Feed`.
+
+        Where batches are changed as a whole, by connectors of scope `batch` or a `sample` of the user's, each
+        learner makes the whole batch and keeps its part: the result does not depend on the number of learners.
+        """
+        if share == WHOLE:
+            return self.sample(count)
+        if self._batch_connectors or type(self).sample is not OfflineData.sample:
+            return {leaf: tensor[share.of(count)] for leaf, tensor in self.sample(count).items()}
+        return self._feed.take(count, share)
 
     def sample(self, num_samples: int) -> Batch:
         """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
@@ -84,7 +86,7 @@ class SourceFeed:
         self._residency = choose(settings.pipeline.residency, self._nbytes, budget, self._stochastic())
         self.resident_bytes = self._nbytes if self._residency.resident else 0
         self._prelearn = guarded(self.prelearner)
-        self._loader = Loader(dataset, self.order, self._prelearn, settings.executor, recipe)
+        self._loader = Loader(dataset, self.order, self._stream, recipe)
 
     def feed(self, batch_size: int, on_window: OnWindow | None) -> WindowFeed:
         """A new feed at the start of epoch 0."""
@@ -98,7 +100,7 @@ class SourceFeed:
             return
         window, _ = self.order.locate(0)
         work = (Work(self._dataset.units[unit], window.epoch) for unit in window.units)
-        for block in self._settings.executor.stream(work, self._prelearn):
+        for block in self._stream(work):
             observations = leaves_of(Columns.OBS, list(block.columns))
             preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
 
@@ -119,6 +121,9 @@ class SourceFeed:
             "windowBytes": self._nbytes * largest // self.order.epoch_size,
             "columns": self._columns,
         }
+
+    def _stream(self, work: Iterable[Work]) -> Iterator[Block]:
+        return self._settings.executor.stream(self.name, work, self._prelearn)
 
     def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
         settings = self._settings

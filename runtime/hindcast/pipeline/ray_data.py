@@ -1,0 +1,194 @@
+"""`RayData`: units are read by a pool of Ray actors. All that is Ray Data's own stands in this file.
+
+A stream of work is cut into segments, each one execution of Ray Data's. The units of a segment are blocks that
+exist already, so that nothing but the pool's actors asks for a CPU. The next segment starts before the one in
+use is drained: its actors take over the CPUs as the earlier ones have no more to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from hindcast.episodes.block import Block
+from hindcast.errors import OutOfMemory, UserError, WorkerLost
+from hindcast.memory import oom_kills
+from hindcast.orphans import end_with_parent
+from hindcast.pipeline.executors import PreLearn, Work
+from hindcast.pipeline.wire import error_table, from_table, to_table
+from hindcast.user_code import calling
+
+_SEGMENT = 1024
+_AHEAD = 64
+_MOST_DEATHS = 3
+_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
+_PLACE = "place"
+_NEVER = -1
+
+
+@dataclass(frozen=True)
+class RayData:
+    """An `Executor` whose data workers are Ray actors; Ray must be connected.
+
+    Blocks are the same, in the same order, for any number of workers, whichever of them die meanwhile.
+
+    Args:
+        workers: fewest and most data workers; between them the pool grows and shrinks with the load.
+        num_cpus: logical CPUs of each.
+        num_gpus: logical GPUs of each.
+        remote_args: further options of Ray's for the actors (`label_selector`, `memory`).
+        segment: units of one execution.
+    """
+
+    workers: tuple[int, int]
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    remote_args: Mapping[str, Any] = field(default_factory=dict)
+    segment: int = _SEGMENT
+
+    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+        """See `Executor.stream`.
+
+        Raises:
+            UserError: the pre-learner's; `WorkerLost` where data workers keep dying.
+        """
+        for reference in self.references(work, prelearn):
+            yield fetch(reference)
+
+    def references(self, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Any]:
+        """As `stream`, as references to the blocks' tables in the object store, for `fetch`.
+
+        Raises:
+            WorkerLost: data workers keep dying.
+        """
+        import ray
+
+        todo = iter(work)
+        with ThreadPoolExecutor(1, "hindcast-segments") as starter:
+
+            def start() -> tuple[int, Future[Iterator[Any]]] | None:
+                units = list(islice(todo, self.segment))
+                return (len(units), starter.submit(self._execute, units, prelearn)) if units else None
+
+            running = start()
+            try:
+                while running is not None:
+                    size, started = running
+                    running, following = None, None
+                    switch = max(0, size - _AHEAD)
+                    for place, reference in enumerate(started.result()):
+                        if place == switch:
+                            following = start()
+                        yield reference
+                    running = following
+            except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                raise _lost(error) from error
+
+    def _execute(self, work: Sequence[Work], prelearn: PreLearn) -> Iterator[Any]:
+        import ray
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        job = ray.put((prelearn, work))
+        fewest, most = self.workers
+        units = ray.data.from_blocks([pa.table({_PLACE: [place]}) for place in range(len(work))])
+        pool = ray.data.ActorPoolStrategy(min_size=min(fewest, len(work)), max_size=min(most, len(work)))
+        with (
+            warnings.catch_warnings()
+        ):  # Ray 2.64 will have another way to say how often actors are restarted
+            warnings.simplefilter("ignore", DeprecationWarning)
+            blocks = units.map_batches(
+                ReadAndPrelearn,
+                fn_constructor_args=[[job]],
+                batch_size=1,
+                batch_format="pyarrow",
+                compute=pool,
+                num_cpus=self.num_cpus,
+                num_gpus=self.num_gpus,
+                max_restarts=_MOST_DEATHS,
+                max_task_retries=_MOST_DEATHS,
+                **self.remote_args,
+            )
+        context = blocks.context
+        context.execution_options.preserve_order = True
+        context.execution_no_progress_timeout_s = _NEVER  # a learner may take hours over a window
+        context.target_max_block_size = None
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        bundles = blocks.iter_internal_ref_bundles()
+        return (reference for bundle in bundles for reference in bundle.block_refs)
+
+
+class ReadAndPrelearn:
+    """What a data worker does.
+
+    Args:
+        job: a list with one reference, to the pre-learner and the segment's work.
+    """
+
+    def __init__(self, job: list[Any]) -> None:
+        end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
+        self._reference = job[0]
+
+    def __call__(self, places: pa.Table) -> pa.Table:
+        """The block at a place of the segment; a user's mistake as its sentence."""
+        try:
+            self._refuse_to_be_killed_again()
+            prelearn, work = self._job
+            return to_table(prelearn(*work[places[_PLACE][0].as_py()]))
+        except UserError as error:
+            return error_table(error)
+
+    @cached_property
+    def _job(self) -> tuple[PreLearn, Sequence[Work]]:
+        import ray
+
+        with calling("loading the pre-learner and its connectors on a data worker"):
+            job: tuple[PreLearn, Sequence[Work]] = ray.get(self._reference)
+        return job
+
+    @staticmethod
+    def _refuse_to_be_killed_again() -> None:
+        """A worker that was started again in a container where the kernel kills for memory."""
+        import ray
+
+        if ray.get_runtime_context().was_current_actor_reconstructed and oom_kills():
+            raise OutOfMemory(
+                "a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory (or "
+                "spec.cluster.resources.dataWorker.memory)"
+            )
+
+
+def fetch(reference: Any) -> Block:
+    """The block behind a reference, as a view into the object store.
+
+    Raises:
+        UserError: a user's mistake in place of the block.
+        WorkerLost: the block was lost with its node, and could not be made again.
+    """
+    import ray
+
+    try:
+        return from_table(ray.get(reference))
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        raise _lost(error) from error
+
+
+def _lost(error: Exception) -> WorkerLost:
+    import ray
+
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    if isinstance(error, ray.exceptions.OutOfMemoryError) or any(sign in str(error) for sign in _FOR_MEMORY):
+        return OutOfMemory(
+            f"data workers were killed for memory: raise spec.pipeline.dataWorkers.memory ({reason})"
+        )
+    return WorkerLost(f"a data worker died {_MOST_DEATHS + 1} times, the last time with: {reason}")

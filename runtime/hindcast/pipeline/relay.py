@@ -1,0 +1,107 @@
+"""One stream of blocks for all learners of a group: the first reads, the others receive the same references.
+
+The blocks stay where the data workers made them; each learner's node fetches its own copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hindcast.episodes.block import Block
+from hindcast.errors import UserError, WorkerLost
+from hindcast.pipeline.executors import PreLearn, Work
+from hindcast.pipeline.ray_data import RayData, fetch
+
+Key = tuple[str, int]
+"""A stream: name of the dataset, and which stream over it."""
+
+
+class Relay:
+    """An actor that hands references on. It goes with the learner that made it.
+
+    Args:
+        followers: learners beside the first; what all of them have taken is let go of.
+    """
+
+    def __init__(self, followers: int) -> None:
+        self._followers = followers
+        self._news = asyncio.Condition()
+        self._posts: defaultdict[Key, dict[int, Any]] = defaultdict(dict)
+        self._taken: Counter[tuple[Key, int]] = Counter()
+        self._left: Counter[Key] = Counter()
+
+    async def post(self, key: Key, place: int, found: list[Any] | UserError) -> None:
+        """What stands at a place of a stream: a list with one reference, or why there is none."""
+        async with self._news:
+            if self._left[key] < self._followers:
+                self._posts[key][place] = found
+                self._news.notify_all()
+
+    async def take(self, key: Key, place: int) -> list[Any] | UserError:
+        """Wait for what stands at a place."""
+        async with self._news:
+            await self._news.wait_for(lambda: place in self._posts[key])
+            found: list[Any] | UserError = self._posts[key][place]
+            self._taken[key, place] += 1
+            if self._taken[key, place] == self._followers:
+                del self._posts[key][place], self._taken[key, place]
+            return found
+
+    async def leave(self, key: Key) -> None:
+        """A follower has enough of a stream."""
+        async with self._news:
+            self._left[key] += 1
+            if self._left[key] == self._followers:
+                self._posts.pop(key, None)
+
+
+class Leading:
+    """The executor of the first learner: posts what it reads."""
+
+    def __init__(self, executor: RayData, relay: Any) -> None:
+        self._executor = executor
+        self._relay = relay
+        self._streams: Counter[str] = Counter()
+
+    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:
+        """See `Executor.stream`."""
+        key = _next_key(self._streams, source)
+        posted = 0
+        try:
+            for reference in self._executor.references(work, prelearn):
+                self._relay.post.remote(key, posted, [reference])
+                posted += 1
+                yield fetch(reference)
+        except WorkerLost as error:
+            self._relay.post.remote(key, posted, error)
+            raise
+
+
+class Following:
+    """The executor of the others: takes what the first one posts."""
+
+    def __init__(self, relay: Any) -> None:
+        self._relay = relay
+        self._streams: Counter[str] = Counter()
+
+    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+        """See `Executor.stream`."""
+        import ray
+
+        key = _next_key(self._streams, source)
+        try:
+            for place, _ in enumerate(work):
+                found = ray.get(self._relay.take.remote(key, place))
+                if isinstance(found, UserError):
+                    raise found
+                yield fetch(found[0])
+        finally:
+            self._relay.leave.remote(key)
+
+
+def _next_key(streams: Counter[str], source: str) -> Key:
+    streams[source] += 1
+    return source, streams[source]
