@@ -7,8 +7,9 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from hindcast.api.base import Location, Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.base import Location, Model, Positive, ShortText, Text
 from hindcast.api.cluster import ClusterSpec
+from hindcast.api.run_policy import BackoffLimit
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.errors import SpecError
 
@@ -16,7 +17,7 @@ from hindcast.errors import SpecError
 class RunDefaults(Model):
     """Deadlines and retries of resources that do not say otherwise."""
 
-    backoff_limit: NonNegative | None = None
+    backoff_limit: BackoffLimit | None = None
     """Attempts after the first one."""
     start_deadline_seconds: Positive | None = None
     """Seconds from the creation of an attempt to its first heartbeat."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hindcast.api import Resource
+from hindcast.api import OfflineRecording, Resource
 from hindcast.api.base import Model
 from hindcast.api.cluster import ClusterSpec, PodOverrides
 from hindcast.api.run_policy import RunPolicy
@@ -16,12 +16,13 @@ def effective(resource: Resource, defaults: Defaults) -> Resource:
 
     Scalars: the resource's own win. Lists are joined, the platform's first; an entry of the same name is the
     resource's. Maps are merged. Deadlines and retries count as the resource's own only where they are written
-    in it. Image and Ray version are always set. Paths stay relative where the platform has no `storageRoot`;
-    `refusals` says so. Doing it again changes nothing.
+    in it. Memory given by `spec.learners` and its like moves to `spec.cluster.resources`. Image and Ray version
+    are always set. Paths stay relative where the platform has no `storageRoot`; `refusals` says so. Doing it
+    again changes nothing.
     """
     spec = resource.spec.model_copy(
         update={
-            "cluster": _cluster(resource.spec.cluster, defaults),
+            "cluster": _cluster(_with_memory(resource), defaults),
             "run_policy": _run_policy(resource.spec.run_policy, defaults),
         }
     )
@@ -45,11 +46,26 @@ def _run_policy(own: RunPolicy, defaults: Defaults) -> RunPolicy:
     return own.model_copy(update={n: v for n, v in given.items() if n not in own.model_fields_set})
 
 
+def _with_memory(resource: Resource) -> ClusterSpec:
+    """`spec.cluster` with the memory that the resource gives elsewhere: it wins over the platform's."""
+    if isinstance(resource, OfflineRecording):
+        own = {"runner": resource.spec.runners.memory}
+    else:
+        spec = resource.spec
+        own = {"data_worker": spec.pipeline.data_workers.memory, "learner": spec.learners.memory}
+    cluster = resource.spec.cluster
+    sizes = {name: getattr(cluster.resources, name) for name in own}
+    given = {
+        name: size.model_copy(update={"memory": own[name]})
+        for name, size in sizes.items()
+        if size.memory is None and own[name] is not None
+    }
+    return cluster.model_copy(update={"resources": cluster.resources.model_copy(update=given)})
+
+
 def _merge(platform: Any, own: Any) -> Any:
-    if own is None:
-        return platform
-    if platform is None:
-        return own
+    if own is None or platform is None:
+        return own if platform is None else platform
     if isinstance(own, PodOverrides):
         return _merge_overrides(platform, own)
     if isinstance(own, Model):

@@ -27,6 +27,11 @@ class Place:
         return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
 
     @property
+    def leaves_root(self) -> bool:
+        """Whether it is a relative path that leads out of the folder that it starts in."""
+        return self.relative and posixpath.normpath(self.path).split("/")[0] == ".."
+
+    @property
     def local(self) -> str | None:
         """The path in the pod's own file system; None of any other."""
         path = self.path.removeprefix("file://")
@@ -48,14 +53,15 @@ def places(resource: Resource) -> list[Place]:
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     """The resource with its relative locations below `root`; references to other resources stay.
 
-    A query of the root (`s3://bucket/x?region=…`) stays at the end. Without a root nothing changes.
+    A query of the root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root
+    stay relative, as all do without a root; `refusals` says so.
     """
     if root is None:
         return resource
     base, mark, query = root.partition("?")
 
     def below_root(place: Place) -> str:
-        if not place.relative:
+        if not place.relative or place.leaves_root:
             return place.path
         return f"{base.rstrip('/')}/{posixpath.normpath(place.path)}{mark}{query}"
 

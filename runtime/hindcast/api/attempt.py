@@ -79,8 +79,8 @@ class Attempt(Model):
     """Name of the RayJob and of the ConfigMap."""
     namespace: ShortText
     """Namespace of both."""
-    uid: ShortText
-    """uid of the resource, which tells it from an earlier one of the same name."""
+    uid: Annotated[str, Field(max_length=253)] = ""
+    """uid of the resource, which tells it from an earlier one of the same name; none where it was rendered only."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     inputs: dict[ShortText, Input] = {}

@@ -9,7 +9,7 @@ from hindcast.api.quantity import Quantity
 
 # Credentials for storage that have a well-known variable; written inline they would be readable by everyone
 # who can read the resource.
-_CREDENTIAL_VARIABLES: Final = (
+CREDENTIAL_VARIABLES: Final = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
     "AZURE_CLIENT_SECRET",
@@ -55,7 +55,7 @@ class EnvVar(Model):
     exactly_one: ClassVar = ("value", "value_from")
     rules: ClassVar = (
         Rule(
-            f"!has(self.value) || !(self.name in {list(_CREDENTIAL_VARIABLES)})",
+            f"!has(self.value) || !(self.name in {list(CREDENTIAL_VARIABLES)})",
             "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline",
             at=".value",
         ),
@@ -70,7 +70,7 @@ class EnvVar(Model):
 
     @model_validator(mode="after")
     def _refuse_credentials(self) -> Self:
-        if self.value is not None and self.name in _CREDENTIAL_VARIABLES:
+        if self.value is not None and self.name in CREDENTIAL_VARIABLES:
             raise ValueError(f"sets {self.name} inline; give it by valueFrom.secretKeyRef or envFrom")
         return self
 

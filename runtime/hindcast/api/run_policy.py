@@ -1,12 +1,18 @@
 """Deadlines, retries and clean-up of a run on a cluster."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from hindcast.api.base import Model, NonNegative, Positive
+
+BackoffLimit = Annotated[NonNegative, Field(le=999)]
 
 
 class RunPolicy(Model):
     """Changeable at any time. Not used locally."""
 
-    backoff_limit: NonNegative = 3
+    backoff_limit: BackoffLimit = 3
     """Attempts after the first one. A user's mistake is never retried."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""

@@ -1,0 +1,49 @@
+"""Environment variables of a run's containers."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from hindcast.api.attempt import Attempt
+from hindcast.api.cluster import ClusterSpec, EnvFrom, EnvVar, KeyRef
+from hindcast_operator.manifests.sizes import PoolSize
+from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
+
+RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
+"""Variables that are never the user's."""
+
+
+def variables(cluster: ClusterSpec, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
+    """Of a Ray container. The user's win, except for those that say which attempt this is."""
+    found: dict[str, dict[str, Any]] = {
+        "PYTHONUNBUFFERED": {"value": "1"},
+        "HOME": {"value": HOME},
+        "RAY_USAGE_STATS_ENABLED": {"value": "0"},
+    }
+    if not size.gpus:
+        # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
+        found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
+    found |= {variable.name: _source(variable) for variable in cluster.env}
+    if cluster.code is not None and cluster.code.config_map is not None:
+        own = found.get("PYTHONPATH", {}).get("value")
+        found["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{own}" if own else CODE_FOLDER}
+    found |= dict(zip(RESERVED, ({"value": attempt.child}, {"value": attempt.namespace}), strict=True))
+    return [{"name": name, **source} for name, source in found.items()]
+
+
+def sources(given: Iterable[EnvFrom]) -> list[dict[str, Any]]:
+    """`envFrom` of a Ray container."""
+    return [entry.model_dump(by_alias=True, exclude_none=True) for entry in given]
+
+
+def _source(variable: EnvVar) -> dict[str, Any]:
+    if variable.value_from is None:
+        return {"value": variable.value}
+    given = variable.value_from
+    if given.secret_key_ref is not None:
+        return {"valueFrom": {"secretKeyRef": _key(given.secret_key_ref)}}
+    assert given.config_map_key_ref is not None
+    return {"valueFrom": {"configMapKeyRef": _key(given.config_map_key_ref)}}
+
+
+def _key(reference: KeyRef) -> dict[str, Any]:
+    return reference.model_dump(by_alias=True, exclude_defaults=True)

@@ -1,0 +1,159 @@
+"""Pod templates: one for each pool, and the submitter's."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hindcast.api import Resource
+from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
+from hindcast.api.cluster import ClusterSpec
+from hindcast_operator.manifests import security
+from hindcast_operator.manifests.environment import sources, variables
+from hindcast_operator.manifests.overrides import strategic_merge
+from hindcast_operator.manifests.quantities import GI, MI, as_bytes, as_cpus
+from hindcast_operator.manifests.sizes import PoolSize
+from hindcast_operator.manifests.sizing import resources_field
+from hindcast_operator.manifests.volumes import HOME, Mounted, volumes, writable_folders
+from hindcast_operator.names import account_name, labels
+
+Template = dict[str, Any]
+
+GPU: Final = "nvidia.com/gpu"
+RAY_CONTAINER: Final = "ray"
+SUBMITTER: Final = "submitter"
+SUBMITTER_CPU: Final = 0.1
+SUBMITTER_MEMORY: Final = 512 * MI
+
+# Labels by which others act on what carries them: Kueue would queue each pod, GitOps tools would own it.
+_KEPT_OFF_PODS: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
+
+
+def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
+    """The template of a pool's pods. The Ray container, the first one, is called `ray` everywhere."""
+    cluster = resource.spec.cluster
+    mounted = volumes(cluster, size, attempt.child)
+    container = {
+        "name": RAY_CONTAINER,
+        **_image(cluster),
+        "env": variables(cluster, size, attempt),
+        **({"envFrom": sources(cluster.env_from)} if cluster.env_from else {}),
+        "resources": _resources(size.cpu, size.memory, size.ephemeral_storage, size.gpus),
+        "securityContext": security.CONTAINER,
+    }
+    if size.pool == "head":
+        container["ports"] = [
+            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": 8265},
+        ]
+    template = _template(resource, attempt, size.pool, container, mounted)
+    spec = template["spec"]
+    # The head alone talks to the API server.
+    spec["automountServiceAccountToken"] = size.pool == "head"
+    if size.pool == "head":
+        spec["restartPolicy"] = "Never"
+    if size.gpus:
+        spec["tolerations"] = [*spec.get("tolerations", []), {"key": GPU, "operator": "Exists"}]
+    own = getattr(cluster.pod_overrides, resources_field(size.pool))
+    return _overridden(template, cluster.pod_overrides.all, own)
+
+
+def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
+    """The template of the pod that hands the driver to Ray and follows its log.
+
+    Of `podOverrides.all` it takes what concerns the pod, not what concerns containers.
+    """
+    cluster = resource.spec.cluster
+    container = {
+        "name": SUBMITTER,
+        **_image(cluster),
+        "env": [{"name": "HOME", "value": HOME}],
+        "resources": _resources(SUBMITTER_CPU, SUBMITTER_MEMORY, GI // 4),
+        "securityContext": security.CONTAINER,
+    }
+    template = _template(resource, attempt, SUBMITTER, container, writable_folders())
+    template["spec"] |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
+    everyone = cluster.pod_overrides.all or {}
+    spec = {
+        k: v for k, v in (everyone.get("spec") or {}).items() if k not in ("containers", "initContainers")
+    }
+    return _overridden(template, {**everyone, "spec": spec})
+
+
+def _template(
+    resource: Resource,
+    attempt: Attempt,
+    pool: Pool | str,
+    container: dict[str, Any],
+    mounted: Sequence[Mounted],
+) -> Template:
+    cluster = resource.spec.cluster
+    handed_on = {k: v for k, v in resource.metadata.labels.items() if not k.startswith(_KEPT_OFF_PODS)}
+    spec: dict[str, Any] = {
+        "serviceAccountName": cluster.service_account_name
+        or account_name(resource.kind, resource.metadata.name),
+        "enableServiceLinks": False,
+        "securityContext": security.POD,
+        "containers": [container | {"volumeMounts": [mount for _, mount in mounted]}],
+        "volumes": [volume for volume, _ in mounted],
+    }
+    if cluster.scheduling.priority_class_name is not None:
+        spec["priorityClassName"] = cluster.scheduling.priority_class_name
+    if cluster.node_selector:
+        spec["nodeSelector"] = dict(cluster.node_selector)
+    if cluster.tolerations:
+        spec["tolerations"] = [_plain(toleration) for toleration in cluster.tolerations]
+    if cluster.image_pull_secrets:
+        spec["imagePullSecrets"] = [_plain(secret) for secret in cluster.image_pull_secrets]
+    return {
+        "metadata": {
+            "labels": {
+                **handed_on,
+                **labels(resource, attempt.revision, attempt.number),
+                POOL_LABEL: pool,
+            }
+        },
+        "spec": spec,
+    }
+
+
+def _overridden(template: Template, *overrides: dict[str, Any] | None) -> Template:
+    """The template under its overrides. Labels that things are found by stay; no container loses its limits."""
+    merged = template
+    for override in overrides:
+        merged = strategic_merge(merged, override or {})
+    spec = _restricted(merged.get("spec") or {}, security.ANY_POD)
+    for field in ("containers", "initContainers"):
+        if spec.get(field):
+            spec[field] = [_restricted(container, security.ANY_CONTAINER) for container in spec[field]]
+    return {
+        **merged,
+        "metadata": strategic_merge(merged.get("metadata") or {}, template["metadata"]),
+        "spec": spec,
+    }
+
+
+def _restricted(part: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+    return {**part, "securityContext": strategic_merge(rules, part.get("securityContext") or {})}
+
+
+def _image(cluster: ClusterSpec) -> dict[str, Any]:
+    policy = {"imagePullPolicy": cluster.image_pull_policy} if cluster.image_pull_policy else {}
+    return {"image": cluster.image, **policy}
+
+
+def _resources(cpu: float, memory: int, storage: int, gpus: int = 0) -> dict[str, Any]:
+    devices = {GPU: str(gpus)} if gpus else {}
+    memory_bytes = as_bytes(memory)
+    return {
+        "requests": {
+            "cpu": as_cpus(cpu),
+            "memory": memory_bytes,
+            "ephemeral-storage": as_bytes(storage),
+            **devices,
+        },
+        "limits": {"memory": memory_bytes, **devices},
+    }
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = part.model_dump(by_alias=True, exclude_none=True)
+    return plain

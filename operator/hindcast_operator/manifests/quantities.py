@@ -1,0 +1,25 @@
+"""Numbers as Kubernetes writes them."""
+
+from typing import Final
+
+MI: Final = 2**20
+GI: Final = 2**30
+
+
+def as_bytes(count: int) -> str:
+    """`2147483648` is `2Gi`; in Gi or Mi where it is whole, else in bytes."""
+    for unit, name in ((GI, "Gi"), (MI, "Mi")):
+        if count % unit == 0:
+            return f"{count // unit}{name}"
+    return str(count)
+
+
+def as_cpus(cpus: float) -> str:
+    """`0.5` is `500m`, `2.0` is `2`; at least `1m`."""
+    thousandths = max(1, round(cpus * 1000))
+    return str(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"
+
+
+def round_up(count: float, unit: int) -> int:
+    """The next multiple of `unit`."""
+    return -int(-count // unit) * unit
