@@ -99,8 +99,9 @@ def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
     if "properties" in schema:
-        parts = schema["properties"].items()
-        return {"properties": {name: structural(part, definitions) for name, part in parts}}
+        parts = {name: structural(part, definitions) for name, part in schema["properties"].items()}
+        # The API server drops an empty mapping, and GitOps tools would see a difference for ever.
+        return {"properties": parts} if parts else {}
     if schema.get("type") == "array":
         return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}}
     values = schema.get("additionalProperties")

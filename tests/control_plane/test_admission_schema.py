@@ -1,0 +1,232 @@
+"""The CRDs themselves: size, what a fresh object looks like, status beside spec, columns, numbers of YAML."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from admission_specs import API_VERSION, KINDS, changed, definition, document
+from api_server import ApiServer, Object, Refused, collection, plural
+
+CRD_LIMIT = 256 * 1024
+CONDITION: Object = {
+    "status": "True",
+    "reason": "Test",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def stored_crd(api: ApiServer, kind: str) -> Object:
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural(kind)}.hindcast.dev"
+    return api.request("GET", path)
+
+
+def raw_yaml(api: ApiServer, namespace: str, text: str) -> Object:
+    """Create from YAML as it stands, as kubectl sends it."""
+    kind = "OfflineTraining" if "OfflineTraining" in text else "OfflineRecording"
+    path = collection(API_VERSION, plural(kind), namespace)
+    return api.request("POST", path, text, "application/yaml", fieldValidation="Strict")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_crd_is_accepted_and_small(api: ApiServer, kind: str) -> None:
+    stored = stored_crd(api, kind)
+    conditions = {c["type"]: c["status"] for c in stored["status"]["conditions"]}
+    assert conditions["Established"] == conditions["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in conditions
+    assert len(json.dumps(stored)) < CRD_LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_crd_can_be_applied_by_the_client(api: ApiServer, kind: str) -> None:
+    """`kubectl apply` keeps the whole object in one annotation, and annotations have a limit."""
+    crd = definition(kind)
+    applied = json.dumps(crd) + "\n"
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    api.merge(crd, {"metadata": {"annotations": annotations}}, dryRun="All")
+    # So much room is left for the schema to grow in.
+    annotations["test"] = "x" * (100 * 1024)
+    api.merge(crd, {"metadata": {"annotations": annotations}}, dryRun="All")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_between_file_and_server(api: ApiServer, kind: str) -> None:
+    ours = definition(kind)["spec"]["versions"][0]
+    assert stored_crd(api, kind)["spec"]["versions"][0] == ours
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_names_and_category(api: ApiServer, kind: str) -> None:
+    served = {entry["name"]: entry for entry in api.request("GET", f"/apis/{API_VERSION}")["resources"]}
+    short = {"OfflineRecording": "orec", "OfflineTraining": "otr"}[kind]
+    entry = served[plural(kind)]
+    assert (entry["shortNames"], entry["categories"], entry["namespaced"]) == ([short], ["hindcast"], True)
+    assert set(served) >= {f"{plural(kind)}/status"}
+    assert f"{plural(kind)}/scale" not in served
+
+
+# -- numbers and words of YAML ------------------------------------------------------------------------------------
+
+TRAINING = """\
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: numbers}
+spec:
+  algorithm: BC
+  config: {lr: LR, gradClip: 8.0e-4, trainBatchSizePerLearner: 1e3}
+  environment: {id: CartPole-v1, clipActions: false}
+  input: [{path: s3://bucket/data, weight: .5}]
+  stop: {episodeReturnMean: -1e2, timesteps: 1.0e+6}
+  evaluation: {interval: 3}
+"""
+
+
+@pytest.mark.parametrize("number", ["8.0e-4", "8e-4", "0.0008", "8.0E-4", ".8e-3"])
+def test_numbers_are_numbers_however_they_are_written(api: ApiServer, namespace: str, number: str) -> None:
+    spec = raw_yaml(api, namespace, TRAINING.replace("LR", number))["spec"]
+    assert spec["config"] == {"lr": 0.0008, "gradClip": 0.0008, "trainBatchSizePerLearner": 1000}
+    assert spec["input"] == [{"path": "s3://bucket/data", "weight": 0.5}]
+    assert spec["stop"] == {"episodeReturnMean": -100, "timesteps": 1_000_000}
+    assert type(spec["stop"]["timesteps"]) is int
+
+
+# -- status ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_object_reads_as_in_progress(api: ApiServer, namespace: str, kind: str) -> None:
+    """Without it kstatus calls an object current that no operator has seen."""
+    plain = api.create(document(kind, changed(kind, {}), "plain"), namespace)
+    assert plain["status"] == {"observedGeneration": -1}
+    assert plain["metadata"]["generation"] == 1
+    # Nobody is born finished: a status that comes with the spec is dropped.
+    restored = document(kind, changed(kind, {}), "restored") | {"status": {"state": "Succeeded"}}
+    assert api.create(restored, namespace)["status"] == {"observedGeneration": -1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_spec_and_status_are_written_apart(api: ApiServer, namespace: str, kind: str) -> None:
+    stored = api.create(document(kind, changed(kind, {})), namespace)
+    api.merge(stored, {"status": {"state": "Running"}, "spec": {"suspend": True}}, "/status")
+    now = api.get(kind, namespace, "test")
+    assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
+        "Running",
+        False,
+        1,
+    )
+    api.merge(stored, {"status": {"state": "Failed"}, "spec": {"suspend": True}})
+    now = api.get(kind, namespace, "test")
+    assert (now["status"]["state"], now["spec"]["suspend"], now["metadata"]["generation"]) == (
+        "Running",
+        True,
+        2,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str, kind: str) -> None:
+    stored = api.create(document(kind, changed(kind, {})), namespace)
+    target: Object = {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": "test", "namespace": namespace},
+    }
+
+    def run(revision: int, attempt: int) -> Object:
+        return {
+            "revision": revision,
+            "attempt": attempt,
+            "child": f"test-{revision}-{attempt}",
+            "specHash": "ab",
+        }
+
+    ready, quota = CONDITION | {"type": "Ready"}, CONDITION | {"type": "QuotaReserved"}
+    api.apply(target | {"status": {"conditions": [ready], "runs": [run(1, 2), run(1, 1)]}}, "us", "/status")
+    api.apply(target | {"status": {"conditions": [quota], "runs": [run(2, 1)]}}, "someone-else", "/status")
+    api.apply(
+        target | {"status": {"conditions": [ready | {"status": "False"}], "runs": [run(1, 2)]}},
+        "us",
+        "/status",
+    )
+    now = api.get(kind, namespace, "test")["status"]
+    assert {c["type"]: c["status"] for c in now["conditions"]} == {"Ready": "False", "QuotaReserved": "True"}
+    assert {(r["revision"], r["attempt"]) for r in now["runs"]} == {(1, 2), (2, 1)}
+    twice = target | {"status": {"conditions": [ready, ready]}}
+    with pytest.raises(Refused, match="duplicate"):
+        api.apply(twice, "us", "/status")
+    assert stored["metadata"]["generation"] == api.get(kind, namespace, "test")["metadata"]["generation"]
+
+
+@pytest.mark.parametrize(
+    ("status", "field"),
+    [
+        ({"progress": {"percentage": 101}}, "status.progress.percentage"),
+        ({"conditions": [CONDITION | {"type": "Ready", "status": "Yes"}]}, "status.conditions[0].status"),
+        ({"conditions": [CONDITION]}, "status.conditions[0].type"),
+        ({"runs": [{"revision": 1}]}, "status.runs[0].attempt"),
+        ({"message": "x" * 40_000}, "status.message"),
+    ],
+)
+def test_a_wrong_status_is_refused(api: ApiServer, namespace: str, status: Object, field: str) -> None:
+    stored = api.create(document("OfflineTraining", changed("OfflineTraining", {})), namespace)
+    with pytest.raises(Refused) as refused:
+        api.merge(stored, {"status": status}, "/status")
+    assert field in [place for place, _ in refused.value.causes]
+
+
+# -- columns --------------------------------------------------------------------------------------------------------
+
+STATUS: Object = {
+    "observedGeneration": 1,
+    "state": "Running",
+    "message": "iteration 3 of 10",
+    "rayJob": "test-1-1",
+    "progress": {"summary": "3/10", "episodeReturn": "451.2"},
+    "output": {"path": "s3://bucket/data"},
+    "checkpoint": {"path": "s3://bucket/runs/test/r1/checkpoints/3"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "wide"),
+    [
+        ("OfflineTraining", "BC", {"Checkpoint": "s3://bucket/runs/test/r1/checkpoints/3"}),
+        ("OfflineRecording", "PPO", {"Output": "s3://bucket/data"}),
+    ],
+)
+def test_the_columns_show_how_it_goes(
+    api: ApiServer, namespace: str, kind: str, algorithm: str, wide: dict[str, Any]
+) -> None:
+    expert = {"policy": {"random": None, "train": {"stop": {"timesteps": 10}}}}
+    stored = api.create(
+        document(kind, changed(kind, expert if kind == "OfflineRecording" else {})), namespace
+    )
+    api.merge(stored, {"status": STATUS}, "/status")
+    table = api.request(
+        "GET",
+        api.path_of(stored),
+        accept="application/json;as=Table;v=v1;g=meta.k8s.io",
+    )
+    columns = [(column["name"], column["priority"]) for column in table["columnDefinitions"]]
+    cells = dict(zip([name for name, _ in columns], table["rows"][0]["cells"], strict=True))
+    assert [name for name, priority in columns if not priority] == [
+        "Name",
+        "State",
+        "Algorithm",
+        "Progress",
+        "Return",
+        "Age",
+    ]
+    assert cells.pop("Age")
+    assert cells == {
+        "Name": "test",
+        "State": "Running",
+        "Algorithm": algorithm,
+        "Progress": "3/10",
+        "Return": "451.2",
+        "RayJob": "test-1-1",
+        "Message": "iteration 3 of 10",
+        **wide,
+    }
