@@ -7,9 +7,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from hindcast.api.base import Location, Model, Positive, ShortText, Text
+from hindcast.api.base import BackoffLimit, Location, Model, Positive, ShortText, Text
 from hindcast.api.cluster import ClusterSpec
-from hindcast.api.run_policy import BackoffLimit
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.errors import SpecError
 

@@ -205,6 +205,9 @@ _LOCATION_SCHEMA: dict[str, Any] = {
 Int = Annotated[int, BeforeValidator(_integral), AfterValidator(_check_int64)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_integral), AfterValidator(_check_int64)]
 NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_integral), AfterValidator(_check_int64)]
+# A RayJob's name has at most 47 characters: `<name>-t<revision>-<attempt>`, 36 and four digits each.
+Revision = Annotated[int, Field(ge=1, le=9999), BeforeValidator(_integral)]
+BackoffLimit = Annotated[int, Field(ge=0, le=999), BeforeValidator(_integral)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 ShortText = Annotated[str, Field(min_length=1, max_length=253)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]

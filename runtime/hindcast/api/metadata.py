@@ -8,8 +8,6 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from hindcast.api.base import LabelKey, LabelValue, Model
 
 NAME_LIMIT: Final = 36
-LAST_REVISION: Final = 9999
-"""A RayJob's name has at most 47 characters: `<name>-t<revision>-<attempt>`, four digits each."""
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 

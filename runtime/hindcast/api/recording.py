@@ -13,12 +13,13 @@ from hindcast.api.base import (
     Model,
     NonNegative,
     Positive,
+    Revision,
     Rule,
     ShortText,
 )
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.api.metadata import LAST_REVISION, Metadata, Reference
+from hindcast.api.metadata import Metadata, Reference
 from hindcast.api.model import ModelSpec
 from hindcast.api.quantity import Quantity
 from hindcast.api.run_policy import RunPolicy
@@ -165,7 +166,7 @@ class OfflineRecordingSpec(Model):
     """Where and how it is written."""
     seed: NonNegative = 0
     """Episode i is seeded by (seed, i)."""
-    revision: Annotated[Positive, Field(le=LAST_REVISION), OPERATIONAL] = 1
+    revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False
     """Stop at a safe point and free the nodes; false goes on from there."""

@@ -1,12 +1,6 @@
 """Deadlines, retries and clean-up of a run on a cluster."""
 
-from typing import Annotated
-
-from pydantic import Field
-
-from hindcast.api.base import Model, NonNegative, Positive
-
-BackoffLimit = Annotated[NonNegative, Field(le=999)]
+from hindcast.api.base import BackoffLimit, Model, NonNegative, Positive
 
 
 class RunPolicy(Model):

@@ -14,6 +14,7 @@ from hindcast.api.base import (
     Model,
     NonNegative,
     Positive,
+    Revision,
     Rule,
     ShortText,
 )
@@ -21,7 +22,7 @@ from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.input import InputSource
-from hindcast.api.metadata import LAST_REVISION, Metadata
+from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Quantity
@@ -139,7 +140,7 @@ class OfflineTrainingSpec(Model):
     """Start from the policy of this checkpoint (warm start, fine-tuning)."""
     seed: NonNegative = 0
     """Seed of the order of the data, of the initial weights and of evaluation."""
-    revision: Annotated[Positive, Field(le=LAST_REVISION), OPERATIONAL] = 1
+    revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False
     """Checkpoint, stop and free the nodes; false goes on from the checkpoint."""
