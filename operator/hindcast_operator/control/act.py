@@ -1,16 +1,16 @@
 """From a decision to the API server. Every step may be the last one: what is done twice does no harm."""
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from hindcast.api.attempt import INTENT_KEY
-from hindcast.api.base import API_VERSION, GROUP
-from hindcast_operator import names
-from hindcast_operator.control import kinds, trim
+from hindcast.api.base import API_VERSION
+from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
-from hindcast_operator.control.cache import Cache, Child, Resource
+from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import Kind
 from hindcast_operator.control.notes import Notes
+from hindcast_operator.control.ownership import owner_of, whose
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, RayJobFacts
 from hindcast_operator.manifests import build
@@ -26,14 +26,20 @@ class NotYet(Exception):
 class _Conflict(Exception):
     """An object that is needed belongs to someone else."""
 
+    def __init__(self, kind: Kind, name: str, owner: str) -> None:
+        super().__init__(f"{kind.name}/{name} of {owner}")
+        self.kind = kind
+        self.name = name
+
 
 class Actor:
-    """Carries out decisions."""
+    """Carries out decisions. What it writes is in the cache at once, before a watch tells of it."""
 
-    def __init__(self, api: Api, cache: Cache, notes: Notes) -> None:
+    def __init__(self, api: Api, cache: Cache, notes: Notes, concerns: Callable[[Key], None]) -> None:
         self._api = api
         self._cache = cache
         self._notes = notes
+        self._concerns = concerns
 
     async def write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
         """Server-side apply of the whole status, on the very version that was observed.
@@ -62,7 +68,8 @@ class Actor:
             if error.code in {404, 409}:
                 raise NotYet(error.message) from error
             raise
-        self._cache.put(kind, written)
+        for concerned in self._cache.put(kind, written) - {key}:
+            self._concerns(concerned)
 
     async def carry_out(self, resource: Resource, action: Action) -> bool:
         """Do it. Returns whether something became known that calls for another look at once.
@@ -88,6 +95,7 @@ class Actor:
             for manifest in build(action.resource, action.attempt):
                 await self._ensure(resource, manifest)
         except _Conflict as conflict:
+            note.blocker = (conflict.kind, conflict.name)
             return note.failed(conflict=str(conflict), refusal=None)
         except ApiError as error:
             if error.code not in _REFUSALS or "is being terminated" in error.message:
@@ -108,7 +116,7 @@ class Actor:
                 raise
             found = await self._adopt(resource, kind, manifest)
         if kind in kinds.WATCHED:
-            self._cache.put(kind, found)
+            self._put_child(kind, found)
 
     async def _adopt(self, resource: Resource, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
         """The object that has the name already, when it is ours."""
@@ -116,14 +124,14 @@ class Actor:
         found = await self._api.get(kind, namespace, name)
         if found is None:
             raise NotYet(f"{kind.name} {name} has just gone")
-        match _whose(found, resource):
+        match whose(found, resource):
             case "ours" if kind is kinds.ROLE and found.get("rules") != manifest["rules"]:
                 return await self._apply_role(found, manifest, namespace)
             case "ours":
                 return found
             case "going":
                 raise NotYet(f"{kind.name} {name} is being deleted")
-        raise _Conflict(f"{kind.name}/{name} belongs to {_owner(found)}")
+        raise _Conflict(kind, name, owner_of(found))
 
     async def _apply_role(
         self, found: dict[str, Any], manifest: dict[str, Any], namespace: str
@@ -154,7 +162,11 @@ class Actor:
             if error.code in {404, 409}:
                 raise NotYet(error.message) from error
             raise
-        self._cache.put(kinds.CONFIG_MAP, written)
+        self._put_child(kinds.CONFIG_MAP, written)
+
+    def _put_child(self, kind: Kind, raw: dict[str, Any]) -> None:
+        for concerned in self._cache.put(kind, raw):
+            self._concerns(concerned)
 
 
 def _stands(child: Child, resource: Resource) -> bool:
@@ -163,24 +175,3 @@ def _stands(child: Child, resource: Resource) -> bool:
     if not isinstance(facts, RayJobFacts | ConfigMapFacts):
         return False
     return facts.owner_uid == resource.uid and not facts.deleting
-
-
-def _whose(found: dict[str, Any], resource: Resource) -> Literal["ours", "going", "foreign"]:
-    """Whose an object is. That of an earlier resource of the same name goes by itself."""
-    if "deletionTimestamp" in found["metadata"]:
-        return "going"
-    if trim.owner_uid(found) == resource.uid:
-        return "ours"
-    for owner in found["metadata"].get("ownerReferences") or ():
-        group = owner["apiVersion"].partition("/")[0]
-        if (group, owner["kind"], owner["name"]) == (GROUP, resource.key.kind, resource.key.name):
-            return "going"
-    return "foreign"
-
-
-def _owner(found: dict[str, Any]) -> str:
-    for owner in found["metadata"].get("ownerReferences") or ():
-        if owner.get("controller"):
-            return f"{owner['kind']}/{owner['name']}"
-    managers = [entry.get("manager", "") for entry in found["metadata"].get("managedFields") or ()]
-    return f"someone else (made by {managers[0]})" if managers and managers[0] != names.MANAGER else "no one"

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from hindcast_operator.control.kinds import Kind
+
 _FIRST_TRY: Final = 5.0
 _LONGEST_TRY: Final = 60.0
 _PROBES: Final = (5.0, 10.0, 15.0, 30.0, 60.0)
@@ -22,6 +24,7 @@ class Note:
 
     Attributes:
         conflict: an object that the attempt needs belongs to someone else: `Kind/name` and owner.
+        blocker: kind and name of that object.
         refusal: why the API server refused one of its objects.
         submitter_failure: why the submitter's Job cannot make its pod.
         mount_failures: by pod, why a volume is not mounted.
@@ -30,6 +33,7 @@ class Note:
     """
 
     conflict: str | None = None
+    blocker: tuple[Kind, str] | None = None
     refusal: str | None = None
     submitter_failure: str | None = None
     mount_failures: dict[str, str] = field(default_factory=dict)
@@ -53,9 +57,13 @@ class Note:
     def succeeded(self) -> bool:
         """All objects of the attempt are there. Returns whether that is news."""
         news = self.conflict is not None or self.refusal is not None
-        self.conflict = self.refusal = None
+        self.conflict = self.refusal = self.blocker = None
         self._tries, self.next_try = 0, 0.0
         return news
+
+    def blocker_to_check(self) -> tuple[Kind, str] | None:
+        """The object that was in the way, when it is time to see whether it still is."""
+        return None if self.waits() else self.blocker
 
     def probe_is_due(self) -> bool:
         """Whether it is time to read events again; the first time is a moment after the start was seen."""

@@ -14,6 +14,7 @@ from hindcast_operator.control import cache, kinds, probe
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Child, Key
 from hindcast_operator.control.notes import Note, Notes
+from hindcast_operator.control.ownership import whose
 from hindcast_operator.facts import (
     AttemptFacts,
     ConfigMapFacts,
@@ -24,9 +25,11 @@ from hindcast_operator.facts import (
     RayJobFacts,
     ReferenceFacts,
 )
-from hindcast_operator.planning import watched_children
+from hindcast_operator.planning import read_status, watched_children
 
 _PARSED: Final = 256
+_LEAVING_SECONDS: Final = 30.0
+"""A pod on a node that does not answer stays, and nothing more is heard of it."""
 _ENDED: Final = frozenset({"Complete", "Failed"})
 
 Checked = tuple[Resource | None, tuple[str, ...]]
@@ -51,9 +54,8 @@ class Observer:
         now = datetime.now(UTC)
         resource, problems = self._check(found)
         await self._refresh_reports(found)
-        attempts = self._attempts(found, resource)
-        for child, attempt in attempts.items():
-            attempts[child] = await self._probed(found, attempt, now)
+        by_attempt = self._by_attempt(found, resource)
+        attempts = {child: await self._attempt(found, child, by_attempt[child], now) for child in by_attempt}
         return Facts(
             kind=key.kind,
             namespace=key.namespace,
@@ -100,36 +102,60 @@ class Observer:
             if raw is not None:
                 self._cache.put(kinds.CONFIG_MAP, raw)
 
-    def _attempts(self, found: cache.Resource, resource: Resource | None) -> dict[str, AttemptFacts]:
+    def _by_attempt(self, found: cache.Resource, resource: Resource | None) -> dict[str, list[Child]]:
+        """The objects of each attempt that counts, of the next one too, by the attempt's name."""
+        watched = watched_children(found.key.kind, found.key.name, resource, read_status(found.status))
         by_attempt: dict[str, list[Child]] = {}
         for child in self._cache.children(found.key):
             by_attempt.setdefault(child.attempt, []).append(child)
-        wanted = set(watched_children(found.key.kind, found.key.name, resource, found.status))
-        wanted |= {name for name, children in by_attempt.items() if not _foreign(children, found.uid)}
-        return {
-            name: _attempt(name, by_attempt.get(name, []), self._notes.get(found.uid, name))
-            for name in sorted(wanted)
+        counting = {
+            name: children
+            for name, children in by_attempt.items()
+            if name in watched or not _foreign(children, found.uid)
         }
+        return {name: [] for name in watched} | counting
 
-    async def _probed(self, found: cache.Resource, attempt: AttemptFacts, now: datetime) -> AttemptFacts:
+    async def _attempt(
+        self, found: cache.Resource, name: str, children: list[Child], now: datetime
+    ) -> AttemptFacts:
+        note = self._notes.get(found.uid, name)
+        await self._check_blocker(found, note)
+        attempt = _attempt(name, children, note)
         if not probe.starts(attempt):
             return attempt
-        note = self._notes.get(found.uid, attempt.child)
         if note.probe_is_due():
             await probe.read_events(self._api, found.key.namespace, attempt, note, now)
         pods = tuple(replace(pod, mount_failure=note.mount_failures.get(pod.name)) for pod in attempt.pods)
         return replace(attempt, submitter_failure=note.submitter_failure, pods=pods)
 
+    async def _check_blocker(self, found: cache.Resource, note: Note) -> None:
+        """Someone else's object is not watched: see now and then whether it still has the name."""
+        blocker = note.blocker_to_check()
+        if blocker is None:
+            return
+        kind, name = blocker
+        there = await self._api.get(kind, found.key.namespace, name)
+        if there is not None and whose(there, found) == "foreign":
+            note.failed(note.conflict, note.refusal)
+        else:
+            note.succeeded()
+
     def look_again(self, facts: Facts) -> float | None:
         """In how many seconds something may be found that no watch tells; None: nothing."""
         notes = [self._notes.get(facts.uid, child) for child in facts.attempts]
         wishes = [note.next_try for note in notes if note.next_try]
+        loop = asyncio.get_running_loop()
+        wishes += [
+            loop.time() + _LEAVING_SECONDS
+            for attempt in facts.attempts.values()
+            if any(pod.deleting for pod in attempt.pods)
+        ]
         wishes += [
             note.next_probe
             for note, attempt in zip(notes, facts.attempts.values(), strict=True)
             if probe.starts(attempt)
         ]
-        return max(min(wishes) - asyncio.get_running_loop().time(), 1.0) if wishes else None
+        return max(min(wishes) - loop.time(), 1.0) if wishes else None
 
     def _reference(self, to: Key) -> ReferenceFacts:
         found = self._cache.resources.get(to)

@@ -35,7 +35,7 @@ class Reconciler:
         self._notes = Notes()
         self._meter = Meter()
         self._uids: dict[Key, str] = {}
-        self._actor = Actor(api, cache, self._notes)
+        self._actor = Actor(api, cache, self._notes, queue.add)
         self.observer = Observer(api, cache, self._notes)
 
     async def work(self) -> None:

@@ -118,8 +118,7 @@ def pod(raw: Raw) -> PodFacts:
         ready=ready is not None and ready.get("status") == "True",
         deleting=_deleting(raw),
         reason=status.get("reason") or "",
-        # The time by which a node that answers has removed the pod.
-        unreachable_since=time_of(metadata["deletionTimestamp"]) if _deleting(raw) else None,
+        unreachable_since=_unreachable_since(raw),
         unschedulable=_unschedulable(status),
         waiting=next(filter(None, map(_waiting, containers)), None),
         ends=tuple(end for container in containers for end in _ends(container)),
@@ -128,6 +127,22 @@ def pod(raw: Raw) -> PodFacts:
 
 def _pool(label: str | None) -> Pool | Literal["submitter"]:
     return label if label in _POOLS else "submitter"  # type: ignore[return-value]
+
+
+def _unreachable_since(raw: Raw) -> datetime | None:
+    """Since when a pod's node is silent, as the pod tells it (nodes are not ours to read).
+
+    A node that answers removes a pod by its deletion timestamp. The node controller takes only `Ready` from pods of
+    a silent node; their containers were ready when they were last heard of.
+    """
+    if _deleting(raw):
+        return time_of(raw["metadata"]["deletionTimestamp"])
+    status = raw.get("status") or {}
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    if ready is None or containers is None or raw.get("spec", {}).get("readinessGates"):
+        return None
+    silent = status.get("phase") == "Running" and (ready["status"], containers["status"]) == ("False", "True")
+    return _time_or_none(ready.get("lastTransitionTime")) if silent else None
 
 
 def _unschedulable(status: Raw) -> str | None:
