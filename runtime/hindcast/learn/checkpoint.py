@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +26,16 @@ from torch import Tensor
 
 from hindcast.errors import DataError
 from hindcast.learn.checkpoint_record import (
+    BEST,
+    FOLDER_NAME,
     FORMAT_VERSION,
+    RECORD,
     Best,
     CheckpointRecord,
     FileRecord,
     TrainingState,
     dump,
+    folder_name,
     parse,
 )
 from hindcast.learn.learner import LearnerState
@@ -40,10 +43,9 @@ from hindcast.store.filesystem import Location, resolve
 
 __all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "find_checkpoint"]
 
-RECORD, LEARNER, MODULE, BEST = "checkpoint.json", "learner.safetensors", "module", "best.json"
+LEARNER, MODULE = "learner.safetensors", "module"
 _WEIGHTS = f"{MODULE}/weights.safetensors"
 _POLICY = "nets/policy."
-_FOLDER = re.compile(r"^checkpoint-(\d{9,})$")
 
 
 class SavesPolicy(Protocol):
@@ -164,7 +166,7 @@ class CheckpointStore:
         """Delete what interrupted saves left behind; only while nobody saves here."""
         for updates in self._numbers():
             if self._at(updates) is None:
-                self.location.child(f"checkpoint-{updates:09d}").delete()
+                self.location.child(folder_name(updates)).delete()
 
     def all(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
@@ -200,10 +202,10 @@ class CheckpointStore:
         return _open(self._folder(updates))
 
     def _folder(self, updates: int) -> Location:
-        return self.location.child(f"checkpoint-{updates:09d}")
+        return self.location.child(folder_name(updates))
 
     def _numbers(self) -> list[int]:
-        names = (_FOLDER.match(entry.relative) for entry in self.location.list() if not entry.is_file)
+        names = (FOLDER_NAME.match(entry.relative) for entry in self.location.list() if not entry.is_file)
         return sorted(int(name[1]) for name in names if name)
 
     def _prune(self, protected: Collection[int]) -> None:

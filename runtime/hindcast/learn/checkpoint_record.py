@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,6 +13,13 @@ from hindcast.errors import DataError
 from hindcast.store.filesystem import Location
 
 FORMAT_VERSION = 1
+RECORD, BEST = "checkpoint.json", "best.json"
+FOLDER_NAME = re.compile(r"^checkpoint-(\d{9,})$")
+
+
+def folder_name(updates: int) -> str:
+    """Of a checkpoint."""
+    return f"checkpoint-{updates:09d}"
 
 
 class _Json(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.input import InputSource
@@ -14,6 +15,7 @@ from hindcast.run.claim import title
 from hindcast.run.events import Outcome, Reporter
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.order import in_order
+from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.run.session import Inputs, make_algorithm
@@ -21,6 +23,38 @@ from hindcast.run.training import CHECKPOINTS_FOLDER, TrainingRun, run_folder
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """By title, `Kind/name`."""
+
+
+class References(Protocol):
+    """Where the resources lie that a resource refers to."""
+
+    def dataset(self, recording: str) -> str | None:
+        """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
+
+    def policy(self, training: str) -> str:
+        """Path of an OfflineTraining's checkpoint.
+
+        Raises:
+            DataError: there is none.
+        """
+
+
+class InFiles:
+    """References among the resources of files."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def dataset(self, recording: str) -> str | None:
+        """Where the recording writes to."""
+        found = self._resources.get(f"OfflineRecording/{recording}")
+        return found.spec.output.path if isinstance(found, OfflineRecording) else None
+
+    def policy(self, training: str) -> str:
+        """The best checkpoint in the training's run folder."""
+        found = self._resources[f"OfflineTraining/{training}"]
+        assert isinstance(found, OfflineTraining)
+        return str(find_checkpoint(run_folder(found).child(CHECKPOINTS_FOLDER)).location)
 
 
 def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
@@ -32,45 +66,55 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
     """
     ordered = in_order(loaded)
     resources = {title(item.resource): item.resource for item in ordered}
+    references = InFiles(resources)
     for resource in resources.values():
-        _check_early(resource, resources)
+        check_early(resource, references)
     outcomes: list[Outcome] = []
     with interruptible() as interruption:
         for resource in resources.values():
-            outcome = _carry_out(resource, resources, reporter, interruption)
+            if isinstance(resource, OfflineRecording):
+                outcome = carry_out_recording(resource, references, reporter, interruption)
+            else:
+                outcome = carry_out_training(resource, references, reporter, interruption)
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
 
 
-def _check_early(resource: OfflineRecording | OfflineTraining, resources: Resources) -> None:
+def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> None:
     """What can be found wrong before the first resource has worked for minutes."""
     if isinstance(resource, OfflineTraining):
         make_algorithm(resource)
-        inputs_of(resource, resources)
+        inputs_of(resource, references)
     if resource.spec.environment is not None:
         make_environment(resource.spec.environment).close()
 
 
-def _carry_out(
-    resource: OfflineRecording | OfflineTraining,
-    resources: Resources,
+def carry_out_recording(
+    resource: OfflineRecording,
+    references: References,
     reporter: Reporter,
     interruption: Interruption,
+    placement: Placement = HERE,
 ) -> Outcome:
-    if isinstance(resource, OfflineRecording):
-        recording = RecordingRun(resource, reporter, interruption, _checkpoint_of(resource, resources))
-        outcome = recording.carry_out()
-        report = write_recording_report(resource, outcome)
-    else:
-        inputs = inputs_of(resource, resources)
-        outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
-        report = write_training_report(resource, outcome, [path for path, _ in inputs])
-    return replace(outcome, report=report)
+    """Record, and write the report."""
+    checkpoint = _checkpoint_of(resource, references)
+    run = RecordingRun(resource, reporter, interruption, checkpoint, placement)
+    outcome = run.carry_out()
+    return replace(outcome, report=write_recording_report(resource, outcome))
 
 
-def inputs_of(resource: OfflineTraining, resources: Resources) -> Inputs:
-    """Path and weight of each input; a reference is the path that its recording writes to.
+def carry_out_training(
+    resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
+) -> Outcome:
+    """Train in this process, and write the report."""
+    inputs = inputs_of(resource, references)
+    outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
+    return replace(outcome, report=write_training_report(resource, outcome, [path for path, _ in inputs]))
+
+
+def inputs_of(resource: OfflineTraining, references: References) -> Inputs:
+    """Path and weight of each input; a reference is the path of its recording's dataset.
 
     Raises:
         SpecError: a field that nothing carries out yet, or a reference to a recording that is not there.
@@ -82,13 +126,13 @@ def inputs_of(resource: OfflineTraining, resources: Resources) -> Inputs:
             inputs.append((source.path, source.weight))
             continue
         assert source.recording_ref is not None
-        recording = resources.get(f"OfflineRecording/{source.recording_ref.name}")
-        if not isinstance(recording, OfflineRecording):
+        path = references.dataset(source.recording_ref.name)
+        if path is None:
             raise SpecError(
                 f"{title(resource)}: spec.input.{index}.recordingRef: there is no OfflineRecording named "
                 f"{source.recording_ref.name!r} here."
             )
-        inputs.append((recording.spec.output.path, source.weight))
+        inputs.append((path, source.weight))
     return inputs
 
 
@@ -107,13 +151,11 @@ def _refuse_unready(where: str, source: InputSource) -> None:
             )
 
 
-def _checkpoint_of(resource: OfflineRecording, resources: Resources) -> str | None:
+def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:
     reference = resource.spec.policy.training_ref
     if reference is None:
         return None
-    training = resources[f"OfflineTraining/{reference.name}"]
-    assert isinstance(training, OfflineTraining)
     try:
-        return str(find_checkpoint(run_folder(training).child(CHECKPOINTS_FOLDER)).location)
+        return references.policy(reference.name)
     except DataError as error:
         raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error

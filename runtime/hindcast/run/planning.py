@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.run.carry_out import inputs_of
+from hindcast.run.carry_out import InFiles, inputs_of
 from hindcast.run.claim import title
 from hindcast.run.session import TrainingSession
 from hindcast.run.training import run_folder
@@ -22,7 +22,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     Raises:
         UserError: what would keep it from starting.
     """
-    inputs = inputs_of(resource, {title(other): other for other in others})
+    inputs = inputs_of(resource, InFiles({title(other): other for other in others}))
     session = TrainingSession(resource, inputs)
     try:
         parameters = {
