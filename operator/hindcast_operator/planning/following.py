@@ -1,6 +1,7 @@
 """What follows when no attempt goes on: nothing more, a pause, a wait, or the next attempt."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -23,7 +24,7 @@ from hindcast_operator.planning.runs import (
 )
 from hindcast_operator.planning.situation import Check, Situation, State
 from hindcast_operator.planning.times import after, for_people, parse
-from hindcast_operator.planning.view import is_gone, is_over
+from hindcast_operator.planning.view import gone_due, is_gone, is_over
 from hindcast_operator.planning.wishes import Wishes, used_defaults
 
 ENDING_SECONDS: Final = 120
@@ -36,7 +37,7 @@ def finished(
     """A run that is over: its status stays, its RayJob too, once it holds no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
     reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
-    actions = _deletions(facts, spared=run.child)
+    actions = deletions(facts, spared=run.child)
     job = facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
     again = None
     if job is not None and job.owner_uid == facts.uid and not is_over(job) and not job.deleting:
@@ -52,12 +53,12 @@ def next_step(facts: Facts, wishes: Wishes, runs: Sequence[RunStatus], now: date
     """What comes before the next attempt, or its creation."""
     run = current_run(runs, wishes.revision)
     data = data_check(facts, run)
-    actions = _deletions(facts, spared=None)
+    actions = deletions(facts, spared=None)
     waits = _suspended(facts, wishes, runs, data, now) or _waits(facts, wishes, runs, data, now)
     if waits is None and not actions:
         return _created(facts, wishes, runs, data, now)
-    situation = waits or _cleaning(run, runs, data)
-    return Situation(**{**vars(situation), "actions": actions})
+    situation = waits or _cleaning(facts, run, runs, data, now)
+    return replace(situation, actions=actions)
 
 
 def adopted(facts: Facts, wishes: Wishes, now: datetime) -> tuple[RunStatus, ...]:
@@ -111,7 +112,7 @@ def _waits(
     if facts.kuberay == "NotInstalled":
         return without_kuberay(runs, data)
     if any(not is_gone(attempt, now) for attempt in _own(facts)):
-        return _cleaning(run, runs, data)
+        return _cleaning(facts, run, runs, data, now)
     if run is not None and run.outcome == "Lost":
         begins = after(parse(run.finished or ""), pause_seconds(run.child, losses(run)))
         if now < begins:
@@ -126,10 +127,13 @@ def without_kuberay(runs: Sequence[RunStatus], data: Check | None) -> Situation:
     return Situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message, tuple(runs), data=data)
 
 
-def _cleaning(run: RunStatus | None, runs: Sequence[RunStatus], data: Check | None) -> Situation:
+def _cleaning(
+    facts: Facts, run: RunStatus | None, runs: Sequence[RunStatus], data: Check | None, now: datetime
+) -> Situation:
     state: State = "Retrying" if run is not None and run.outcome == "Lost" else "Pending"
     message = "Waits until the pods and objects of the attempt before are gone"
-    return Situation(state, Reason.CLEANING_UP, message, tuple(runs), data=data)
+    again = gone_due(_own(facts), now)
+    return Situation(state, Reason.CLEANING_UP, message, tuple(runs), data=data, look_again=again)
 
 
 def _pausing(run: RunStatus, runs: Sequence[RunStatus], data: Check | None, begins: datetime) -> Situation:
@@ -171,7 +175,7 @@ def _next_attempt(facts: Facts, wishes: Wishes, runs: Sequence[RunStatus]) -> At
     return facts.attempts.get(child, AttemptFacts(child))
 
 
-def _deletions(facts: Facts, spared: str | None) -> tuple[Action, ...]:
+def deletions(facts: Facts, spared: str | None) -> tuple[Action, ...]:
     """Deletes what is left of attempts that are over."""
     return tuple(DeleteAttempt(child) for child in _leftovers(facts) if child != spared)
 

@@ -1,6 +1,7 @@
 """The plan: what follows from what was observed of one resource. A pure function."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
 from hindcast_operator.manifests import sizes
 from hindcast_operator.planning.events import events_of
-from hindcast_operator.planning.following import adopted, finished, next_step, without_kuberay
+from hindcast_operator.planning.following import adopted, deletions, finished, next_step, without_kuberay
 from hindcast_operator.planning.live import concluded, ended_or_asked, look, standing
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.references import data_check
@@ -65,7 +66,8 @@ def _situation(
         view = look(facts, old, wishes, run, now)
         run, ending = ended_or_asked(view, old.resolved)
         if ending is None:
-            return standing(view.with_run(run), facts, runs, data)
+            going = standing(view.with_run(run), facts, runs, data)
+            return replace(going, actions=(*deletions(facts, spared=run.child), *going.actions))
         run = concluded(view, ending)
         runs = replace_latest(runs, run)
     if run is not None and run.outcome in ("Succeeded", "Failed"):

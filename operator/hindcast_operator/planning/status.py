@@ -47,7 +47,7 @@ def status_of(
     kept = Status() if fresh else old
     report = report or Report(beat=1, at="", moved="")
     runs = situation.runs
-    named = bool(runs) and not fresh and (runs[0].outcome is None or situation.state in FINISHED)
+    named = bool(runs) and (runs[0].outcome is None or situation.state in FINISHED)
     return Status(
         observed_generation=generation,
         state=situation.state,

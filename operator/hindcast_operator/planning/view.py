@@ -1,5 +1,6 @@
 """An attempt that goes on, as it is looked at: its entry, what exists of it, what is wanted."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -7,6 +8,7 @@ from hindcast.api.attempt import Report
 from hindcast.api.status import Condition, RunStatus
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, PodFacts, RayJobFacts
 from hindcast_operator.planning.diagnosis import Diagnosis
+from hindcast_operator.planning.times import after, earliest
 from hindcast_operator.planning.wishes import Wishes
 
 UNREACHABLE_SECONDS = 300
@@ -72,12 +74,23 @@ def is_alive(pod: PodFacts) -> bool:
 
 def is_gone(attempt: AttemptFacts, now: datetime) -> bool:
     """No RayJob, and no pod that could still write."""
-    return attempt.ray_job is None and all(_counts_as_gone(pod, now) for pod in attempt.pods)
+    return attempt.ray_job is None and all(_is_gone(pod, now) for pod in attempt.pods)
 
 
-def _counts_as_gone(pod: PodFacts, now: datetime) -> bool:
+def gone_due(attempts: Iterable[AttemptFacts], now: datetime) -> datetime | None:
+    """When the next pod on an unreachable node counts as gone."""
+    pods = [pod for attempt in attempts for pod in attempt.pods if not _is_gone(pod, now)]
+    return earliest(*(_given_up(pod) for pod in pods))
+
+
+def _is_gone(pod: PodFacts, now: datetime) -> bool:
+    given_up = _given_up(pod)
+    return pod.phase in ("Succeeded", "Failed") or (given_up is not None and now >= given_up)
+
+
+def _given_up(pod: PodFacts) -> datetime | None:
     since = pod.unreachable_since
-    return since is not None and (now - since).total_seconds() >= UNREACHABLE_SECONDS
+    return None if since is None else after(since, UNREACHABLE_SECONDS)
 
 
 def is_over(job: RayJobFacts) -> bool:

@@ -1,0 +1,597 @@
+"""Each row of the state table: what brings a resource there, and what its status then says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plan_world import CHECKPOINT, REFERRING, World, pod, reference, running
+
+from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetIntent
+
+
+def kinds(world: World) -> dict[str, str]:
+    return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
+
+
+# -- before the first attempt --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("state", "resource_state", "reason"),
+    [
+        ("Missing", "Waiting", "ReferenceMissing"),
+        ("Unfinished", "Waiting", "ReferenceUnfinished"),
+        ("Failed", "Stalled", "DependencyFailed"),
+    ],
+)
+def test_it_waits_for_what_it_refers_to(state: str, resource_state: str, reason: str) -> None:
+    world = World(REFERRING)
+    world.references = (reference(state),)
+    world.settle()
+    assert (world.state, world.reason(), world.reason("DataReady")) == (resource_state, reason, reason)
+    assert kinds(world)["Stalled" if resource_state == "Stalled" else "Reconciling"] == "True"
+    assert "OfflineRecording/cartpole" in world.status["message"]
+    assert world.created == [] and "runs" in world.status and world.status["runs"] == []
+
+    world.references = (reference(),)
+    world.settle()
+    assert world.state == "Starting"
+    assert kinds(world)["DataReady"] == "True"
+    assert world.status["runs"][0]["inputs"]["OfflineRecording/cartpole"]["digest"] == "d1"
+
+
+def test_a_retry_keeps_the_inputs_of_its_revision() -> None:
+    world = World(REFERRING)
+    world.references = (reference(),)
+    world.settle()
+    world.references = (reference("Missing"),)
+    world.up().beat().end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    assert world.created[-1] == "cartpole-bc-t1-2"
+    assert "OfflineRecording/cartpole" in world.status["runs"][0]["inputs"]
+
+
+def test_kuberay_is_missing_and_comes() -> None:
+    world = World()
+    world.kuberay = "NotInstalled"
+    world.settle()
+    assert (world.state, world.reason()) == ("Pending", "KubeRayNotInstalled")
+    assert kinds(world) == {"Ready": "False", "Reconciling": "True"}
+    assert world.created == []
+    world.kuberay = "Ready"
+    world.settle()
+    assert world.state == "Starting"
+
+
+def test_an_attempt_is_left_alone_while_rayjobs_cannot_be_seen() -> None:
+    world = running()
+    world.delete_job()
+    world.kuberay = "NotInstalled"
+    world.settle()
+    assert (world.state, world.status["runs"][0].get("outcome")) == ("Pending", None)
+
+
+def test_an_invalid_spec_is_told_and_heals() -> None:
+    world = World()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.settle()
+    assert (world.state, world.reason("Stalled")) == ("Stalled", "InvalidSpec")
+    assert "spec.config.lr" in world.status["message"]
+    world.problems = ()
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+
+
+def test_an_invalid_spec_does_not_touch_a_running_attempt() -> None:
+    world = running()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.settle()
+    assert (world.state, world.reason("SpecDrift")) == ("Running", "InvalidSpec")
+    world.end("Succeeded", "Succeeded").settle()
+    assert world.state == "Succeeded"
+
+
+def test_the_platform_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "spec.cluster.podOverrides.all.spec.hostNetwork: is not allowed"
+    monkeypatch.setattr("hindcast_operator.planning.holds.refusals", lambda *_: [sentence])
+    world = World()
+    world.settle()
+    assert (world.state, world.reason()) == ("Stalled", "RefusedByPlatform")
+    assert world.status["message"] == sentence
+    assert world.created == []
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+def test_anothers_object_is_a_name_conflict() -> None:
+    world = World()
+    world.attempts["cartpole-bc-t1-1"] = attempt_of_another("stranger", None)
+    world.settle()
+    assert (world.state, world.reason()) == ("Stalled", "NameConflict")
+    assert world.created == []
+    del world.attempts["cartpole-bc-t1-1"]
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+
+
+def test_a_conflicting_account_is_a_name_conflict() -> None:
+    from hindcast_operator.facts import AttemptFacts
+
+    world = World()
+    child = "cartpole-bc-t1-1"
+    world.attempts[child] = AttemptFacts(child, conflict="ServiceAccount/cartpole-bc-training of Pod/x")
+    decision = world.plan()
+    assert decision.status.state == "Stalled"
+    assert "ServiceAccount/cartpole-bc-training" in (decision.status.message or "")
+    assert decision.look_again is not None
+
+
+@pytest.mark.parametrize("deleting", [True, False])
+def test_an_older_resources_object_is_waited_for(deleting: bool) -> None:
+    world = World()
+    world.attempts["cartpole-bc-t1-1"] = attempt_of_another("old", "older-uid", deleting)
+    decision = world.settle()
+    assert (world.state, world.reason()) == ("Pending", "CleaningUp")
+    assert decision.actions == ()
+    del world.attempts["cartpole-bc-t1-1"]
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+
+
+def attempt_of_another(uid: str, owner: str | None, deleting: bool = False) -> Any:
+    from plan_world import START
+
+    from hindcast_operator.facts import AttemptFacts, RayJobFacts
+
+    child = "cartpole-bc-t1-1"
+    return AttemptFacts(child, ray_job=RayJobFacts(child, uid, owner, deleting, created=START))
+
+
+def test_the_rayjob_of_a_lost_status_is_adopted() -> None:
+    world = running()
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    world.up().beat().settle()
+    world.status = {"observedGeneration": -1}
+    world.settle()
+    assert world.state == "Running"
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert world.status["runs"][0]["attempt"] == 2
+
+
+def test_a_refused_creation_is_tried_again() -> None:
+    from dataclasses import replace
+
+    world = World()
+    first = world.plan()
+    world.write(first)
+    child = "cartpole-bc-t1-1"
+    facts = world.facts()
+    refused = replace(facts.attempts[child], refusal='exceeded quota "q": count/rayjobs.ray.io=1')
+    world.attempts[child] = refused
+    decision = world.plan()
+    assert (decision.status.state, decision.status.conditions[0].reason) == ("Stalled", "CreationRefused")
+    assert [type(action) for action in decision.actions] == [CreateAttempt]
+    assert decision.look_again is not None
+    world.attempts.clear()
+    world.settle()
+    assert world.created == [child]
+
+
+# -- starting and running ------------------------------------------------------------------------------------
+def test_kueue_holds_it_back_and_no_deadline_runs() -> None:
+    world = World()
+    world.queue = True
+    world.settle()
+    world.job(deployment_status="Suspended")
+    decision = world.tick(7200).settle()
+    assert (world.state, world.reason(), decision.look_again) == ("Queued", "Queued", None)
+    world.job(suspended=False, deployment_status="")
+    decision = world.settle()
+    assert world.state == "Starting"
+    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+
+
+def test_queueing_that_nobody_watched_does_not_count_either() -> None:
+    world = World()
+    world.queue = True
+    world.turn()
+    world.tick(7200)
+    world.job(suspended=False, deployment_status="Initializing", started=world.now)
+    world.tick(5).settle()
+    assert world.state == "Starting"
+    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+
+
+def test_a_preempted_attempt_queues_again_uncounted() -> None:
+    world = running()
+    world.queue = True
+    world.job(suspended=True, deployment_status="Suspending").settle()
+    assert world.status["runs"][1]["outcome"] == "Preempted"
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert (world.state, world.status["runs"][0]["retries"]) == ("Queued", 0)
+
+
+def test_the_start_deadline_without_a_cause_is_worth_another_attempt() -> None:
+    world = World()
+    world.settle()
+    decision = world.up().settle()
+    assert decision.look_again == world.now.replace(hour=6, minute=30)
+    world.tick(1800).settle()
+    assert world.state == "Retrying"
+    assert world.status["runs"][0]["reason"] == "StartDeadlineExceeded"
+
+
+def test_the_start_deadline_with_a_cause_fails() -> None:
+    world = World()
+    world.settle()
+    world.job(deployment_status="Initializing")
+    world.pods(pod("learner", unschedulable="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
+    world.settle()
+    assert (world.state, world.reason()) == ("Starting", "Unschedulable")
+    world.tick(1800).settle()
+    assert (world.state, world.reason()) == ("Failed", "StartDeadlineExceeded")
+    assert "spec.learners.gpus" in world.status["message"]
+    assert world.live == [], "no node stays taken"
+
+
+def test_a_silent_attempt_is_lost() -> None:
+    world = running()
+    world.tick(1800).settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoHeartbeat")
+
+
+def test_an_attempt_that_reports_and_does_not_move_is_lost() -> None:
+    world = running()
+    for _ in range(60):
+        assert world.state == "Running"
+        world.tick(30).beat(moved=False).settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoProgress")
+
+
+def test_progress_and_beats_keep_an_attempt_alive() -> None:
+    world = running()
+    for _ in range(200):
+        world.tick(30).beat().settle()
+    assert world.state == "Running"
+    assert world.status["runs"][0]["attempt"] == 1
+
+
+def test_beats_alone_write_nothing() -> None:
+    world = running()
+    before = world.status
+    world.tick(30).beat(progress=None, moved=False).settle()
+    assert world.status == before
+
+
+def test_a_gone_head_is_a_lost_driver() -> None:
+    world = running()
+    decision = world.pods(pod("learner", phase="Running", ready=True)).settle()
+    assert world.state == "Running"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "LostDriver")
+
+
+def test_a_head_on_an_unreachable_node_is_lost_after_five_minutes() -> None:
+    world = running()
+    world.pods(pod("head", phase="Running", unreachable_since=world.now)).settle()
+    assert world.reason("ClusterReady") == "NodeUnreachable"
+    decision = world.tick(299).settle()
+    assert world.state == "Running"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert world.status["runs"][0]["reason"] == "NodeUnreachable"
+
+
+def test_the_active_deadline_is_over_all_attempts() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 100})
+    world.tick(40).end("Lost", "WorkerLost").settle()
+    world.tick(30).settle()
+    world.up().beat().settle()
+    spent = world.status["runs"][0]["activeSeconds"]
+    assert spent == 60
+    decision = world.settle()
+    assert decision.look_again is not None
+    assert (decision.look_again - world.now).total_seconds() <= 40
+    world.now = decision.look_again
+    world.settle()
+    assert (world.state, world.reason()) == ("Failed", "DeadlineExceeded")
+    assert world.live == []
+
+
+def test_attempts_are_used_up() -> None:
+    world = World(runPolicy={"backoffLimit": 2})
+    for _ in range(3):
+        world.settle()
+        world.up().beat().end("Lost", "WorkerLost", "The node is gone.").settle()
+        world.tick(700)
+    world.settle()
+    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded")
+    assert "WorkerLost" in world.status["message"] and "The node is gone" in world.status["message"]
+    assert len(world.created) == 3
+
+
+def test_no_retries_are_allowed() -> None:
+    world = World(runPolicy={"backoffLimit": 0})
+    world.settle()
+    world.up().beat().end("Lost", "WorkerLost").settle()
+    assert (world.state, len(world.created)) == ("Failed", 1)
+
+
+def test_a_deleted_rayjob_is_a_lost_attempt() -> None:
+    world = running()
+    world.delete_job().settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "RayJobDeleted")
+
+
+def test_a_rayjob_that_kuberay_refuses_fails() -> None:
+    world = World()
+    world.settle()
+    message = "The RayJob spec is invalid: rayStartParams"
+    world.job(deployment_status="ValidationFailed", message=message).settle()
+    assert (world.state, world.reason()) == ("Failed", "InvalidRayJob")
+    assert message in world.status["message"]
+
+
+@pytest.mark.parametrize("job_status", ["SUCCEEDED", "FAILED", "STOPPED"])
+def test_a_rayjob_that_ends_without_a_report_is_a_lost_driver(job_status: str) -> None:
+    world = running()
+    decision = world.over(job_status).settle()
+    assert world.state == "Running", "the report may come a moment later"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "LostDriver")
+
+
+def test_logs_in_a_rayjobs_message_are_not_copied() -> None:
+    world = running()
+    world.over("FAILED").job(message="Traceback: password=hunter2").settle()
+    world.tick(10).settle()
+    assert "hunter2" not in str(world.status) + str(world.events)
+
+
+# -- suspending ----------------------------------------------------------------------------------------------
+def test_suspended_at_birth_creates_nothing() -> None:
+    world = World(suspend=True)
+    world.settle()
+    assert world.state == "Suspended"
+    assert kinds(world) == {"Ready": "True", "Suspended": "True"}
+    assert world.created == []
+    world.edit(suspend=False).settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+
+
+def test_it_is_asked_to_checkpoint_then_deleted_then_resumed() -> None:
+    world = running()
+    decision = world.edit(suspend=True).turn()
+    assert decision.actions == (SetIntent("cartpole-bc-t1-1", "checkpoint"),)
+    world.settle()
+    assert (world.state, world.condition("Suspended")["status"]) == ("Suspending", "False")  # type: ignore[index]
+    world.end("Suspended", "Suspended", checkpoint=CHECKPOINT).settle()
+    assert (world.state, world.live) == ("Suspended", [])
+    assert world.status["checkpoint"]["path"] == CHECKPOINT.path
+    world.tick(86400).settle()
+    world.edit(suspend=False).settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert (world.status["runs"][0]["revision"], world.status["runs"][0]["retries"]) == (1, 0)
+
+
+def test_the_grace_of_suspending_ends() -> None:
+    world = running()
+    world.edit(suspend=True).settle()
+    decision = world.tick(60).settle()
+    assert world.state == "Suspending"
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    world.settle()
+    assert (world.state, world.live) == ("Suspended", [])
+
+
+def test_taking_suspend_back_too_late_goes_on_with_the_next_attempt() -> None:
+    world = running()
+    world.edit(suspend=True).settle()
+    world.edit(suspend=False).settle()
+    assert world.state == "Suspending"
+    world.end("Suspended", "Suspended").settle()
+    assert world.created[-1] == "cartpole-bc-t1-2"
+
+
+def test_an_attempt_that_has_not_reported_is_suspended_at_once() -> None:
+    world = World()
+    world.settle()
+    world.edit(suspend=True).settle()
+    assert (world.state, world.live) == ("Suspended", [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"), [("Succeeded", "Succeeded"), ("Failed", "Failed"), ("Lost", "Suspended")]
+)
+def test_an_end_while_it_suspends(outcome: str, state: str) -> None:
+    world = running()
+    world.edit(suspend=True).settle()
+    reason = {"Succeeded": "Succeeded", "Failed": "UserCodeFailed", "Lost": "Terminated"}[outcome]
+    world.end(outcome, reason).settle()
+    assert world.state == state
+
+
+def test_suspended_is_only_said_when_the_pods_are_gone() -> None:
+    world = running()
+    world.edit(suspend=True).settle()
+    world.end("Suspended", "Suspended").turn()
+    world.attempts["cartpole-bc-t1-1"] = left_pods()
+    world.settle()
+    assert world.state == "Suspending"
+    world.attempts.clear()
+    world.settle()
+    assert world.state == "Suspended"
+
+
+def left_pods() -> Any:
+    from hindcast_operator.facts import AttemptFacts
+
+    return AttemptFacts("cartpole-bc-t1-1", pods=(pod("learner", phase="Running", deleting=True),))
+
+
+def test_the_next_attempt_waits_for_pods_up_to_five_minutes_on_a_lost_node() -> None:
+    from dataclasses import replace
+
+    world = running()
+    world.end("Lost", "WorkerLost").settle()
+    left = left_pods()
+    world.attempts[left.child] = left
+    world.tick(60).settle()
+    assert (world.state, world.reason(), len(world.created)) == ("Retrying", "CleaningUp", 1)
+    lost = replace(left.pods[0], unreachable_since=world.now)
+    world.attempts[left.child] = replace(left, pods=(lost,))
+    decision = world.settle()
+    assert decision.look_again is not None
+    assert (decision.look_again - world.now).total_seconds() == 300
+    world.now = decision.look_again
+    world.settle()
+    assert len(world.created) == 2
+
+
+# -- finished ------------------------------------------------------------------------------------------------
+def test_nothing_wakes_a_finished_run() -> None:
+    world = running()
+    world.end("Succeeded", "Succeeded").settle()
+    before = world.status
+    world.attempts.clear()
+    world.tick(10**6).edit(suspend=True).settle()
+    world.edit(suspend=False).settle()
+    assert world.created == ["cartpole-bc-t1-1"]
+    assert world.status["runs"] == before["runs"]
+    assert world.state == "Succeeded"
+
+
+def test_a_failed_run_stays_failed_when_limits_are_raised() -> None:
+    world = World(runPolicy={"backoffLimit": 0})
+    world.settle()
+    world.up().beat().end("Lost", "WorkerLost").settle()
+    world.edit(runPolicy={"backoffLimit": 5}).tick(1000).settle()
+    assert (world.state, len(world.created)) == ("Failed", 1)
+
+
+def test_a_rayjob_that_outlives_its_reported_end_is_deleted() -> None:
+    world = running()
+    world.end("Failed", "UserCodeFailed")
+    world.job(deployment_status="Running", job_status="RUNNING", ended=None)
+    decision = world.settle()
+    assert world.attempt.ray_job is not None
+    assert decision.look_again is not None
+    world.now = decision.look_again
+    decision = world.turn()
+    assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1", keep_config_map=True),)
+    assert world.settle().look_again is None
+
+
+# -- revisions -----------------------------------------------------------------------------------------------
+def test_a_higher_revision_deletes_the_running_attempt_and_starts_anew() -> None:
+    world = running()
+    world.edit(revision=2)
+    decision = world.turn()
+    assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1"),)
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert [run.get("outcome") for run in world.status["runs"]] == [None, "Superseded"]
+    assert "progress" not in world.status and "checkpoint" not in world.status
+    assert world.told("Superseded")[0].type == "Normal"
+
+
+def test_a_higher_revision_runs_a_finished_resource_again() -> None:
+    world = running()
+    world.end("Failed", "UserCodeFailed").settle()
+    world.edit(revision=2, stop={"iterations": 5}).settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are removed"
+    assert kinds(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
+
+
+def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
+    world = running()
+    world.edit(stop={"iterations": 7}).settle()
+    assert (world.state, world.reason("SpecDrift")) == ("Running", "SpecChanged")
+    assert "spec.revision" in world.condition("SpecDrift")["message"]  # type: ignore[index]
+    assert world.told("SpecChanged")[0].type == "Warning"
+    world.edit(stop={"iterations": 100}).settle()
+    assert world.condition("SpecDrift") is None
+
+
+def test_a_drifted_spec_is_not_retried() -> None:
+    world = running()
+    world.edit(stop={"iterations": 7}).settle()
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    assert (world.state, world.reason(), len(world.created)) == ("Stalled", "SpecChanged", 1)
+    world.edit(stop={"iterations": 100}).settle()
+    assert len(world.created) == 2
+
+
+def test_pool_sizes_may_change_without_a_revision() -> None:
+    world = running()
+    world.edit(learners={"replicas": 3, "gpus": 1}).settle()
+    assert world.condition("SpecDrift") is None
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    assert world.status["runs"][0]["firstLearners"] == 1, "the global batch is that of the revision's start"
+
+
+def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
+    world = World()
+    world.settle()
+    world.edit(revision=2).settle()
+    for _ in range(40):
+        world.up().beat().settle()
+        world.edit(suspend=True).settle()
+        world.end("Suspended", "Suspended").settle()
+        world.edit(suspend=False).settle()
+    runs = world.status["runs"]
+    assert len(runs) == 32
+    assert runs[0]["attempt"] == 41
+    assert (runs[-1]["revision"], runs[-1]["outcome"]) == (1, "Superseded")
+
+
+# -- what a revision began with ------------------------------------------------------------------------------
+def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
+    world = World(checkpoint={"path": "runs"})
+    world.settle()
+    moved = world.defaults.model_copy(update={"storage_root": "s3://other", "image": "runtime:2"})
+    world.defaults = moved
+    world.up().beat().end("Lost", "WorkerLost").settle()
+    decision = world.tick(60).turn()
+    create = decision.actions[0]
+    assert isinstance(create, CreateAttempt)
+    assert create.resource.spec.checkpoint.path.startswith("s3://bucket/hindcast")  # type: ignore[union-attr]
+    assert create.resource.spec.cluster.image == "hindcast-runtime:0.1.0"
+    world.settle()
+    world.edit(revision=2).settle()
+    assert world.status["runs"][0]["image"] == "runtime:2"
+    assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
+
+
+def test_a_default_image_that_never_ran_may_be_mended() -> None:
+    world = World()
+    world.settle()
+    world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
+    world.up().over("FAILED").tick(10).settle()
+    world.tick(60).settle()
+    assert [run["image"] for run in world.status["runs"]] == ["runtime:2", "hindcast-runtime:0.1.0"]
+
+
+# -- gone ----------------------------------------------------------------------------------------------------
+def test_a_resource_that_is_deleted_is_left_to_the_garbage_collector() -> None:
+    world = running()
+    world.deleting = True
+    decision = world.plan()
+    assert (decision.actions, decision.events) == ((), ())
+    assert not world.write(decision)
+
+
+def test_a_restored_resource_finishes_by_its_marker() -> None:
+    world = World()
+    world.settle()
+    world.up().end("Succeeded", "AlreadyFinished", "The run folder has its success marker").settle()
+    assert world.state == "Succeeded"
+    assert world.status["runs"][0]["reason"] == "AlreadyFinished"
