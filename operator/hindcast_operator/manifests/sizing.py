@@ -27,6 +27,8 @@ CUDA: Final = 3 * GI
 """Host memory of a process with a GPU: its libraries, context and pinned buffers."""
 ENVIRONMENT: Final = 32 * MI
 """One environment of a runner."""
+ROOM: Final = 256 * MI
+"""For what is not counted: allocators, caches, other threads."""
 LEAST_OBJECT_STORE: Final = 128 * MI
 """Ray takes no less than 75 MiB."""
 SHARED_MEMORY_BESIDE: Final = 64 * MI
@@ -268,7 +270,7 @@ def _sized(need: _Need, resource: Resource) -> PoolSize:
 
 
 def _memory(need: _Need, shm: int) -> Part:
-    parts = [part for part in (*need.memory, (shm, "/dev/shm")) if part[0]]
+    parts = [part for part in (*need.memory, (shm, "/dev/shm"), (ROOM, "room")) if part[0]]
     total = sum(size for size, _ in parts)
     least, why = need.least_memory
     if least > total:

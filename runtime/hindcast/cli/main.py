@@ -9,6 +9,7 @@ from hindcast.cli.commands.demo import demo
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.inspect import inspect
 from hindcast.cli.commands.plan import plan
+from hindcast.cli.commands.render import render
 from hindcast.cli.commands.run import run
 from hindcast.cli.commands.validate import validate
 from hindcast.cli.commands.version import version
@@ -27,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for function in (run, validate, inspect, evaluate, plan, demo, version):
+for function in (run, validate, inspect, evaluate, plan, render, demo, version):
     app.command()(function)
 
 

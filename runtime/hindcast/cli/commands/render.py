@@ -1,0 +1,103 @@
+"""`hindcast render FILE…`: what the operator would create, without a cluster."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from hindcast.api import Loaded
+    from hindcast_operator.defaults import Defaults
+    from hindcast_operator.manifests.rendering import Rendered
+
+
+@command
+def render(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
+    screen: Screen,
+    defaults: Annotated[
+        Path | None,
+        typer.Option(help="Values of the chart, whose defaults: are merged in. Default: the chart's own."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace of resources that name none.")
+    ] = "default",
+) -> None:
+    """Print all manifests that the operator creates for the first attempt of each resource."""
+    from hindcast.api import load_resources
+
+    loaded = load_resources(files)
+    _need_operator()
+
+    from hindcast_operator.defaults import Defaults, load_defaults
+    from hindcast_operator.manifests.rendering import render as manifests_of
+
+    platform = Defaults() if defaults is None else load_defaults(defaults)
+    _refuse(loaded, platform)
+    found = manifests_of([entry.resource for entry in loaded], platform, namespace)
+    for one in found:
+        for reference in one.unknown:
+            screen.note(
+                f"{_title(one)} refers to {reference}, which is in none of the files: what it gives is not known"
+            )
+    if screen.flags.json:
+        screen.json_line({"resources": [one.to_json() for one in found]})
+        return
+    # Not through rich, which would take `:key:` in a value for an emoji.
+    screen.out.file.write("".join(_text(one, comments=not screen.flags.quiet) for one in found))
+
+
+def _need_operator() -> None:
+    from importlib.util import find_spec
+
+    from hindcast.errors import UserError
+
+    if find_spec("hindcast_operator") is None:
+        raise UserError(
+            "hindcast render needs the package hindcast_operator, which this installation lacks; "
+            "install hindcast-rl[operator]"
+        )
+
+
+def _refuse(loaded: "Iterable[Loaded]", defaults: "Defaults") -> None:
+    from hindcast.errors import SpecError
+    from hindcast_operator.manifests import effective, refusals
+
+    problems = [
+        f"{entry.at(*_steps(sentence))}: {sentence}"
+        for entry in loaded
+        for sentence in refusals(effective(entry.resource, defaults), defaults)
+    ]
+    if problems:
+        raise SpecError("\n".join(problems))
+
+
+def _steps(sentence: str) -> list[str | int]:
+    """The field that a sentence begins with: `spec.input[0].path` is spec, input, 0, path."""
+    steps = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
+    return [int(step) if step.isdigit() else step for step in steps]
+
+
+def _text(one: "Rendered", comments: bool) -> str:
+    from hindcast_operator.manifests.yaml_text import yaml_documents
+
+    return (_comments(one) if comments else "") + yaml_documents(one.manifests)
+
+
+def _comments(one: "Rendered") -> str:
+    pools: dict[str, Any] = one.sizes.to_status()["pools"]
+    lines = [f"# {_title(one)}, attempt 1 of revision {one.resource.spec.revision}"]
+    for pool, fields in pools.items():
+        lines += [
+            f"#   {pool}.{name}: {found['value']} ({found['reason']})" for name, found in fields.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(one: "Rendered") -> str:
+    return f"{one.resource.kind}/{one.resource.metadata.name}"
