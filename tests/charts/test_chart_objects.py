@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import base64
 import gzip
+import inspect
 import json
 import re
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser
 import pytest
-from chart_helm import CHART, CLUSTER_VERSION, ROOT, Object, helm, render, tool
 from ruamel.yaml import YAML
 
+from chart_helm import CHART, CLUSTER_VERSION, ROOT, Object, helm, render, tool
+from hindcast.api.attempt import AttemptState
 from hindcast.api.loading import validate_resource
-from hindcast_operator.control import metrics
+from hindcast_operator.control import metrics, reconciler
 from hindcast_operator.defaults import Defaults
+from hindcast_operator.planning.situation import State
 
 EVERYTHING: Object = {
     "watchNamespaces": ["team-a"],
@@ -177,3 +180,15 @@ def expressions() -> list[str]:
     board = json.loads(render(EVERYTHING).one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"])
     drawn = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     return drawn + [rule["expr"] for group in alerts()["groups"] for rule in group["rules"]]
+
+
+def test_alerts_ask_for_words_that_the_operator_says() -> None:
+    said = {
+        "result": set(re.findall(r'return "([a-z-]+)"', inspect.getsource(reconciler))),
+        "state": set(get_args(State)),
+        "outcome": set(get_args(AttemptState)),
+    }
+    for expression in expressions():
+        for label, words in re.findall(r'(\w+)=~?"([^"]*)"', expression):
+            if label in said:
+                assert set(words.split("|")) <= said[label], expression

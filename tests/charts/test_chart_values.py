@@ -201,14 +201,9 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "look", "before", "after", "beside"),
-    CASES,
-    ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)],
-)
-def test_a_value_changes_what_it_says(
-    path: str, value: Any, look: Look, before: Any, after: Any, beside: Object
-) -> None:
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)])
+def test_a_value_changes_what_it_says(case: tuple[str, Any, Look, Any, Any, Object]) -> None:
+    path, value, look, before, after, beside = case
     assert look(render(beside)) == before
     assert look(render(merged(beside, nested(path, value)))) == after
 

@@ -106,8 +106,18 @@ class ApiServer:
         """Server-side apply of the CRDs; returns when the API server serves them as they now are."""
         for file in files:
             definition = YAML(typ="safe", pure=True).load(file)
+            before = self._generation(definition)
             definition = self.apply(definition, "tests")
             self._wait_served(definition)
+            if 0 < before < definition["metadata"]["generation"]:
+                time.sleep(2)  # the old schema is served for a moment, and nothing tells how long
+
+    def _generation(self, definition: Object) -> int:
+        try:
+            found = self.request("GET", f"{self.path_of(definition)}/{definition['metadata']['name']}")
+        except Refused:
+            return 0
+        return int(found["metadata"]["generation"])
 
     def _wait_served(self, definition: Object) -> None:
         path = f"{self.path_of(definition)}/{definition['metadata']['name']}"
@@ -149,7 +159,7 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> Non
 
 
 def _established(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions", [])
+    conditions = (definition.get("status") or {}).get("conditions") or []  # null at first
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 Object = dict[str, Any]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CHART = ROOT / "charts" / "hindcast"
 CLUSTER_VERSION = "1.34.0"
 
@@ -42,7 +42,7 @@ def helm(*arguments: str, values: Object | None = None) -> subprocess.CompletedP
 
 def refusal(values: Object) -> str:
     """What helm says of values that it refuses."""
-    done = _template(values, "release", "system", ())
+    done = _template(values, "system")
     assert done.returncode != 0, "helm took these values"
     return done.stderr
 
@@ -75,23 +75,18 @@ class Rendered:
         return found
 
 
-def render(values: Object | None = None, name: str = "hindcast", apis: tuple[str, ...] = ()) -> Rendered:
-    """What `helm install NAME` would make in the namespace `system`."""
-    return _rendered(json.dumps(values or {}), name, apis)
+def render(values: Object | None = None, namespace: str = "system") -> Rendered:
+    """What `helm install hindcast` would make in the namespace."""
+    return _rendered(json.dumps(values or {}), namespace)
 
 
 @cache
-def _rendered(values: str, name: str, apis: tuple[str, ...]) -> Rendered:
-    done = _template(json.loads(values), name, "system", apis)
+def _rendered(values: str, namespace: str) -> Rendered:
+    done = _template(json.loads(values), namespace)
     assert done.returncode == 0, done.stderr
     return Rendered(done.stdout)
 
 
-def _template(
-    values: Object, name: str, namespace: str, apis: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
-    known = [word for api in apis for word in ("--api-versions", api)]
-    return helm(
-        *("template", name, str(CHART), "--namespace", namespace, "--kube-version", CLUSTER_VERSION, *known),
-        values=values,
-    )
+def _template(values: Object, namespace: str) -> subprocess.CompletedProcess[str]:
+    place = ("--namespace", namespace, "--kube-version", CLUSTER_VERSION)
+    return helm("template", "hindcast", str(CHART), *place, values=values)

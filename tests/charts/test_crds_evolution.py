@@ -1,0 +1,178 @@
+"""CRDs only gain optional fields within v1alpha1: compared with those of the last release."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))
+
+from crd_changes import breaking, compare, read  # noqa: E402
+
+RELEASED = Path(__file__).parent / "released"
+TRAINING = read(RELEASED)["offlinetrainings.hindcast.dev"]
+Change = Callable[[Any, Any], object]
+
+
+def test_nothing_that_was_released_is_broken() -> None:
+    assert compare(RELEASED, ROOT / "crds") == []
+
+
+def test_the_command_fails_on_a_broken_crd(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "crd_changes.py"), str(RELEASED), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "offlinetrainings.hindcast.dev was removed" in done.stdout.splitlines()
+
+
+def changed(change: Change) -> list[str]:
+    """What is said of a change, made to the schema of the spec and to the whole CRD."""
+    new = copy.deepcopy(TRAINING)
+    version = new["spec"]["versions"][0]
+    change(version["schema"]["openAPIV3Schema"]["properties"]["spec"], new["spec"])
+    return breaking(TRAINING, new)
+
+
+def at(spec: Any, path: str) -> Any:
+    for name in path.split("."):
+        spec = spec["items"] if name == "[]" else spec["properties"][name]
+    return spec
+
+
+def put(path: str, **values: Any) -> Change:
+    return lambda spec, _: at(spec, path).update(values)
+
+
+def drop(path: str, name: str) -> Change:
+    return lambda spec, _: (at(spec, path) if path else spec)["properties"].pop(name)
+
+
+def add(path: str, name: str, schema: Any, required: bool = False) -> Change:
+    def change(spec: Any, _: Any) -> None:
+        found = at(spec, path) if path else spec
+        found["properties"][name] = schema
+        if required:
+            found["required"] = [*found.get("required", ()), name]
+
+    return change
+
+
+def rule(text: str, path: str = "", place: str = "") -> Change:
+    def change(spec: Any, _: Any) -> None:
+        found = at(spec, path) if path else spec
+        made = {"rule": text, "message": "no"} | ({"fieldPath": place} if place else {})
+        found["x-kubernetes-validations"] = [*found.get("x-kubernetes-validations", ()), made]
+
+    return change
+
+
+BAD: list[tuple[str, Change, str]] = [
+    ("removal", drop("learners", "gpus"), "spec.learners.gpus: the field was removed"),
+    ("removal of a part", drop("", "evaluation"), "spec.evaluation: the field was removed"),
+    ("required", put("checkpoint", required=["path"]), "spec.checkpoint.path: it is required now"),
+    ("new required", add("", "owner", {"type": "string"}, True), "spec.owner: a new field is required now"),
+    ("type", put("learners.replicas", type="string"), "spec.learners.replicas: its type was integer"),
+    ("type in a list", put("input.[].weight", type="string"), "spec.input.[].weight: its type was number"),
+    (
+        "enum",
+        put("learners.device", enum=["auto"]),
+        "spec.learners.device: cpu, cuda was allowed, is refused",
+    ),
+    ("new enum", put("cluster.image", enum=["a"]), "spec.cluster.image: anything was allowed"),
+    ("new pattern", put("cluster.image", pattern="^a"), "spec.cluster.image: its pattern was None, is ^a"),
+    ("pattern", put("cluster.rayVersion", pattern="^2"), "spec.cluster.rayVersion: its pattern was"),
+    ("minimum", put("learners.replicas", minimum=2), "spec.learners.replicas: its minimum was"),
+    ("maximum", put("learners.replicas", maximum=4), "spec.learners.replicas: its maximum was"),
+    ("length", put("cluster.image", maxLength=8), "spec.cluster.image: its maxLength was 1024, is 8"),
+    ("items", put("input", maxItems=1), "spec.input: its maxItems was"),
+    ("properties", put("cluster.nodeSelector", maxProperties=1), "spec.cluster.nodeSelector: its maxProp"),
+    ("exclusive", put("learners.replicas", exclusiveMinimum=True), "its exclusiveMinimum was None, is True"),
+    ("format", put("cluster.image", format="date"), "spec.cluster.image: its format was None, is date"),
+    ("default", put("seed", default=7), "spec.seed: its default was"),
+    (
+        "list type",
+        put("input", **{"x-kubernetes-list-type": "set"}),
+        "spec.input: its x-kubernetes-list-type",
+    ),
+    ("closed", lambda s, _: close(s), "spec.cluster.podOverrides.all: took anything, does not now"),
+    ("rule", rule("self.seed < 5"), "spec: a new rule: self.seed < 5"),
+    (
+        "rule below",
+        rule("self.size() > 3", "cluster.image"),
+        "spec.cluster.image: a new rule: self.size() > 3",
+    ),
+    ("rule on a known field", rule("self.seed < 5", place=".seed"), "spec: a new rule: self.seed < 5"),
+    ("fewer algorithms", rule("self.algorithm in ['CQL']"), "a new rule: self.algorithm in ['CQL']"),
+    (
+        "version",
+        lambda _, crd: crd["versions"][0].update(served=False),
+        "version v1alpha1 is no longer served",
+    ),
+    ("status", lambda _, crd: crd["versions"][0].pop("subresources"), "the subresource status was removed"),
+    ("short name", lambda _, crd: crd["names"].update(shortNames=["x"]), "names.shortNames was ['otr'], is"),
+    ("scope", lambda _, crd: crd.update(scope="Cluster"), "scope was Namespaced, is Cluster"),
+]
+
+
+def close(spec: Any) -> None:
+    found = at(spec, "cluster.podOverrides.all")
+    del found["x-kubernetes-preserve-unknown-fields"]
+
+
+@pytest.mark.parametrize(("change", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_a_breaking_change_is_named(change: Change, line: str) -> None:
+    (found,) = changed(change)
+    assert line in found
+    assert found.startswith("OfflineTraining: ")
+
+
+def test_null_is_taken_back() -> None:
+    old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
+    spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    at(spec, "learners.gpus")["nullable"] = True
+    assert breaking(old, new) == ["OfflineTraining: spec.learners.gpus: null is refused now"]
+
+
+GOOD: dict[str, Change] = {
+    "nothing": lambda *_: None,
+    "optional field": add("learners", "spares", {"type": "integer", "default": 0}),
+    "wider enum": lambda s, _: at(s, "learners.device")["enum"].append("tpu"),
+    "no enum": lambda s, _: at(s, "learners.device").pop("enum"),
+    "wider bounds": put("cluster.image", maxLength=4096, minLength=0),
+    "no bounds": lambda s, _: at(s, "cluster.image").pop("maxLength"),
+    "description": put("seed", description="another"),
+    "column": lambda _, crd: crd["versions"][0]["additionalPrinterColumns"].pop(),
+    "version beside it": lambda _, crd: crd["versions"].append({**crd["versions"][0], "name": "v1"}),
+    "short name beside it": lambda _, crd: crd["names"]["shortNames"].append("train"),
+    "no rule": lambda s, _: s["x-kubernetes-validations"].pop(),
+    "rule of a new field": rule("!has(self.config.beta) || self.algorithm in ['MARWIL']", "", ".config.beta"),
+    "field of all algorithms so far": rule(
+        "!has(self.config) || !has(self.config.lr) || self.algorithm in ['BC', 'MARWIL']", "", ".config.lr"
+    ),
+    "one algorithm more": lambda s, _: more_algorithms(s),
+}
+
+
+def more_algorithms(spec: Any) -> None:
+    for found in spec["x-kubernetes-validations"]:
+        found["rule"] = found["rule"].replace("self.algorithm in ['BC'", "self.algorithm in ['BC', 'MARWIL'")
+
+
+@pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
+def test_a_gain_breaks_nobody(change: Change) -> None:
+    assert changed(change) == []
+
+
+def test_the_released_crds_are_whole() -> None:
+    for file in RELEASED.glob("*.yaml"):
+        crd = YAML(typ="safe", pure=True).load(file)
+        assert crd["spec"]["versions"][0]["name"] == "v1alpha1"
+    assert len(list(RELEASED.glob("*.yaml"))) == 2

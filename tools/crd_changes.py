@@ -1,0 +1,171 @@
+"""What a CRD has lost since the last release: within v1alpha1 it may only gain optional fields.
+
+    python tools/crd_changes.py tests/charts/released crds
+
+Every object that the older CRD took must be taken by the newer one and mean the same. Prints one line for each change
+that breaks this and exits with 1.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from operator import gt as _is_more
+from operator import lt as _is_less
+from operator import ne as _is_other
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+Schema = Mapping[str, Any]
+
+_LEAST = ("minimum", "minLength", "minItems", "minProperties")
+_MOST = ("maximum", "maxLength", "maxItems", "maxProperties")
+_NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
+"""Refuse something wherever they are set anew or otherwise."""
+_MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
+"""How server-side apply merges; any change loses somebody's fields."""
+_OPEN = "x-kubernetes-preserve-unknown-fields"
+_INT_OR_STRING = "x-kubernetes-int-or-string"
+_RULES = "x-kubernetes-validations"
+_WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
+_ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
+
+
+def breaking(old: Schema, new: Schema) -> list[str]:
+    """One line for each change of a CustomResourceDefinition that breaks somebody."""
+    kind = old["spec"]["names"]["kind"]
+    return [f"{kind}: {line}" for line in (*_of_names(old["spec"], new["spec"]), *_of_versions(old, new))]
+
+
+def _of_names(old: Schema, new: Schema) -> Iterator[str]:
+    for key in ("group", "scope"):
+        if old[key] != new[key]:
+            yield f"{key} was {old[key]}, is {new[key]}"
+    for key, value in old["names"].items():
+        now = new["names"].get(key)
+        if now != value and not (isinstance(value, list) and set(value) <= set(now or ())):
+            yield f"names.{key} was {value}, is {now}"
+
+
+def _of_versions(old: Schema, new: Schema) -> Iterator[str]:
+    versions = {version["name"]: version for version in new["spec"]["versions"]}
+    for version in old["spec"]["versions"]:
+        name = version["name"]
+        now = versions.get(name)
+        if now is None or (version["served"] and not now["served"]):
+            yield f"version {name} is no longer served"
+            continue
+        for subresource in set(version.get("subresources", {})) - set(now.get("subresources", {})):
+            yield f"{name}: the subresource {subresource} was removed"
+        before, after = (found["schema"]["openAPIV3Schema"] for found in (version, now))
+        yield from _of_schema(before, after, ())
+
+
+def _of_schema(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
+    """Changes of a field, of what is below it, and of its rules."""
+    for line in (*_of_type(old, new), *_of_values(old, new), *_of_rules(old, new)):
+        yield f"{'.'.join(path) or 'the object'}: {line}"
+    if path[:1] != ("status",) and old.get("default") != new.get("default"):
+        yield f"{'.'.join(path)}: its default was {old.get('default')}, is {new.get('default')}"
+    yield from _of_fields(old, new, path)
+    for key, word in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(old.get(key), Mapping) and isinstance(new.get(key), Mapping):
+            yield from _of_schema(old[key], new[key], (*path, word))
+        elif old.get(key) != new.get(key) and not new.get(_OPEN):
+            yield f"{'.'.join((*path, word))}: what it may hold has changed"
+
+
+def _of_fields(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
+    before, after = old.get("properties", {}), new.get("properties", {})
+    for name in before:
+        if name in after:
+            yield from _of_schema(before[name], after[name], (*path, name))
+        elif not new.get(_OPEN):
+            yield f"{'.'.join((*path, name))}: the field was removed"
+    for name in set(new.get("required", ())) - set(old.get("required", ())):
+        yield f"{'.'.join((*path, name))}: {'it' if name in before else 'a new field'} is required now"
+
+
+def _of_type(old: Schema, new: Schema) -> Iterator[str]:
+    if new.get(_OPEN) and "type" not in new:
+        return  # takes anything
+    if old.get(_OPEN) and not new.get(_OPEN):
+        yield "took anything, does not now"
+    elif old.get(_INT_OR_STRING) != new.get(_INT_OR_STRING) or old.get("type") != new.get("type"):
+        yield f"its type was {_type(old)}, is {_type(new)}"
+    if old.get("nullable") and not new.get("nullable"):
+        yield "null is refused now"
+
+
+def _type(schema: Schema) -> str:
+    return "integer or string" if schema.get(_INT_OR_STRING) else str(schema.get("type"))
+
+
+def _of_values(old: Schema, new: Schema) -> Iterator[str]:
+    if "enum" in new and (gone := [v for v in old.get("enum", ["anything"]) if v not in new["enum"]]):
+        yield f"{', '.join(map(str, gone))} was allowed, is refused"
+    for keys, is_narrower in ((_LEAST, _is_more), (_MOST, _is_less), (_NARROWING, _is_other)):
+        for key in keys:
+            if key in new and (key not in old or is_narrower(new[key], old[key])):
+                yield f"its {key} was {old.get(key)}, is {new[key]}"
+    for key in _MERGING:
+        if old.get(key) != new.get(key):
+            yield f"its {key} was {old.get(key)}, is {new.get(key)}"
+
+
+def _of_rules(old: Schema, new: Schema) -> Iterator[str]:
+    before = [rule["rule"] for rule in old.get(_RULES, ())]
+    for rule in new.get(_RULES, ()):
+        text = rule["rule"]
+        if text in before or any(_widens(text, known) for known in before):
+            continue
+        if _is_of_new_field(rule.get("fieldPath", ""), old) or _takes_all_algorithms(text, before):
+            continue
+        yield f"a new rule: {text}"
+
+
+def _widens(new: str, old: str) -> bool:
+    """Whether a rule is the older one with more words in its lists of algorithms."""
+    if _ALGORITHMS.sub("", new) != _ALGORITHMS.sub("", old):
+        return False
+    pairs = zip(_ALGORITHMS.findall(old), _ALGORITHMS.findall(new), strict=False)
+    return all(set(_WORDS.findall(before)) <= set(_WORDS.findall(after)) for before, after in pairs)
+
+
+def _is_of_new_field(place: str, old: Schema) -> bool:
+    """Whether a rule is about a field that no older object can have."""
+    schema: Any = old
+    for name in filter(None, place.split(".")):
+        schema = schema.get("properties", {}).get(name)
+        if schema is None:
+            return True
+    return False
+
+
+def _takes_all_algorithms(rule: str, before: list[str]) -> bool:
+    """Whether a rule names every algorithm that there was: no older object breaks it."""
+    were = [found for text in before if (found := _ALGORITHMS.match(text))]
+    named = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
+    taken = {word for found in named if found for word in _WORDS.findall(found[1])}
+    return bool(were) and bool(taken) and set(_WORDS.findall(were[0][1])) <= taken
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The CRDs of a folder, by name."""
+    yaml = YAML(typ="safe", pure=True)
+    found = [yaml.load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
+    return {crd["metadata"]["name"]: crd for crd in found}
+
+
+def compare(old: Path, new: Path) -> list[str]:
+    """`breaking` of all CRDs of a folder; one that is gone breaks everybody."""
+    before, after = read(old), read(new)
+    gone = [f"{name} was removed" for name in before if name not in after]
+    return gone + [line for name in before if name in after for line in breaking(before[name], after[name])]
+
+
+if __name__ == "__main__":
+    lines = compare(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(*lines, sep="\n", end="\n" if lines else "")
+    sys.exit(bool(lines))
