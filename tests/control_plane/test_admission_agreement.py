@@ -1,0 +1,330 @@
+"""`hindcast validate` and the API server say yes and no to the same resources.
+
+Where they differ on purpose, the difference has a name here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merged, nodes, with_part
+from api_server import ApiServer, Object, Refused, collection, plural
+from ruamel.yaml import YAML
+
+from hindcast.api import load_resources, validate_resource
+from hindcast.errors import SpecError
+
+# -- every field of the schema with values of every type ---------------------------------------------------------
+
+VALUES: tuple[Any, ...] = (
+    "text",
+    "",
+    "a/b:c",
+    "/x",
+    "1Gi",
+    "pkg.mod:Name",
+    "x" * 5000,
+    -1,
+    0,
+    1,
+    1.5,
+    1e30,
+    2**62,
+    True,
+    [],
+    ["a"],
+    [1],
+    [{}],
+    {},
+    {"a": "b"},
+    {"a": 1},
+)
+
+
+def has_several_types(node: Node) -> bool:
+    """A schedule: a number or a list. The API server knows its bounds, not its types."""
+    return "config" in node.path and "type" not in node.schema
+
+
+def is_step(node: Node) -> bool:
+    """A wrapper or connector: a name, or a mapping with name and kwargs. The API server knows neither."""
+    return bool({"wrappers", "connectors"} & set(node.path))
+
+
+DIFFERENCES: dict[str, Callable[[Node], bool]] = {
+    "schedules": has_several_types,
+    "wrappers and connectors": is_step,
+}
+"""What the API server takes and the loader refuses, by name. The operator reports the loader's sentence."""
+
+
+def refused_by_loader(resource: Object) -> str:
+    try:
+        validate_resource(json.loads(json.dumps(resource)))
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def refused_by_server(api: ApiServer, namespace: str, resource: Object) -> str:
+    """As kubectl sends it: YAML, in which 1e3 is a whole number."""
+    path, text = api.path_of(resource, namespace), json.dumps(resource)
+    try:
+        api.request("POST", path, text, "application/yaml", fieldValidation="Strict", dryRun="All")
+    except Refused as refused:
+        assert refused.status in (400, 422), refused
+        return refused.message
+    return ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_judged_alike(api: ApiServer, namespace: str, kind: str) -> None:
+    accepted = refused = 0
+    found: set[str] = set()
+    for node in list(nodes(kind))[1:]:
+        named = [name for name, covers in DIFFERENCES.items() if covers(node)]
+        for value in VALUES:
+            resource = document(kind, with_part(node, value))
+            ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+            if bool(ours) == bool(theirs):
+                accepted, refused = accepted + (not ours), refused + bool(ours)
+                continue
+            at = f"{node.field} = {value!r:.60}: the loader says {ours!r}, the API server {theirs!r}"
+            assert named, at
+            assert ours, at
+            found.update(named)
+    assert found == {name for name, covers in DIFFERENCES.items() if any(map(covers, nodes(kind)))}
+    assert accepted > 300
+    assert refused > 300
+
+
+# -- resources as people write them ---------------------------------------------------------------------------------
+
+# A name, and the change of the kind's small valid spec in YAML. `!` at the beginning: both refuse it.
+RECORDINGS = """
+plain:                    {}
+all of runners:           {runners: {replicas: 5, envsPerRunner: 8, cpus: 0.5, memory: 2Gi}}
+memory in bytes:          {runners: {memory: 2147483648}}
+"!memory below zero":     {runners: {memory: -1}}
+"!memory with a word":    {runners: {memory: 2 gigs}}
+"!memory as a fraction":  {runners: {memory: 1.5}}
+"!no environments":       {runners: {envsPerRunner: 0}}
+"!cpus 0":                {runners: {cpus: 0}}
+count with an exponent:   {duration: {episodes: 1e3}}
+"!half an episode":       {duration: {episodes: 1.5}}
+"!text for a count":      {duration: {episodes: "500"}}
+"!both durations":        {duration: {timesteps: 5}}
+an environment class:     {environment: {id: "my.package:Env", kwargs: {size: [1, {a: b}]}}}
+wrappers of both forms:   {environment: {wrappers: [ClipReward, {name: "m:W", kwargs: {a: 1}}]}}
+"!environment as text":   {environment: CartPole-v1}
+"!an empty id":           {environment: {id: ""}}
+"!a field of gymnasium":  {environment: {maxSteps: 10}}
+"!snake case":            {environment: {max_episode_steps: 10}}
+expert:                   {policy: {random: null, train: {stop: {episodeReturnMean: 450}, config: {lr: 3.0e-4}}}}
+"!BC as an expert":       {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
+"!no end of the expert":  {policy: {random: null, train: {stop: {}}}}
+schedule:                 {policy: {random: null, train: {stop: {timesteps: 9}, config: {lr: [[0, 1], [9, 0.1]]}}}}
+"!negative rate":         {policy: {random: null, train: {stop: {timesteps: 9}, config: {lr: -1}}}}
+"!gamma above one":       {policy: {random: null, train: {stop: {timesteps: 9}, config: {gamma: 1.1}}}}
+"!unknown option":        {policy: {random: null, train: {stop: {timesteps: 9}, config: {learningRate: 1}}}}
+"!reference in capitals": {policy: {random: null, trainingRef: {name: BC}}}
+relative output:          {output: {path: data/cartpole}}
+"!secret in the path":    {output: {path: "s3://key:secret@bucket/x"}}
+RLlib's layout:           {output: {encoding: MessagePack}}
+"!columns of msgpack":    {output: {encoding: MessagePack, format: Columns}}
+"!lower-case enum":       {output: {format: episodes}}
+file limits:              {output: {maxRowsPerFile: 25, maxFileSize: 1.5Gi, compression: none}}
+"!negative seed":         {seed: -1}
+"!seed of 70 bits":       {seed: 1180591620717411303424}
+"!revision 0":            {revision: 0}
+"!suspend as text":       {suspend: "yes"}
+no retries:               {runPolicy: {backoffLimit: 0, ttlSecondsAfterFinished: 0}}
+"!deadline 0":            {runPolicy: {activeDeadlineSeconds: 0}}
+"!unknown section":       {output: {path: s3://b/x}, outputs: {}}
+"""
+TRAININGS = """
+plain:                    {}
+no simulator:
+  environment: null
+  observationSpace: {type: Box, low: "-inf", high: inf, shape: [4]}
+  actionSpace: {type: Discrete, n: 2}
+nested space:
+  observationSpace: {type: Dict, spaces: {a: {type: Tuple, spaces: [{type: MultiBinary, n: [2, 2]}]}}}
+"!unknown space":         {actionSpace: {type: Box2D, low: 0}}
+"!space without a type":  {actionSpace: {n: 2}}
+options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, gradClip: 10, gradClipBy: norm}}
+"!option of text":        {config: {lr: fast}}
+"!option of another":     {config: {gamma: 0.9}}
+"!unknown algorithm":     {algorithm: Bc}
+own algorithm:            {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
+"!own without a class":   {algorithm: "mypkg.mod:"}
+"!own with config":       {algorithm: "mypkg:A", config: {lr: 1}}
+"!customConfig of BC":    {customConfig: {a: 1}}
+network:                  {model: {fcnetHiddens: [], convFilters: [[16, 8, 4]], distribution: gaussian}}
+"!layer of width 0":      {model: {fcnetHiddens: [256, 0]}}
+"!two numbers a filter":  {model: {convFilters: [[16, 8]]}}
+"!unknown activation":    {model: {fcnetActivation: ReLU}}
+mixed data:               {input: [{path: a, weight: 0.4}, {recordingRef: {name: b}, weight: 0.6}]}
+"!weights on some":       {input: [{path: a, weight: 0.4}, {path: b}]}
+"!weight 0":              {input: [{path: a, weight: 0}]}
+"!no data":               {input: []}
+"!one source as mapping": {input: {path: a}}
+filters:
+  input: [{path: a, filter: [{column: r, op: in, value: [1, 2]}, {column: x, op: "<", value: text}]}]
+"!unknown comparison":    {input: [{path: a, filter: [{column: r, op: "=", value: 1}]}]}
+schema map:               {input: [{path: a, schema: {obs: observations}, columns: [obs, actions]}]}
+"!schema map of numbers": {input: [{path: a, schema: {obs: 1}}]}
+"!path and reference":    {input: [{path: a, recordingRef: {name: b}}]}
+live samples:             {input: [{sampler: {}}]}
+"!samples of nothing":    {environment: null, input: [{sampler: {}}]}
+interval of workers:      {pipeline: {dataWorkers: {minReplicas: 4, maxReplicas: 8}}}
+"!half an interval":      {pipeline: {dataWorkers: {minReplicas: 4}}}
+own steps:                {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}
+"!class without module":  {pipeline: {preLearner: MyPreLearner}}
+evaluation:               {evaluation: {interval: 3, duration: 5, runners: 1, parallelToTraining: true}}
+evaluation as long as it takes: {evaluation: {duration: auto, parallelToTraining: true}}
+"!auto alone":            {evaluation: {duration: auto}}
+"!automatic":             {evaluation: {duration: automatic, parallelToTraining: true}}
+"!evaluate in nothing":   {environment: null, evaluation: {}}
+"!unmeasured goal":       {stop: {episodeReturnMean: 450}}
+"!no end":                {stop: {epochs: null}}
+half an epoch:            {stop: {epochs: 0.5}}
+part of a GPU:            {learners: {replicas: 2, gpus: 0.5, device: cuda}}
+"!device gpu":            {learners: {device: gpu}}
+"!keep nothing":          {checkpoint: {keep: 0}}
+warm start:               {initialCheckpoint: runs/a/r1}
+"!warm start with a key": {initialCheckpoint: "s3://bucket/x?secret_key=a"}
+cluster:
+  cluster:
+    image: a:b
+    rayVersion: 2.60.0
+    nodeSelector: {a.b/c: d}
+    tolerations: [{operator: Exists}]
+    scheduling: {queueName: q}
+"!version with a v":      {cluster: {rayVersion: v2.60.0}}
+"!label of two words":    {cluster: {nodeSelector: {a: b c}}}
+pod sizes:                {cluster: {resources: {head: {cpu: 0.1, memory: 1Gi}, learner: {sharedMemory: 8Gi}}}}
+"!unknown pool":          {cluster: {resources: {worker: {cpu: 1}}}}
+credentials by reference:
+  cluster: {env: [{name: AWS_SECRET_ACCESS_KEY, valueFrom: {secretKeyRef: {name: a, key: b}}}]}
+"!credentials inline":    {cluster: {env: [{name: AWS_SECRET_ACCESS_KEY, value: abc}]}}
+"!number in env":         {cluster: {env: [{name: A, value: 1}]}}
+volumes:                  {cluster: {volumes: [{name: a, mountPath: /a, persistentVolumeClaim: {claimName: b}}]}}
+"!relative mount":        {cluster: {volumes: [{name: a, mountPath: a, emptyDir: {}}]}}
+"!volume of nothing":     {cluster: {volumes: [{name: a, mountPath: /a}]}}
+"!host path":             {cluster: {volumes: [{name: a, mountPath: /a, hostPath: {path: /}}]}}
+overrides:                {cluster: {podOverrides: {all: {spec: {any: [thing]}}, learner: {metadata: {}}}}}
+"!overrides as text":     {cluster: {podOverrides: {all: x}}}
+code:                     {cluster: {code: {configMap: {name: a}, runtimeEnv: {pip: [a]}}}}
+"!no code":               {cluster: {code: {}}}
+"""
+
+
+def table() -> list[Any]:
+    read = YAML(typ="safe", pure=True).load
+    return [
+        pytest.param(kind, change, name.startswith("!"), id=f"{kind} {name.lstrip('!')}")
+        for kind, text in (("OfflineRecording", RECORDINGS), ("OfflineTraining", TRAININGS))
+        for name, change in read(text).items()
+    ]
+
+
+@pytest.mark.parametrize(("kind", "change", "wrong"), table())
+def test_resources_are_judged_alike(
+    api: ApiServer, namespace: str, kind: str, change: Object, wrong: bool
+) -> None:
+    spec = {name: value for name, value in SPECS[kind].items() if not (name == "input" and name in change)}
+    resource = document(kind, merged(spec, change))
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wrong"),
+    [
+        ({"labels": {"team": "red", "example.com/x": ""}, "annotations": {"a": "b c" * 5000}}, False),
+        ({"labels": {"team": "red green"}}, True),
+        ({"labels": {"a/b/c": "red"}}, True),
+        ({"labels": {"team": 1}}, True),
+        ({"annotations": {"a": True}}, True),
+        ({"name": "a-1"}, False),
+        ({"name": "a" * 37}, True),
+        ({"name": "1a"}, True),
+        ({"name": "Ab"}, True),
+        ({"name": "a_b"}, True),
+        ({"name": "ab\n"}, True),
+        ({"nam": "ab"}, True),
+    ],
+)
+def test_metadata_is_judged_alike(api: ApiServer, namespace: str, metadata: Object, wrong: bool) -> None:
+    resource = document("OfflineTraining", SPECS["OfflineTraining"])
+    resource["metadata"] = resource["metadata"] | metadata
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
+
+
+# -- differences on purpose that no field of the schema shows -----------------------------------------------------
+
+EMPTY = "an empty field: the API server reads it as absent, the loader names it, since it is rarely meant"
+OWN_WITH_EMPTY = "`config: {}` beside one's own algorithm: a rule cannot see that it is empty"
+LOCAL = "a path that dies with the pod: fine on a laptop"
+CLAUSES = [
+    pytest.param({"seed": None}, True, False, id=EMPTY),
+    pytest.param({"algorithm": "a:B", "config": {}}, False, True, id=OWN_WITH_EMPTY),
+    pytest.param({"checkpoint": {"path": "/tmp/runs"}}, False, True, id=LOCAL),
+]
+
+
+@pytest.mark.parametrize(("change", "loader", "server"), CLAUSES)
+def test_differences_on_purpose(
+    api: ApiServer, namespace: str, change: Object, loader: bool, server: bool
+) -> None:
+    resource = document("OfflineTraining", SPECS["OfflineTraining"] | change)
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    assert (bool(ours), bool(theirs)) == (loader, server), (ours, theirs)
+
+
+# -- words of YAML ----------------------------------------------------------------------------------------------------
+
+SAME = (
+    "1",
+    "-1",
+    "1.5",
+    "8e-4",
+    "8.0e-4",
+    "1e3",
+    ".5",
+    "true",
+    "false",
+    "null",
+    "~",
+    "''",
+    "'1'",
+    "0x1f",
+    "a b",
+    "2026-01-01",
+    "0o17",
+    "1_000",
+    "0b11",
+)
+YAML_1_1 = ("yes", "on", "010")
+"""What version 1.1, which the API server reads, takes for something else."""
+
+
+@pytest.mark.parametrize("word", SAME + YAML_1_1)
+def test_words_of_yaml(api: ApiServer, namespace: str, tmp_path: Any, word: str) -> None:
+    text = (
+        f"apiVersion: {API_VERSION}\nkind: OfflineTraining\nmetadata: {{name: words}}\n"
+        "spec:\n  algorithm: mypkg:A\n  input: [{path: a}]\n  stop: {epochs: 1}\n"
+        f"  customConfig:\n    word: {word}\n"
+    )
+    path = collection(API_VERSION, plural("OfflineTraining"), namespace)
+    stored = api.request("POST", path, text, "application/yaml", dryRun="All")
+    file = tmp_path / "words.yaml"
+    file.write_text(text)
+    (loaded,) = load_resources(file)
+    theirs, ours = stored["spec"]["customConfig"], loaded.resource.spec.custom_config
+    assert (theirs == ours) is (word in SAME), (ours, theirs)
