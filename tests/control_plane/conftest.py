@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from api_server import ApiServer
+from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds
+from operator_process import OperatorProcess, RunOperator, drop_account, make_account
 
 CRDS = Path(__file__).parents[2] / "crds"
 
@@ -32,3 +35,37 @@ def namespace(api: ApiServer) -> Iterator[str]:
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def run_operator(api: ApiServer, namespace: str, tmp_path: Path) -> Iterator[RunOperator]:
+    """`run_operator(*flags)` starts an operator for the test's namespace, with the chart's rights.
+
+    `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup`
+    are those of `OperatorProcess`.
+    """
+    with ExitStack() as running:
+
+        def run(
+            *flags: str, fault: str = "", setup: str = "", server: str | None = None, everywhere: bool = False
+        ) -> OperatorProcess:
+            number = len(list(tmp_path.glob("operator-*.log")))
+            kubeconfig = make_account(api, namespace, tmp_path, server)
+            served = () if everywhere else ("--namespace", namespace)
+            log = tmp_path / f"operator-{number}.log"
+            process = OperatorProcess(kubeconfig, log, *served, *flags, fault=fault, setup=setup)
+            return running.enter_context(process)
+
+        yield run
+    drop_account(api, namespace)
+
+
+@pytest.fixture
+def play_kuberay(api: ApiServer, namespace: str) -> Iterator[PlayKubeRay]:
+    """`play_kuberay(script)` takes up the RayJobs of the test's namespace."""
+    with ExitStack() as playing:
+
+        def play(script: Script = succeeds) -> FakeKubeRay:
+            return playing.enter_context(FakeKubeRay(api, namespace, script).playing())
+
+        yield play

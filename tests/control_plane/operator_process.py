@@ -1,0 +1,167 @@
+"""The operator as a process of its own, as the chart runs it: its own account, the chart's rights, its flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from api_server import ApiServer, Refused, wait_for
+from ruamel.yaml import YAML
+
+RULES = Path(__file__).parents[2] / "charts" / "hindcast" / "templates" / "_rules.tpl"
+ACCOUNT = "hindcast-operator"
+_LEASE_RULE = {
+    "apiGroups": ["coordination.k8s.io"],
+    "resources": ["leases"],
+    "verbs": ["create", "get", "update"],
+}
+
+
+def chart_rules() -> list[dict[str, Any]]:
+    """What the chart lets the operator do."""
+    text = re.sub(r"(?m)^\{\{.*$", "", RULES.read_text())
+    return [*YAML(typ="safe", pure=True).load(text), _LEASE_RULE]
+
+
+def make_account(api: ApiServer, namespace: str, folder: Path, server: str | None = None) -> Path:
+    """A service account with the chart's rights in the whole cluster. Returns its kubeconfig.
+
+    `server` is another address of the API server, such as a proxy's.
+    """
+    rbac = "rbac.authorization.k8s.io"
+    name = f"{ACCOUNT}-{namespace}"
+    role = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": chart_rules(),
+    }
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+    }
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+    for document, place in ((account, namespace), (role, None), (binding, None)):
+        try:
+            api.create(document, place)
+        except Refused as refused:
+            if refused.status != 409:
+                raise
+    return write_kubeconfig(api, token_of(api, namespace, ACCOUNT), folder / "operator.kubeconfig", server)
+
+
+def drop_account(api: ApiServer, namespace: str) -> None:
+    """Take away what `make_account` made outside the namespace."""
+    for plural in ("clusterroles", "clusterrolebindings"):
+        try:
+            api.delete(f"/apis/rbac.authorization.k8s.io/v1/{plural}/{ACCOUNT}-{namespace}")
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+
+def token_of(api: ApiServer, namespace: str, account: str) -> str:
+    """A real token of a service account."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600},
+    }
+    return str(api.request("POST", path, request)["status"]["token"])
+
+
+def write_kubeconfig(api: ApiServer, token: str, file: Path, server: str | None = None) -> Path:
+    """A kubeconfig of a token, for the API server of the tests."""
+    configuration = api.client.configuration
+    cluster = {"server": server or configuration.host}
+    if configuration.ssl_ca_cert:
+        cluster["certificate-authority"] = configuration.ssl_ca_cert
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    file.write_text(json.dumps(content))
+    return file
+
+
+class OperatorProcess:
+    """A running operator. Its log must be free of defects when it is closed."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str, fault: str = "", setup: str = "") -> None:
+        """`fault` is where it dies; `setup` is Python that runs before it, to change a constant."""
+        self.log = log
+        environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HINDCAST_FAULT": fault}
+        program = f"{setup}\nfrom hindcast_operator.__main__ import main; main()"
+        command = [sys.executable, "-c", program, "--listen", "127.0.0.1:0", "--log-level", "debug"]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen([*command, *flags], env=environment, stderr=output, stdout=output)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        defects = [line for line in self.lines() if line.get("event") == "defect"]
+        assert not defects, "\n".join(str(line.get("exception", line)) for line in defects)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def has_logged(self, event: str) -> bool:
+        """Whether it logged an event of this name."""
+        return any(line["event"] == event for line in self.lines())
+
+    def port(self) -> int:
+        """Port of /healthz and /metrics."""
+        wait_for(lambda: self.has_logged("listens"), f"the operator listens: {self.log.read_text()[-2000:]}")
+        return int(next(line["port"] for line in self.lines() if line["event"] == "listens"))
+
+    def ended(self) -> int | None:
+        """Its exit code, once it has ended."""
+        return self.process.poll()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self) -> None:
+        """SIGTERM, as the kubelet does it."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+    def writes(self, port: int) -> float:
+        """Writes that it has made so far, by its own count."""
+        import urllib.request
+
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in _samples(text, "hindcast_writes_total"))
+
+
+def _samples(text: str, name: str) -> Iterable[str]:
+    return (line for line in text.splitlines() if line.startswith(name))
+
+
+RunOperator = Callable[..., OperatorProcess]

@@ -1,0 +1,105 @@
+"""Small resources for the operator's tests, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api_server import ApiServer, Object, Refused, collection, wait_for
+
+VERSION = "hindcast.dev/v1alpha1"
+
+
+def recording(name: str = "walks", **spec: Any) -> Object:
+    """A small recording."""
+    small = {
+        "environment": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "duration": {"episodes": 10},
+        "output": {"path": f"s3://bucket/{name}"},
+    }
+    return {
+        "apiVersion": VERSION,
+        "kind": "OfflineRecording",
+        "metadata": {"name": name},
+        "spec": small | spec,
+    }
+
+
+def training(name: str = "clone", **spec: Any) -> Object:
+    """A small training of the recording `walks`."""
+    small = {
+        "algorithm": "BC",
+        "input": [{"recordingRef": {"name": "walks"}}],
+        "stop": {"epochs": 1},
+        "checkpoint": {"path": "s3://bucket/runs"},
+    }
+    return {
+        "apiVersion": VERSION,
+        "kind": "OfflineTraining",
+        "metadata": {"name": name},
+        "spec": small | spec,
+    }
+
+
+class Team:
+    """The resources and objects of a namespace."""
+
+    def __init__(self, api: ApiServer, namespace: str) -> None:
+        self.api = api
+        self.namespace = namespace
+
+    def apply(self, document: Object) -> Object:
+        """As `kubectl apply --server-side`."""
+        placed = document | {"metadata": document["metadata"] | {"namespace": self.namespace}}
+        return self.api.apply(placed, "user")
+
+    def delete(self, document: Object, policy: str = "Background") -> None:
+        """Delete a resource."""
+        path = f"{self._path(document)}/{document['metadata']['name']}"
+        self.api.request("DELETE", path, {"propagationPolicy": policy})
+
+    def get(self, document: Object) -> Object | None:
+        """A resource as it stands; None where it is gone."""
+        try:
+            return self.api.request("GET", f"{self._path(document)}/{document['metadata']['name']}")
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def status(self, document: Object) -> Object:
+        """`.status`, empty before there is one."""
+        found = self.get(document)
+        return (found or {}).get("status") or {}
+
+    def wait_for_state(self, document: Object, state: str, seconds: float = 20.0) -> Object:
+        """The resource, once it is in a state."""
+        wait_for(
+            lambda: self.status(document).get("state") == state, f"{state}: {document['metadata']}", seconds
+        )
+        found = self.get(document)
+        assert found is not None
+        return found
+
+    def condition(self, document: Object, kind: str) -> tuple[str, str] | None:
+        """Status and reason of a condition; None where there is none."""
+        conditions = self.status(document).get("conditions") or ()
+        return next(((c["status"], c["reason"]) for c in conditions if c["type"] == kind), None)
+
+    def names(self, plural: str, version: str = "v1") -> set[str]:
+        """Names of all objects of a kind."""
+        found = self.api.request("GET", collection(version, plural, self.namespace))
+        return {item["metadata"]["name"] for item in found["items"]}
+
+    def ray_jobs(self) -> set[str]:
+        """Names of all RayJobs."""
+        return self.names("rayjobs", "ray.io/v1")
+
+    def events(self, document: Object) -> list[str]:
+        """Reasons of the events on a resource, in their order."""
+        found = self.api.request("GET", collection("v1", "events", self.namespace))["items"]
+        ours = [e for e in found if e["involvedObject"]["name"] == document["metadata"]["name"]]
+        return [event["reason"] for event in sorted(ours, key=lambda event: event["eventTime"] or "")]
+
+    def _path(self, document: Object) -> str:
+        return collection(VERSION, f"{document['kind'].lower()}s", self.namespace)
