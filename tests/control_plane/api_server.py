@@ -141,7 +141,7 @@ VERSIONS = {
 
 
 def plural(kind: str) -> str:
-    return f"{kind.lower()}s"
+    return f"{kind.lower().removesuffix('y')}ies" if kind.endswith("y") else f"{kind.lower()}s"
 
 
 def collection(version: str, plural_name: str, namespace: str | None = None) -> str:
