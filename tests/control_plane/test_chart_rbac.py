@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import subprocess
+import sys
+import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +86,12 @@ class Installed:
         """`kubectl auth can-i` for the operator; an empty namespace asks for all of them."""
         asked = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
         return may(self.api, self.operator, **asked, **more)
+
+    def token(self) -> str:
+        """A token of the operator's account, as its pod mounts it."""
+        path = f"/api/v1/namespaces/{self.system}/serviceaccounts/hindcast/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self.api.request("POST", path, request)["status"]["token"])
 
 
 def may(api: ApiServer, user: str, **asked: str) -> bool:
@@ -181,22 +191,18 @@ TRAINING: Object = {
 @pytest.fixture
 def operator(installed: Installed, tmp_path: Path) -> Iterator[ApiServer]:
     """The API server as the operator's pod speaks to it: with the token of its service account."""
-    path = f"/api/v1/namespaces/{installed.system}/serviceaccounts/hindcast/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = installed.api.request("POST", path, request)["status"]["token"]
-    with as_bearer(token, tmp_path) as server:
+    with ApiServer.of(str(kubeconfig_of(installed.token(), tmp_path))) as server:
         yield server
 
 
-@contextlib.contextmanager
-def as_bearer(token: str, folder: Path) -> Iterator[ApiServer]:
+def kubeconfig_of(token: str, folder: Path) -> Path:
+    """This API server, for whoever has the token."""
     kubeconfig = YAML(typ="safe", pure=True).load(Path(os.environ["KUBECONFIG"]).read_text())
     for user in kubeconfig["users"]:
         user["user"] = {"token": token}
-    file = folder / f"kubeconfig-{uuid.uuid4().hex[:6]}"
+    file = folder / "kubeconfig"
     file.write_text(json.dumps(kubeconfig))
-    with ApiServer.of(str(file)) as server:
-        yield server
+    return file
 
 
 def objects_of(installed: Installed, number: int, uid: str) -> list[Object]:
@@ -212,9 +218,7 @@ def objects_of(installed: Installed, number: int, uid: str) -> list[Object]:
     return build(effective(resource, Defaults()), attempt)
 
 
-def test_a_run_from_the_first_object_to_the_last(
-    installed: Installed, operator: ApiServer, tmp_path: Path
-) -> None:
+def test_a_run_from_the_first_object_to_the_last(installed: Installed, operator: ApiServer) -> None:
     """Each write of the operator, under its own account; then what the run's account may do with it."""
     api, place = installed.api, installed.served
     training = api.create(TRAINING, place)
@@ -324,3 +328,65 @@ def binding(role: str, place: str) -> Object:
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": f"a-{role}er"}],
     }
+
+
+# -- the operator itself ------------------------------------------------------------------------------------
+
+
+def test_the_operator_itself_needs_nothing_else(installed: Installed, tmp_path: Path) -> None:
+    """It runs under the chart's roles, from start to deletion, and is never refused."""
+    api, place = installed.api, installed.served
+    with running_operator(installed, tmp_path) as metrics:
+        made = api.create(TRAINING, place)
+        job = f"{collection('ray.io/v1', 'rayjobs', place)}/{names.child_name('OfflineTraining', 'clone', 1, 1)}"
+        wait_for(lambda: exists(api, job), "its RayJob is there", 60)
+        wait_for(lambda: bool(events_about(api, place, made["metadata"]["uid"])), "an event is there", 60)
+        api.merge(made, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
+        wait_for(lambda: not exists(api, job), "its RayJob is gone", 60)
+        api.delete(f"{api.path_of(made)}/clone")
+        said = metrics()
+    assert "hindcast_leader 1.0" in said
+    assert 'hindcast_writes_total{what="create-rayjob"} 1.0' in said
+    assert 'hindcast_writes_total{what="delete-rayjob"} 1.0' in said
+    assert 'code="403"' not in said
+
+
+@contextlib.contextmanager
+def running_operator(installed: Installed, folder: Path) -> Iterator[Callable[[], str]]:
+    """The operator as the chart's Deployment starts it, with its account; what /metrics says."""
+    values = {} if installed.everywhere else {"watchNamespaces": [installed.served]}
+    container = render(values, installed.system).container
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "defaults.yaml").write_text("defaults: {}")
+    replaced = {"--listen": f"127.0.0.1:{port}", "--defaults": str(folder / "defaults.yaml")}
+    arguments = [
+        f"{name}={replaced.get(name, value)}" for name, value in (a.split("=", 1) for a in container["args"])
+    ]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig_of(installed.token(), folder))}
+    command = [sys.executable, "-m", "hindcast_operator", *arguments]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield (
+                lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{(folder / 'log').read_text()[-3000:]}") from error
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def exists(api: ApiServer, path: str) -> bool:
+    try:
+        return bool(api.request("GET", path))
+    except Refused as refused:
+        assert refused.status == 404
+        return False
+
+
+def events_about(api: ApiServer, place: str, uid: str) -> list[Object]:
+    found = api.request("GET", collection("v1", "events", place))["items"]
+    return [about for about in found if about["involvedObject"].get("uid") == uid]
