@@ -7,7 +7,7 @@ from hindcast.api.base import Model
 from hindcast.api.cluster import ClusterSpec, PodOverrides
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests.overrides import strategic_merge
+from hindcast_operator.manifests.overrides import merge_patches
 from hindcast_operator.manifests.storage import with_absolute_paths
 
 
@@ -80,7 +80,7 @@ def _merge(platform: Any, own: Any) -> Any:
 
 def _merge_overrides(platform: PodOverrides, own: PodOverrides) -> PodOverrides:
     merged = {
-        name: strategic_merge(getattr(platform, name) or {}, getattr(own, name) or {}) or None
+        name: merge_patches(getattr(platform, name) or {}, getattr(own, name) or {}) or None
         for name in PodOverrides.model_fields
     }
     return own.model_copy(update=merged)

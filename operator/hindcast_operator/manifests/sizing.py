@@ -84,12 +84,12 @@ def _head(workers: int) -> _Need:
     return _Need(
         pool="head",
         pods=(1, "supervises; no work lands on it"),
-        cpu=(round(0.5 + 0.02 * workers, 2), f"0.5 + 0.02 for each of the {workers} pods besides it"),
+        cpu=(round(0.5 + 0.02 * workers, 2), f"0.5 + 0.02 for each other pod ({workers})"),
         num_cpus=(0, "no task may land on the head"),
         memory=(
             (HEAD, "Ray's daemons"),
             (2 * PROCESS, "driver, mailbox and job supervisor"),
-            (16 * MI * workers, f"for {workers} pods besides it, 16Mi each"),
+            (16 * MI * workers, f"at 16Mi for each other pod ({workers})"),
         ),
     )
 
@@ -108,7 +108,7 @@ def _recording(resource: OfflineRecording) -> tuple[_Need, ...]:
                 (NODE, "Ray's daemons"),
                 (2 * PROCESS, "a runner, and the coordinator on one of the pods"),
                 *expert,
-                (ENVIRONMENT * envs, f"for {envs} environments, {as_bytes(ENVIRONMENT)} each"),
+                (ENVIRONMENT * envs, f"at {as_bytes(ENVIRONMENT)} for each environment ({envs})"),
                 (256 * MI, "episodes that are being written"),
             ),
         ),
@@ -219,7 +219,7 @@ def _resident(resource: OfflineTraining, volume: DataVolume) -> Part:
 
 
 def _cuda(gpus: int) -> tuple[Part, ...]:
-    return ((CUDA * gpus, f"host memory for GPUs, {as_bytes(CUDA)} each"),) if gpus else ()
+    return ((CUDA * gpus, f"of host memory at {as_bytes(CUDA)} for each GPU"),) if gpus else ()
 
 
 def _object_store(wanted: int, what: str, volume: DataVolume) -> Part:

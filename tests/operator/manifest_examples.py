@@ -1,0 +1,99 @@
+"""Resources for tests of the manifests, and what is built of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hindcast.api import Resource, spec_hash, validate_resource
+from hindcast.api.attempt import Attempt, Input
+from hindcast_operator.defaults import Defaults
+from hindcast_operator.manifests import build, effective, refusals
+from hindcast_operator.names import child_name
+
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+DEFAULTS = Defaults(storage_root="s3://bucket/hindcast")
+SMALL = {"OfflineRecording/cartpole": Input(path="s3://bucket/cartpole", bytes=9_000_000, timesteps=225_000)}
+
+
+def recording(name: str = "cartpole", **spec: Any) -> Resource:
+    base = {
+        "environment": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "duration": {"episodes": 10},
+        "output": {"path": "s3://bucket/cartpole"},
+    }
+    return _resource("OfflineRecording", name, base | spec)
+
+
+def training(name: str = "clone", **spec: Any) -> Resource:
+    base = {
+        "algorithm": "BC",
+        "environment": {"id": "CartPole-v1"},
+        "input": [{"recordingRef": {"name": "cartpole"}}],
+        "stop": {"iterations": 3},
+    }
+    return _resource("OfflineTraining", name, base | spec)
+
+
+def _resource(kind: str, name: str, spec: dict[str, Any]) -> Resource:
+    metadata = {"name": name, "namespace": "rl", "labels": {"team": "control"}}
+    return validate_resource(
+        {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+    )
+
+
+def defaults(**values: Any) -> Defaults:
+    """Platform defaults in the form of the chart's values."""
+    return Defaults.model_validate(
+        {"storageRoot": "s3://bucket/hindcast"} | values, by_alias=True, by_name=False
+    )
+
+
+def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: Input) -> Attempt:
+    return Attempt(
+        revision=resource.spec.revision,
+        number=number,
+        child=child_name(resource.kind, resource.metadata.name, resource.spec.revision, number),
+        namespace="rl",
+        uid=uid,
+        spec_hash=spec_hash(resource),
+        inputs=inputs or SMALL,
+    )
+
+
+def built(resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any) -> list[dict[str, Any]]:
+    return build(effective(resource, platform), attempt_of(resource, **attempt))
+
+
+def ray_job(resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any) -> dict[str, Any]:
+    job = built(resource, platform, **attempt)[-1]
+    assert job["kind"] == "RayJob"
+    return job
+
+
+def templates(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Pod templates by pool, the submitter's too."""
+    cluster = job["spec"]["rayClusterSpec"]
+    found = {"submitter": job["spec"]["submitterPodTemplate"], "head": cluster["headGroupSpec"]["template"]}
+    return found | {group["groupName"]: group["template"] for group in cluster["workerGroupSpecs"]}
+
+
+def groups(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Ray groups by pool."""
+    cluster = job["spec"]["rayClusterSpec"]
+    return {"head": cluster["headGroupSpec"]} | {g["groupName"]: g for g in cluster["workerGroupSpecs"]}
+
+
+def containers(template: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from template["spec"]["containers"]
+    yield from template["spec"].get("initContainers", [])
+
+
+def env(template: dict[str, Any]) -> dict[str, Any]:
+    """Variables of the first container: name -> value, or where it comes from."""
+    return {v["name"]: v.get("value", v.get("valueFrom")) for v in template["spec"]["containers"][0]["env"]}
+
+
+def refused(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:
+    return refusals(effective(resource, platform), platform)

@@ -1,0 +1,138 @@
+"""Platform defaults under a resource: what wins, what is joined, what paths become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from manifest_examples import defaults, recording, training
+
+from hindcast_operator.defaults import Defaults
+from hindcast_operator.manifests import effective
+
+PLATFORM = defaults(
+    image="platform:1",
+    rayVersion="2.59.0",
+    runPolicy={"backoffLimit": 7, "stallTimeoutSeconds": 60},
+    cluster={
+        "env": [{"name": "A", "value": "platform"}, {"name": "B", "value": "platform"}],
+        "envFrom": [{"secretRef": {"name": "storage"}}],
+        "tolerations": [{"key": "shared", "operator": "Exists"}],
+        "nodeSelector": {"zone": "a", "disk": "fast"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "resources": {"head": {"cpu": 2.0, "memory": "8Gi"}, "learner": {"memory": "16Gi"}},
+        "scheduling": {"queueName": "everyone", "labels": {"cost": "research"}},
+        "podOverrides": {"all": {"spec": {"dnsPolicy": "Default", "tolerations": [{"key": "p"}]}}},
+        "code": {"runtimeEnv": {"pip": ["a"], "env_vars": {"X": "1", "Y": "1"}}},
+    },
+)
+OWN: dict[str, Any] = {
+    "env": [{"name": "B", "value": "own"}, {"name": "C", "value": "own"}],
+    "tolerations": [{"key": "own"}],
+    "nodeSelector": {"zone": "b"},
+    "resources": {"head": {"cpu": 1.0}},
+    "scheduling": {"queueName": "mine", "labels": {"team": "rl"}},
+    "podOverrides": {"all": {"spec": {"dnsPolicy": None, "tolerations": [{"key": "o"}]}}},
+    "code": {"configMap": {"name": "code"}, "runtimeEnv": {"pip": ["b"], "env_vars": {"Y": "2"}}},
+}
+
+
+def test_a_resources_own_scalars_win_and_maps_are_merged() -> None:
+    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    assert cluster.resources.head.cpu == 1.0
+    assert cluster.resources.head.memory == "8Gi"
+    assert cluster.scheduling.queue_name == "mine"
+    assert cluster.scheduling.labels == {"cost": "research", "team": "rl"}
+    assert cluster.node_selector == {"zone": "b", "disk": "fast"}
+
+
+def test_lists_are_joined_the_platforms_first_and_a_name_stands_once() -> None:
+    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    assert [(v.name, v.value) for v in cluster.env] == [("A", "platform"), ("B", "own"), ("C", "own")]
+    assert [t.key for t in cluster.tolerations] == ["shared", "own"]
+    assert [s.name for s in cluster.image_pull_secrets] == ["registry"]
+    assert [e.secret_ref.name for e in cluster.env_from if e.secret_ref] == ["storage"]
+
+
+def test_code_and_pod_overrides_are_merged_field_by_field() -> None:
+    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    assert cluster.code is not None and cluster.code.config_map is not None
+    assert cluster.code.config_map.name == "code"
+    assert cluster.code.runtime_env == {"pip": ["a", "b"], "env_vars": {"X": "1", "Y": "2"}}
+    # A null of the resource's still takes the field away when the pod is built.
+    assert cluster.pod_overrides.all == {
+        "spec": {"dnsPolicy": None, "tolerations": [{"key": "p"}, {"key": "o"}]}
+    }
+
+
+def test_image_and_ray_version_are_always_set() -> None:
+    cluster = effective(training(), Defaults()).spec.cluster
+    assert (cluster.image, cluster.ray_version) == (Defaults().image, Defaults().ray_version)
+    cluster = effective(training(), PLATFORM).spec.cluster
+    assert (cluster.image, cluster.ray_version) == ("platform:1", "2.59.0")
+    platform = defaults(image="platform:1", cluster={"image": "cluster:1"})
+    assert effective(training(), platform).spec.cluster.image == "cluster:1"
+    assert effective(training(cluster={"image": "own:1"}), platform).spec.cluster.image == "own:1"
+
+
+def test_deadlines_are_the_platforms_unless_the_resource_writes_its_own_even_the_same_as_ours() -> None:
+    policy = effective(training(runPolicy={"backoffLimit": 3}), PLATFORM).spec.run_policy
+    assert policy.backoff_limit == 3
+    assert policy.stall_timeout_seconds == 60
+    assert effective(training(), PLATFORM).spec.run_policy.backoff_limit == 7
+    assert effective(training(), Defaults()).spec.run_policy.backoff_limit == 3
+
+
+def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
+    spec = effective(training(learners={"memory": "3Gi"}), PLATFORM).spec
+    assert spec.cluster.resources.learner.memory == "3Gi"
+    nearer = training(learners={"memory": "3Gi"}, cluster={"resources": {"learner": {"memory": "4Gi"}}})
+    assert effective(nearer, PLATFORM).spec.cluster.resources.learner.memory == "4Gi"
+    runner = recording(runners={"memory": "2Gi"})
+    assert effective(runner, PLATFORM).spec.cluster.resources.runner.memory == "2Gi"
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "expected"),
+    [
+        ("s3://bucket/x", "runs", "s3://bucket/x/runs"),
+        ("s3://bucket/x/", "./a//b/", "s3://bucket/x/a/b"),
+        ("s3://bucket/x?region=eu", "runs", "s3://bucket/x/runs?region=eu"),
+        ("/mnt/data", "runs", "/mnt/data/runs"),
+        ("s3://bucket/x", "gs://other/runs", "gs://other/runs"),
+        ("s3://bucket/x", "/mnt/runs", "/mnt/runs"),
+        ("s3://bucket/x", "../runs", "../runs"),
+    ],
+)
+def test_relative_paths_lie_below_the_storage_root(root: str, path: str, expected: str) -> None:
+    spec = effective(training(checkpoint={"path": path}), Defaults(storage_root=root)).spec
+    assert spec.checkpoint.path == expected
+
+
+def test_every_location_becomes_absolute_and_references_stay() -> None:
+    platform = Defaults(storage_root="s3://b")
+    train = effective(
+        training(input=[{"path": "data"}, {"recordingRef": {"name": "cartpole"}}], initialCheckpoint="best"),
+        platform,
+    ).spec
+    assert train.input[0].path == "s3://b/data"
+    assert train.input[1].path is None and train.input[1].recording_ref.name == "cartpole"
+    assert train.initial_checkpoint == "s3://b/best"
+    assert train.checkpoint.path == "s3://b/runs"
+    record = effective(recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform).spec
+    assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/p", "s3://b/o")
+
+
+@pytest.mark.parametrize(
+    "resource", [training(cluster=OWN), recording(), training(learners={"memory": "3Gi"})]
+)
+def test_merging_again_changes_nothing(resource: Any) -> None:
+    once = effective(resource, PLATFORM)
+    assert effective(once, PLATFORM) == once
+
+
+def test_the_resource_itself_is_left_alone() -> None:
+    resource = training(cluster=OWN)
+    before = resource.model_dump()
+    effective(resource, PLATFORM)
+    assert resource.model_dump() == before

@@ -1,0 +1,193 @@
+"""Strategic merge, and what overrides cannot do to a pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from manifest_examples import containers, ray_job, recording, refused, templates, training
+
+from hindcast_operator.defaults import Defaults
+from hindcast_operator.manifests.overrides import strategic_merge
+
+
+@pytest.mark.parametrize(
+    ("base", "patch", "expected"),
+    [
+        ({"a": 1, "b": {"c": 1}}, {"b": {"d": 2}}, {"a": 1, "b": {"c": 1, "d": 2}}),
+        ({"a": 1}, {"a": None}, {}),
+        ({"args": ["x"]}, {"args": ["y"]}, {"args": ["y"]}),
+        (
+            {
+                "containers": [
+                    {"name": "ray", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]}
+                ]
+            },
+            {"containers": [{"name": "log"}, {"name": "ray", "env": [{"name": "B", "value": "2"}]}]},
+            {
+                "containers": [
+                    {"name": "ray", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
+                    {"name": "log"},
+                ]
+            },
+        ),
+        (
+            {"volumes": [{"name": "a", "emptyDir": {}}]},
+            {"volumes": [{"name": "b", "emptyDir": {}}]},
+            {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}]},
+        ),
+        (
+            {"volumeMounts": [{"mountPath": "/x", "name": "a"}]},
+            {"volumeMounts": [{"mountPath": "/x", "readOnly": True}]},
+            {"volumeMounts": [{"mountPath": "/x", "name": "a", "readOnly": True}]},
+        ),
+        (
+            {"tolerations": [{"key": "a"}]},
+            {"tolerations": [{"key": "b"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+        ),
+        ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ],
+)
+def test_strategic_merge(base: dict[str, Any], patch: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = repr((base, patch))
+    merged = strategic_merge(base, patch)
+    assert merged == expected
+    assert strategic_merge(merged, patch) == merged
+    assert repr((base, patch)) == before
+
+
+def test_overrides_of_all_pods_and_of_a_pool() -> None:
+    job = ray_job(
+        training(
+            cluster={
+                "podOverrides": {
+                    "all": {"metadata": {"annotations": {"a": "all"}}, "spec": {"dnsPolicy": "Default"}},
+                    "learner": {
+                        "metadata": {"annotations": {"a": "learner"}},
+                        "spec": {"containers": [{"name": "ray", "resources": {"limits": {"cpu": "3"}}}]},
+                    },
+                }
+            }
+        )
+    )
+    found = templates(job)
+    assert {name: t["spec"]["dnsPolicy"] for name, t in found.items()} == dict.fromkeys(found, "Default")
+    annotations = {name: t["metadata"]["annotations"]["a"] for name, t in found.items()}
+    assert annotations == {"submitter": "all", "head": "all", "data": "all", "learner": "learner"}
+    limits = found["learner"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["cpu"] == "3" and "memory" in limits
+    assert "cpu" not in found["data"]["spec"]["containers"][0]["resources"]["limits"]
+
+
+def test_the_submitters_container_is_not_the_users() -> None:
+    sidecar = {"spec": {"containers": [{"name": "log", "image": "log"}], "nodeSelector": {"a": "b"}}}
+    found = templates(ray_job(recording(cluster={"podOverrides": {"all": sidecar}})))
+    assert [c["name"] for c in found["submitter"]["spec"]["containers"]] == ["submitter"]
+    assert found["submitter"]["spec"]["nodeSelector"] == {"a": "b"}
+    assert [c["name"] for c in found["runner"]["spec"]["containers"]] == ["ray", "log"]
+
+
+def test_labels_that_things_are_found_by_stay() -> None:
+    override = {"metadata": {"labels": {"hindcast.dev/pool": "mine", "own": "yes"}}}
+    job = ray_job(training(cluster={"podOverrides": {"all": override}}))
+    for pool, template in templates(job).items():
+        assert template["metadata"]["labels"]["hindcast.dev/pool"] == pool
+        assert template["metadata"]["labels"]["own"] == "yes"
+
+
+def test_no_container_is_left_without_its_restrictions() -> None:
+    override = {
+        "spec": {
+            "securityContext": {"runAsUser": None, "runAsNonRoot": None, "seccompProfile": None},
+            "containers": [
+                {"name": "ray", "securityContext": None},
+                {"name": "log", "image": "log", "securityContext": {"capabilities": {"drop": ["NET_RAW"]}}},
+            ],
+            "initContainers": [{"name": "fetch", "image": "fetch"}],
+        }
+    }
+    resource = training(cluster={"podOverrides": {"all": override}})
+    assert refused(resource) == []
+    for template in templates(ray_job(resource)).values():
+        pod = template["spec"]["securityContext"]
+        assert pod["runAsNonRoot"] is True and pod["seccompProfile"]["type"] == "RuntimeDefault"
+        assert "runAsUser" not in pod
+        for container in containers(template):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert "ALL" in container["securityContext"]["capabilities"]["drop"]
+
+
+def test_overrides_are_not_changed_by_building() -> None:
+    override = {"spec": {"containers": [{"name": "log", "image": "log"}]}}
+    resource = training(cluster={"podOverrides": {"all": override}})
+    ray_job(resource)
+    assert resource.spec.cluster.pod_overrides.all == {
+        "spec": {"containers": [{"name": "log", "image": "log"}]}
+    }
+
+
+RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"hostNetwork": True}, "spec.cluster.podOverrides.learner.spec.hostNetwork is true"),
+        ({"hostPID": True}, "hostPID is true"),
+        ({"hostIPC": True}, "hostIPC is true"),
+        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "spec.volumes[host].hostPath is"),
+        ({"securityContext": {"runAsUser": 0}}, "spec.securityContext.runAsUser is 0"),
+        ({"securityContext": {"runAsNonRoot": False}}, "spec.securityContext.runAsNonRoot is false"),
+        ({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}, "sysctls is"),
+        (
+            {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+            "seccompProfile.type is Unconfined",
+        ),
+        (
+            {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}},
+            "appArmorProfile.type is Unconfined",
+        ),
+        ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "seLinuxOptions is"),
+        (
+            {"containers": [{"name": "ray", "securityContext": {"privileged": True}}]},
+            f"{RAY}.securityContext.privileged",
+        ),
+        (
+            {"containers": [{"name": "ray", "securityContext": {"allowPrivilegeEscalation": True}}]},
+            "allowPrivilegeEscalation is true",
+        ),
+        (
+            {"containers": [{"name": "ray", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]},
+            "capabilities.add is ['SYS_ADMIN']",
+        ),
+        (
+            {"containers": [{"name": "ray", "securityContext": {"procMount": "Unmasked"}}]},
+            "procMount is Unmasked",
+        ),
+        ({"containers": [{"name": "ray", "ports": [{"containerPort": 1, "hostPort": 2}]}]}, "has hostPort 2"),
+        ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "initContainers[i]"),
+    ],
+)
+def test_privilege_is_refused_by_name_unless_the_platform_allows_it(spec: dict[str, Any], said: str) -> None:
+    resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
+    (sentence,) = refused(resource)
+    assert said in sentence and sentence.endswith("which the platform does not allow; leave it out")
+    assert refused(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
+
+
+def test_what_the_platform_itself_puts_under_every_pod_is_its_own_affair() -> None:
+    override = {"spec": {"volumes": [{"name": "cache", "hostPath": {"path": "/cache"}}]}}
+    platform = Defaults.model_validate(
+        {"storageRoot": "s3://b", "cluster": {"podOverrides": {"all": override}}}, by_alias=True
+    )
+    assert refused(training(), platform) == []
+    own = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
+    (sentence,) = refused(training(cluster={"podOverrides": {"all": own}}), platform)
+    assert "volumes[host]" in sentence
+
+
+@pytest.mark.parametrize("override", [{"containers": []}, {"spec": []}, {"metadata": "x"}])
+def test_an_override_that_is_no_pod_template_is_refused(override: dict[str, Any]) -> None:
+    (sentence,) = refused(training(cluster={"podOverrides": {"head": override}}))
+    assert sentence.startswith("spec.cluster.podOverrides.head")
