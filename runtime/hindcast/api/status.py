@@ -85,6 +85,8 @@ class CheckpointStatus(Model):
     """The latest one."""
     iteration: NonNegative | None = None
     """Its iteration."""
+    saved: Timestamp | None = None
+    """When it was saved."""
     best: Text | None = None
     """The best one."""
     best_episode_return_mean: float | None = None

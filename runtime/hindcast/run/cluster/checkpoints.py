@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
 from hindcast.api.status import CheckpointStatus
 from hindcast.learn.checkpoint_record import (
     BEST,
@@ -27,11 +29,13 @@ def checkpoint_status(folder: Location) -> CheckpointStatus | None:
         return None
     latest = folder.child(max(complete, key=lambda name: (len(name), name)))
     record = parse(latest.child(RECORD), CheckpointRecord)
+    saved = latest.child(RECORD).info().mtime
     file = folder.child(BEST)
     best = parse(file, Best) if file.exists() else None
     return CheckpointStatus(
         path=str(latest),
         iteration=record.training.iteration,
+        saved=None if saved is None else saved.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         best=str(folder.child(folder_name(best.updates))) if best else None,
         best_episode_return_mean=best.score if best else None,
     )
