@@ -13,8 +13,8 @@ import torch
 from hindcast.api import OfflineTraining
 from hindcast.errors import Interrupted
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
+from hindcast.run.folders import run_folder
 from hindcast.run.results import read_results
-from hindcast.run.training import run_folder
 from hindcast.store.filesystem import resolve
 from support import CARTPOLE, After, record, recording, train, training
 

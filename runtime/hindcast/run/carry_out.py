@@ -13,13 +13,14 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
 from hindcast.run.events import Outcome, Reporter
+from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.order import in_order
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.run.session import Inputs, make_algorithm
-from hindcast.run.training import CHECKPOINTS_FOLDER, TrainingRun, run_folder
+from hindcast.run.training import TrainingRun
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """By title, `Kind/name`."""

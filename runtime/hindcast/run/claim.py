@@ -70,6 +70,13 @@ def carries_another(state: Location, resource: OfflineRecording | OfflineTrainin
     return mark.exists() and orjson.loads(mark.read_bytes())["specHash"] != spec_hash(resource)
 
 
+def holds_strangers(folder: Location, state: Location) -> bool:
+    """Whether files lie in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
+    if any(entry.relative not in NOT_THE_RUNS for entry in state.list()):
+        return False
+    return any(entry.relative != state.name for entry in folder.list())
+
+
 def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
     return {
         "resource": title(resource),

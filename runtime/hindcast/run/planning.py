@@ -8,8 +8,8 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.run.carry_out import InFiles, inputs_of
 from hindcast.run.claim import title
+from hindcast.run.folders import run_folder
 from hindcast.run.session import TrainingSession
-from hindcast.run.training import run_folder
 
 
 def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hindcast.record.pool import RANDOM, load_actor
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
 from hindcast.record.trim import keep_prefix
-from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, refuse_another, title
+from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, holds_strangers, refuse_another, title
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
@@ -111,8 +111,7 @@ class RecordingRun:
                 )
 
     def _check_folder(self) -> None:
-        ours = any(entry.relative not in NOT_THE_RUNS for entry in self._state.list())
-        if ours or all(entry.relative == FOLDER for entry in self._folder.list()):
+        if not holds_strangers(self._folder, self._state):
             return
         raise OutputConflict(
             f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "

@@ -15,22 +15,16 @@ from hindcast.models.policy import Policy
 from hindcast.run.claim import claim, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress, Reporter, State
+from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.session import Inputs, TrainingSession
 from hindcast.store.commits import remove_temporary_files
-from hindcast.store.filesystem import Location, resolve
+from hindcast.store.filesystem import Location
 
 SUCCESS_FILE = "success.json"
-CHECKPOINTS_FOLDER = "checkpoints"
-
-
-def run_folder(resource: OfflineTraining) -> Location:
-    """`<checkpoint.path>/<name>/r<revision>`."""
-    return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
-
 
 class TrainingRun:
     """One training, started or continued.

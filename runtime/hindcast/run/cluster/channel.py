@@ -91,20 +91,23 @@ class ConfigMapChannel:
         from urllib3.exceptions import HTTPError
 
         try:
-            response = self._api.patch_namespaced_config_map_without_preload_content(
+            response = self._api.patch_namespaced_config_map(
                 self._at.name,
                 self._at.namespace,
                 body,
                 _content_type="application/merge-patch+json",
+                _preload_content=False,
                 _request_timeout=_TIMEOUT_S,
             )
-            text = response.read()
-        except (ApiException, HTTPError, OSError) as error:
+            status, text = response.status, response.read()
+        except ApiException as error:
+            status, text = error.status, b""
+        except (HTTPError, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        if response.status in _GONE:
-            raise Superseded(f"the API server answered {response.status} to the report")
-        if response.status != 200:
-            raise Unreachable(f"the API server answered {response.status} to the report")
+        if status in _GONE:
+            raise Superseded(f"the API server answered {status} to the report")
+        if status != 200:
+            raise Unreachable(f"the API server answered {status} to the report")
         answer: dict[str, Any] = json.loads(text)
         return answer
 

@@ -84,7 +84,7 @@ class Tee:
 
     def __enter__(self) -> DriverLog:
         self._before = sys.stdout, sys.stderr
-        sys.stdout = sys.stderr = _Stream(self._log, sys.stdout)  # type: ignore[assignment]
+        sys.stdout = sys.stderr = _Stream(self._log, sys.stdout)
         return self._log
 
     def __exit__(self, *_: object) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import ray.exceptions as ray_errors
 
 from hindcast.api.attempt import AttemptOutcome, AttemptReason, AttemptState
+from hindcast.api.status import OutputStatus
 from hindcast.errors import (
     DataError,
     Interrupted,
@@ -23,6 +25,7 @@ from hindcast.errors import (
     WorkerLost,
 )
 from hindcast.run.cluster.redaction import redactor
+from hindcast.run.events import Outcome
 
 LONGEST_MESSAGE: Final = 500
 DEFECT: Final = 70
@@ -49,6 +52,15 @@ _DEATHS: Final = (
 )
 _KILLED_BY_RAY: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
 _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the work ended where it went well, and the dataset where it made one."""
+
+    outcome: Outcome
+    output: OutputStatus | None = None
+
 
 EXIT_CODES: Final[dict[AttemptReason, int]] = {
     "Succeeded": 0,

@@ -1,0 +1,76 @@
+"""The work of an attempt, as it is done in the pools: the same as `hindcast run` does, elsewhere."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import Attempt, AttemptOutcome
+from hindcast.api.status import OutputStatus
+from hindcast.errors import DataError, UserError
+from hindcast.run.carry_out import carry_out_recording, check_early, inputs_of
+from hindcast.run.cluster.mailbox import Mailbox
+from hindcast.run.cluster.outcome import Finished, classify
+from hindcast.run.cluster.pools import Pools
+from hindcast.run.cluster.training import train
+from hindcast.run.report.writing import write_training_report
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import read_manifest
+
+
+class Given:
+    """References that the operator has resolved."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._inputs = attempt.inputs
+
+    def dataset(self, recording: str) -> str | None:
+        """Where the recording's dataset is."""
+        found = self._inputs.get(f"OfflineRecording/{recording}")
+        return found.path if found else None
+
+    def policy(self, training: str) -> str:
+        """The training's best checkpoint."""
+        found = self._inputs.get(f"OfflineTraining/{training}")
+        if found is None:
+            raise DataError(f"the attempt was given no checkpoint of OfflineTraining/{training}")
+        return found.path
+
+
+def carry_out(
+    resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
+) -> Finished | AttemptOutcome:
+    """Carry the resource out, from a task in its pool.
+
+    Returns:
+        How it ended. An error comes back classified: here its traceback is known.
+    """
+    try:
+        references = Given(pools.attempt)
+        check_early(resource, references)
+        if isinstance(resource, OfflineRecording):
+            return _record(resource, references, mailbox, pools)
+        inputs = inputs_of(resource, references)
+        outcome = train(resource, inputs, mailbox, pools)
+        report = write_training_report(resource, outcome, [path for path, _ in inputs])
+        return Finished(replace(outcome, report=report))
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        return classify(error)
+
+
+def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
+    told = replace(pools, on_episode=mailbox.pulse())
+    outcome = carry_out_recording(resource, references, mailbox.reporter(), mailbox.interruption(), told)
+    manifest = read_manifest(resolve(resource.spec.output.path))
+    assert manifest is not None
+    output = OutputStatus(
+        path=resource.spec.output.path,
+        episodes=sum(file.episodes for file in manifest.files),
+        timesteps=sum(file.timesteps for file in manifest.files),
+        bytes=sum(file.bytes for file in manifest.files),
+        digest=manifest.digest,
+    )
+    return Finished(outcome, output)
