@@ -46,9 +46,7 @@ def data_volume(spec: OfflineTrainingSpec, inputs: Mapping[str, Input]) -> DataV
     if spec.input[0].weight is None:
         found = [_together(found)]
     total = sum(entry.bytes or 0 for entry in found)
-    window = sum(
-        min(limit, entry.bytes or 0, _bytes_of_steps(entry, spec.pipeline.window_steps)) for entry in found
-    )
+    window = sum(_window(entry, limit, spec.pipeline.window_steps) for entry in found)
     reason = f"{as_bytes(round_up(total, MI))} of data on storage, a window {as_bytes(round_up(window, MI))}"
     return DataVolume(DECODED * total, DECODED * window, DECODED * min(UNIT, total), reason)
 
@@ -69,6 +67,8 @@ def _together(sources: list[Input]) -> Input:
     )
 
 
-def _bytes_of_steps(source: Input, steps: int) -> int:
+def _window(source: Input, limit: int, steps: int) -> int:
+    """Bytes on storage of a window: a unit at least, which is never divided."""
     total = source.bytes or 0
-    return total if not source.timesteps else -(-total * steps // source.timesteps)
+    of_steps = total if not source.timesteps else -(-total * steps // source.timesteps)
+    return min(total, max(UNIT, min(limit, of_steps)))

@@ -57,7 +57,7 @@ def _given(volume: Volume) -> Mounted:
         mount["readOnly"] = True
     source = volume.model_dump(
         by_alias=True,
-        exclude_none=True,
+        exclude_defaults=True,
         include={"persistent_volume_claim", "config_map", "secret", "empty_dir"},
     )
     return {"name": volume.name, **source}, mount

@@ -1,0 +1,159 @@
+"""What cannot run on a cluster is said in one sentence that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from manifest_examples import defaults, recording, refused, training
+
+from hindcast.api import Resource
+from hindcast_operator.defaults import Defaults
+
+CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
+
+
+def written_to(path: str, *volumes: dict[str, Any], **cluster: Any) -> Resource:
+    return recording(output={"path": path}, cluster={"volumes": list(volumes), **cluster})
+
+
+def test_what_can_run_is_not_refused() -> None:
+    assert refused(recording()) == refused(training()) == []
+
+
+def test_relative_paths_need_a_storage_root() -> None:
+    resource = training(input=[{"path": "data"}], initialCheckpoint="best")
+    assert refused(resource) == []
+    sentences = refused(resource, Defaults())
+    assert [sentence.split(" ")[0] for sentence in sentences] == [
+        "spec.input[0].path",
+        "spec.checkpoint.path",
+        "spec.initialCheckpoint",
+    ]
+    assert "is runs, relative to a storageRoot that the platform does not have; give" in sentences[1]
+
+
+def test_a_path_that_leads_out_of_the_storage_root_is_refused() -> None:
+    (sentence,) = refused(written_to("a/../../b"))
+    assert sentence.startswith("spec.output.path is a/../../b, which leads out of")
+    assert refused(written_to("a/../b")) == []
+
+
+@pytest.mark.parametrize("path", ["/data/run", "/data", "file:///data/run", "/data/../data/x"])
+def test_a_local_path_on_a_claim_is_kept(path: str) -> None:
+    assert refused(written_to(path, CLAIM)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "volumes", "why"),
+    [
+        ("/elsewhere/run", [CLAIM], "on no mounted volume"),
+        ("/database/run", [CLAIM], "on no mounted volume"),
+        ("~/run", [CLAIM], "on no mounted volume"),
+        ("/data/../run", [CLAIM], "on no mounted volume"),
+        ("/data/run", [CLAIM | {"readOnly": True}], "mounted read-only"),
+        ("/scratch/run", [{"name": "s", "mountPath": "/scratch", "emptyDir": {}}], "an emptyDir"),
+        (
+            "/conf/run",
+            [{"name": "c", "mountPath": "/conf", "configMap": {"name": "c"}}],
+            "a read-only volume",
+        ),
+        ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
+    ],
+)
+def test_what_would_be_lost_with_the_pod_is_refused(path: str, volumes: list[Any], why: str) -> None:
+    (sentence,) = refused(written_to(path, *volumes))
+    assert sentence.startswith(f"spec.output.path is {path}, on") and why in sentence
+    assert "give a URI" in sentence
+
+
+def test_a_storage_root_on_no_volume_is_refused_too() -> None:
+    (sentence,) = refused(training(), Defaults(storage_root="/mnt/root"))
+    assert sentence.startswith("spec.checkpoint.path is /mnt/root/runs, on no mounted volume")
+    mounted = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
+    assert refused(training(), defaults(storageRoot="/mnt/root", cluster=mounted)) == []
+
+
+def test_a_volume_that_overrides_mount_counts() -> None:
+    override = {
+        "spec": {"containers": [{"name": "ray", "volumeMounts": [{"name": "nfs", "mountPath": "/nfs"}]}]}
+    }
+    assert refused(written_to("/nfs/run", podOverrides={"all": override})) == []
+
+
+def test_data_that_are_only_read_may_lie_in_the_image() -> None:
+    assert refused(training(input=[{"path": "/opt/data"}])) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}},
+            "spec.pipeline.dataWorkers has minReplicas 1 and maxReplicas 3",
+        ),
+        ({"learners": {"gpus": 0.5}}, "spec.learners.gpus is 0.5, and a pod gets whole GPUs"),
+        ({"pipeline": {"dataWorkers": {"gpus": 1.5}}}, "spec.pipeline.dataWorkers.gpus is 1.5"),
+        ({"learners": {"device": "cuda"}}, "spec.learners.device is cuda, and spec.learners.gpus is 0"),
+        ({"cluster": {"rayVersion": "2.51.1"}}, "spec.cluster.rayVersion is 2.51.1"),
+        (
+            {"cluster": {"resources": {"learner": {"sharedMemory": "64Mi"}}}},
+            "spec.cluster.resources.learner.sharedMemory is 64Mi",
+        ),
+        (
+            {"cluster": {"resources": {"dataWorker": {"memory": "128Mi"}}}},
+            "spec.cluster.resources.dataWorker.memory is 128Mi",
+        ),
+        (
+            {"cluster": {"resources": {"head": {"memory": "1Gi", "sharedMemory": "1Gi"}}}},
+            "spec.cluster.resources.head.memory is 1Gi",
+        ),
+        ({"learners": {"memory": "100Mi"}}, "spec.cluster.resources.learner.memory is 100Mi"),
+        (
+            {"cluster": {"volumes": [CLAIM, CLAIM | {"name": "b"}]}},
+            "spec.cluster.volumes has two volumes at /data",
+        ),
+        (
+            {"cluster": {"volumes": [CLAIM, CLAIM | {"mountPath": "/b"}]}},
+            "spec.cluster.volumes has two volumes called data",
+        ),
+        (
+            {"cluster": {"env": [{"name": "HINDCAST_ATTEMPT", "value": "x"}]}},
+            "spec.cluster.env sets HINDCAST_ATTEMPT",
+        ),
+        (
+            {"cluster": {"code": {"runtimeEnv": {"working_dir": "./src"}}}},
+            "spec.cluster.code.runtimeEnv.working_dir has ./src, a folder of your machine",
+        ),
+        (
+            {"cluster": {"code": {"runtimeEnv": {"py_modules": ["s3://b/m.zip", "mine"]}}}},
+            "spec.cluster.code.runtimeEnv.py_modules has mine",
+        ),
+        (
+            {"cluster": {"code": {"runtimeEnv": {"env_vars": {"AWS_SECRET_ACCESS_KEY": "hidden"}}}}},
+            "spec.cluster.code.runtimeEnv.env_vars sets AWS_SECRET_ACCESS_KEY inline",
+        ),
+        (
+            {
+                "cluster": {
+                    "code": {"configMap": {"name": "code"}},
+                    "env": [
+                        {"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+                    ],
+                }
+            },
+            "spec.cluster.env takes PYTHONPATH from elsewhere",
+        ),
+    ],
+)
+def test_one_sentence_names_the_field(spec: dict[str, Any], sentence: str) -> None:
+    (found,) = refused(training(**spec))
+    assert found.startswith(sentence)
+    assert ";" in found, "what to do"
+    assert "hidden" not in found
+
+
+def test_an_interval_is_allowed_where_the_platform_allows_it_or_nothing_scales() -> None:
+    interval = training(pipeline={"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}})
+    assert refused(interval, defaults(allowAutoscaling=True)) == []
+    assert refused(training(pipeline={"dataWorkers": {"minReplicas": 2, "maxReplicas": 2}})) == []
