@@ -94,8 +94,8 @@ def _output(own: Resource, full: Resource) -> Input:
     status = own.status
     if isinstance(full, OfflineTraining):
         folder = f"{full.spec.checkpoint.path.rstrip('/')}/{full.metadata.name}/r{full.spec.revision}"
-        best = status.checkpoint.best if status is not None and status.checkpoint is not None else None
-        return Input(path=best or folder)
+        checkpoint = status.checkpoint if status is not None else None
+        return Input(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
     if status is None or status.output is None:
         return Input(path=full.spec.output.path)
     return Input.model_validate(status.output.model_dump())
