@@ -266,7 +266,7 @@ def test_a_recording_without_episodes(kit, tmp_path):
 
 def test_parquet_of_another_layout_names_its_columns(tmp_path):
     pq.write_table(pa.table({"state": [1.0, 2.0], "reward": [0.0, 1.0]}), tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"t\.parquet is not a file of episodes .*\['state', 'reward'\]"):
+    with pytest.raises(DataError, match=r"t\.parquet: it is not a file of episodes .*\['state', 'reward'\]"):
         open_dataset(tmp_path)
 
 
@@ -342,7 +342,7 @@ def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
         (text.replace('"formatVersion":1', '"formatVersion":2'), "has the format version 2.*update Hindcast"),
         (
             text.replace("episodes/arrow", "columns"),
-            "recorded in the layout 'columns': allowed is 'episodes/arrow'",
+            "recorded in the layout 'columns': allowed are episodes/arrow",
         ),
         (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: Field required"),
         (text.replace("000001-a1", "../../etc"), r"leads out of the dataset's folder"),

@@ -8,7 +8,6 @@ means n empty strings. dtypes, shapes and spaces stand in the schema's metadata.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +18,11 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, per_observation
 from hindcast.errors import DataError
+from hindcast.store.description import describe, described
+from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec, Leaf
 
-METADATA_KEY = b"hindcast"
-FORMAT_VERSION = 1
+ARROW_EPISODES = "episodes/arrow"
 EPISODE_FIELDS = (
     pa.field(Columns.EPS_ID, pa.string(), nullable=False),
     pa.field(Columns.AGENT_ID, pa.string()),
@@ -36,19 +36,10 @@ EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
 _READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
 
 
-class CellError(Exception):
-    """A cell does not hold what it should; `row` counts from the start of what was decoded."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
 def arrow_schema(spec: DataSpec) -> pa.Schema:
     """The Parquet schema of a spec, with the spec in its metadata."""
     leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
-    description = {"layout": "episodes/arrow", "formatVersion": FORMAT_VERSION, **spec.to_json()}
-    return pa.schema([*EPISODE_FIELDS, *leaves], metadata={METADATA_KEY: json.dumps(description)})
+    return pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
 
 
 def spec_of_schema(schema: pa.Schema) -> DataSpec | None:
@@ -57,19 +48,10 @@ def spec_of_schema(schema: pa.Schema) -> DataSpec | None:
     Raises:
         DataError: a newer format, or metadata that cannot be read.
     """
-    text = (schema.metadata or {}).get(METADATA_KEY)
-    if text is None:
+    description = described(schema)
+    if description is None or description.layout != ARROW_EPISODES:
         return None
-    try:
-        description = json.loads(text)
-        version = description["formatVersion"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the description of the data cannot be read: {error!r}") from error
-    if version != FORMAT_VERSION:
-        raise DataError(
-            f"the format version is {version}, and this Hindcast reads {FORMAT_VERSION}: update Hindcast"
-        )
-    spec = DataSpec.from_json(description)
+    spec = description.spec
     absent = sorted({*spec.leaves, *EPISODE_COLUMNS} - set(schema.names))
     if absent:
         raise DataError(f"the columns {absent} are missing")

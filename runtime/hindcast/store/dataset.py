@@ -28,6 +28,7 @@ class Dataset(Protocol):
         num_episodes: episodes in all; one in fragments counts once.
         num_steps: timesteps in all.
         nbytes: size in memory.
+        notes: what opening it found that a user should know, in sentences.
     """
 
     spec: DataSpec
@@ -36,6 +37,7 @@ class Dataset(Protocol):
     num_episodes: int
     num_steps: int
     nbytes: int
+    notes: tuple[str, ...]
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """The unit's episodes, whole: what was stored in fragments is put together.

@@ -27,6 +27,7 @@ class RowGroup(Stored):
         bytes: size in memory.
         lengths: `[rows]` steps of each.
         continued: rows that go on with the episode of the row before (row 0: of the row group before).
+        dropped: rows that do not count, because they repeat others.
     """
 
     rows: int
@@ -34,6 +35,25 @@ class RowGroup(Stored):
     bytes: int
     lengths: tuple[int, ...]
     continued: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+class Run(Stored):
+    """A stored episode, or a part of one, in a file that Hindcast did not write.
+
+    Attributes:
+        eps_id: its episode.
+        t_started: timestep at which it starts; None where the file does not say.
+        ended: whether the episode is terminated or truncated at its end.
+        begins: digest of the first observation, where only that can tell what it goes on with.
+        ends: digest of the observation after its last step, likewise.
+    """
+
+    eps_id: str
+    t_started: int | None = None
+    ended: bool = True
+    begins: str | None = None
+    ends: str | None = None
 
 
 class FileEntry(Stored):

@@ -1,61 +1,70 @@
-"""Reading units of Parquet files in the layout Episodes / Arrow."""
+"""Reading units of Parquet files in any layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError
-from hindcast.store.arrow_layout import CellError, columns_to_read, decode
-from hindcast.store.footers import Indexed, damaged, open_parquet
+from hindcast.store.entries import RowGroup
+from hindcast.store.footers import Indexed
 from hindcast.store.fragments import join
+from hindcast.store.layout import CellError
+from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
+from hindcast.store.parquet import damaged, open_parquet
 from hindcast.store.spec import DataSpec
-from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows
+from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
 
 
 class EpisodeDataset:
-    """A `Dataset` (see there) of files in the layout Episodes / Arrow.
+    """A `Dataset` (see there) of Parquet files.
 
     Args:
         spec: what all files hold.
         files: in the dataset's order.
         unit_bytes: most bytes of a unit.
+        notes: see `Dataset`.
     """
 
-    def __init__(self, spec: DataSpec, files: Sequence[Indexed], unit_bytes: int = UNIT_BYTES) -> None:
+    def __init__(
+        self,
+        spec: DataSpec,
+        files: Sequence[Indexed],
+        unit_bytes: int = UNIT_BYTES,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         self.spec = spec
         self.units: Sequence[Unit] = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
         self.num_episodes = sum(len(unit.lengths) for unit in self.units)
-        self.num_steps = sum(file.entry.timesteps for file in files)
+        self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)
         self.nbytes = sum(unit.nbytes for unit in self.units)
+        self.notes = notes
         self._files = {str(file.location): file for file in files}
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
         leaves = self._leaves(columns)
-        table = pa.concat_tables([self._read_part(part, leaves) for part in unit.parts])
-        try:
-            rows = decode(table, self.spec, leaves)
-        except CellError as error:
-            path, row = self._locate_row(unit, error.row)
-            raise DataError(damaged(path, f"row {row}: {error}")) from error
-        block = join(rows, self._continued(unit))
+        stored = Block.concat([self._read_part(part, leaves) for part in unit.parts])
+        counting = counting_rows(self._groups(unit))
+        if stored.num_episodes != len(counting):
+            raise self._changed(unit)
+        if not counting.all():
+            stored = stored.take(np.flatnonzero(counting))
+        block = join(stored, continued_rows(self._groups(unit))[counting])
         if not np.array_equal(block.length, unit.lengths):
-            paths = " or ".join(part.path for part in unit.parts)
-            raise DataError(f"{paths} was changed after it was indexed: open the dataset again")
+            raise self._changed(unit)
         return block
 
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """See `Dataset.locate`."""
-        return self._locate_row(unit, int(np.flatnonzero(~self._continued(unit))[episode]))
+        groups = self._groups(unit)
+        heads = counting_rows(groups) & ~continued_rows(groups)
+        return self._locate_stored(unit, int(np.flatnonzero(heads)[episode]))
 
     def _leaves(self, columns: Iterable[str] | None) -> list[str]:
         if columns is None:
@@ -69,35 +78,60 @@ class EpisodeDataset:
             )
         return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]
 
-    def _read_part(self, part: FilePart, leaves: Sequence[str]) -> pa.Table:
-        """The part's rows; JSON columns that this file lacks come as empty."""
-        names = columns_to_read(leaves)
-        with open_parquet(self._files[part.path].location) as file:
+    def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
+        """The part's stored rows."""
+        indexed = self._files[part.path]
+        layout = LAYOUTS[indexed.layout]
+        groups = [indexed.entry.row_groups[i] for i in part.row_groups]
+        lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in groups])
+        names = layout.names(self.spec, leaves)
+        with open_parquet(indexed.location) as file:
             there = set(file.schema_arrow.names)
-            absent = [name for name in names if name not in there]
+            absent = [name for name in names if name not in there and not self._may_lack(name)]
+            if absent:
+                raise DataError(f"{part.path} has no column {absent[0]!r}, which its dataset has")
             table = file.read_row_groups(
                 list(part.row_groups), columns=[name for name in names if name in there], use_threads=False
             )
-        for name in absent:
-            if name not in self.spec.leaves or self.spec.leaves[name].kind != "json":
-                raise DataError(f"{part.path} has no column {name!r}, which its dataset has")
-            empty = pa.array([b""] * len(table), pa.large_binary())
-            table = table.append_column(pa.field(name, pa.large_binary(), nullable=False), empty)
-        return table.select(names)
+        try:
+            return layout.decode(table, lengths, self.spec, leaves)
+        except CellError as error:
+            row = self._file_row(part, error.row)
+            raise DataError(damaged(part.path, f"row {row}: {error}")) from error
 
-    def _continued(self, unit: Unit) -> NDArray[np.bool_]:
-        """`[rows]` which stored rows of the unit go on with the row before, in the unit."""
-        return continued_rows(
-            [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
-        )
+    def _may_lack(self, name: str) -> bool:
+        return name in self.spec.leaves and self.spec.leaves[name].kind == "json"
 
-    def _locate_row(self, unit: Unit, row: int) -> tuple[str, int]:
-        """File and row in it of a stored row of a unit."""
-        for path, groups in unit.parts:
-            rows = [group.rows for group in self._files[path].entry.row_groups]
-            starts = list(accumulate(rows, initial=0))
-            for i in groups:
-                if row < rows[i]:
-                    return path, starts[i] + row
-                row -= rows[i]
-        raise IndexError(f"unit {unit.id} has no row {row}")
+    def _groups(self, unit: Unit) -> list[RowGroup]:
+        return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
+
+    def _changed(self, unit: Unit) -> DataError:
+        paths = " or ".join(part.path for part in unit.parts)
+        return DataError(f"{paths} was changed after it was indexed: open the dataset again")
+
+    def _file_row(self, part: FilePart, row: int) -> int:
+        """The file's Parquet row of one that is counted in a part."""
+        for first, rows in self._row_groups(part):
+            if row < rows.sum():
+                return first + row
+            row -= int(rows.sum())
+        raise IndexError(f"{part} has {row} rows less")
+
+    def _locate_stored(self, unit: Unit, stored: int) -> tuple[str, int]:
+        """File and Parquet row in it at which a stored episode of a unit begins."""
+        for part in unit.parts:
+            for first, rows in self._row_groups(part):
+                if stored < len(rows):
+                    return part.path, first + int(rows[:stored].sum())
+                stored -= len(rows)
+        raise IndexError(f"unit {unit.id} has no stored episode {stored}")
+
+    def _row_groups(self, part: FilePart) -> Iterator[tuple[int, I64]]:
+        """Each row group of a part: its first Parquet row, and how many each stored episode has."""
+        indexed, first = self._files[part.path], 0
+        layout = LAYOUTS[indexed.layout]
+        for i, group in enumerate(indexed.entry.row_groups):
+            rows = layout.rows(np.array(group.lengths, dtype=np.int64))
+            if i in part.row_groups:
+                yield first, rows
+            first += int(rows.sum())

@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import per_observation
 
-EPISODE_BYTES = 64 << 20
-FRAGMENT_BYTES = 32 << 20
 
-
-def split_long(
-    block: Block, nbytes: NDArray[np.int64], episode_bytes: int = EPISODE_BYTES
-) -> Iterator[tuple[Block, bool]]:
+def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> Iterator[tuple[Block, bool]]:
     """The block in pieces: runs of ordinary episodes, and each fragment of an episode that is too long.
 
     Args:
@@ -78,7 +73,7 @@ def join(block: Block, continued: NDArray[np.bool_]) -> Block:
         return block
     heads = np.flatnonzero(~continued)
     tails = np.append(heads[1:], block.num_episodes) - 1
-    shared = (block.obs_start + block.length)[:-1][continued[1:]]
+    shared = block.obs_start[continued]  # what comes with it is better known to the row before
     return Block(
         columns={
             leaf: np.delete(column, shared, axis=0) if per_observation(leaf) else column

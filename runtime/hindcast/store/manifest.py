@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hindcast.errors import DataError
+from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.entries import FileEntry, Stored
 from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec
@@ -16,7 +17,6 @@ from hindcast.store.spec import DataSpec
 FOLDER = "_hindcast"
 MANIFEST = f"{FOLDER}/manifest.json"
 FORMAT_VERSION = 1
-LAYOUT = "episodes/arrow"
 
 
 class Manifest(Stored):
@@ -37,7 +37,7 @@ class Manifest(Stored):
     """
 
     format_version: int = FORMAT_VERSION
-    layout: str = LAYOUT
+    layout: str = ARROW_EPISODES
     spec_hash: str | None = None
     environment: dict[str, Any] | None = None
     seed: int | None = None

@@ -13,8 +13,9 @@ from hindcast.errors import DataError
 from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Entry, Location, missing
-from hindcast.store.footers import Indexed, index_file, spec_of_file
-from hindcast.store.manifest import FOLDER, LAYOUT, read_manifest
+from hindcast.store.footers import Indexed, describe_file, index_file
+from hindcast.store.layouts import LAYOUTS
+from hindcast.store.manifest import FOLDER, read_manifest
 
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
@@ -128,25 +129,26 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Inde
     """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
     manifest = read_manifest(folder)
     if manifest is not None:
-        if manifest.layout != LAYOUT:
-            raise DataError(f"{folder} is recorded in the layout {manifest.layout!r}: allowed is {LAYOUT!r}")
-        files, spec = manifest.files, manifest.data_spec
+        if manifest.layout not in LAYOUTS:
+            raise DataError(
+                f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
+            )
+        files, what = manifest.files, (manifest.data_spec, manifest.layout)
     else:
         files = tuple(file for commit in read_commits(folder).values() for file in commit.files)
         if not files:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        spec = None
+        what = None
     sizes = {entry.relative: entry.size for entry in entries if entry.is_file}
     for file in files:
         _check_size(folder, file, sizes)
     if verify:
         with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
             list(pool.map(partial(_check_content, folder), files))
-    if spec is None:
-        spec = spec_of_file(folder.child(files[0].path))
-    return [Indexed(folder.child(file.path), file, spec) for file in files]
+    what = what or describe_file(folder.child(files[0].path))
+    return [Indexed(folder.child(file.path), file, *what) for file in files]
 
 
 def _check_size(folder: Location, file: FileEntry, sizes: Mapping[str, int]) -> None:

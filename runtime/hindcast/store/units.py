@@ -44,7 +44,7 @@ def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Itera
     size = count = 0
     for file in files:
         for i, group in enumerate(file.entry.row_groups):
-            if not group.rows:
+            if group.rows == len(group.dropped):
                 continue
             goes_on = 0 in group.continued
             if waiting and not goes_on and size + group.bytes > unit_bytes:
@@ -67,6 +67,16 @@ def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     return continued
 
 
+def counting_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+    """`[rows]` which rows of row groups count, because they do not repeat others."""
+    counting = np.ones(sum(group.rows for group in groups), dtype=np.bool_)
+    start = 0
+    for group in groups:
+        counting[[start + row for row in group.dropped]] = False
+        start += group.rows
+    return counting
+
+
 def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
     parts: list[FilePart] = []
     for path, i, _ in groups:
@@ -74,6 +84,8 @@ def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> 
             parts[-1] = FilePart(path, (*parts[-1].row_groups, i))
         else:
             parts.append(FilePart(path, (i,)))
-    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for _, _, group in groups])
-    heads = np.flatnonzero(~continued_rows([group for _, _, group in groups]))
+    rows = [group for _, _, group in groups]
+    counting = counting_rows(rows)
+    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[counting]
+    heads = np.flatnonzero(~continued_rows(rows)[counting])
     return Unit(number, tuple(parts), np.add.reduceat(lengths, heads), nbytes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,13 @@ import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
-from hindcast.store.arrow_layout import arrow_schema, encode, episode_bytes
 from hindcast.store.atomic import AtomicFile
+from hindcast.store.description import index_metadata
 from hindcast.store.entries import FileEntry, RowGroup
 from hindcast.store.filesystem import Location
 from hindcast.store.fragments import split_long
+from hindcast.store.layout import Encoder
+from hindcast.store.layouts import DEFAULT, LAYOUTS
 from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
@@ -28,19 +31,21 @@ class EpisodeWriter:
     """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … in a folder.
 
     Blocks are collected into row groups of whole episodes; a block must not be changed after it was given. An
-    episode over 64 MiB becomes adjacent fragments, one row group each. As a context manager it closes at the
-    end, and aborts on an exception.
+    episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
+    context manager it closes at the end, and aborts on an exception.
 
     Args:
         folder: where; made if it is not there.
         spec: what the blocks hold.
         stem: how the file names begin.
-        max_rows_per_file: episodes in a file at most (the fragments of a long one count as one); no limit by
-            default.
+        max_rows_per_file: rows in a file at most, in whole episodes; a row is an episode or fragment, or a
+            timestep where the layout has one row for each. An episode of more rows has a file of its own. No
+            limit by default.
         max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
             larger.
         row_group_bytes: size in memory that a row group is filled to.
         compression: "lz4", "zstd" or "none".
+        layout: name of the layout.
     """
 
     def __init__(
@@ -53,17 +58,18 @@ class EpisodeWriter:
         max_file_bytes: int = 128 * MIB,
         row_group_bytes: int = 16 * MIB,
         compression: str = "lz4",
+        layout: str = DEFAULT,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise SpecError(f"compression is {compression!r}: allowed are {', '.join(COMPRESSIONS)}")
-        self._folder, self._spec, self._stem = folder, spec, stem
-        self._schema = arrow_schema(spec)
+        self._folder, self._stem = folder, stem
+        self._layout = LAYOUTS[layout]
+        self._encoder = self._layout.encoder(spec)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
-        self._group_bytes = min(row_group_bytes, max(1, max_file_bytes - _overhead(self._schema, groups=1)))
+        self._group_bytes = row_group_bytes
         self._compression = compression
-        self._pending: list[pa.Table] = []
-        self._pending_bytes: list[I64] = []
+        self._pending: list[_Group] = []
         self._file: _ParquetFile | None = None
         self._entries: list[FileEntry] = []
 
@@ -75,7 +81,8 @@ class EpisodeWriter:
             StorageError: a file could not be written; nothing that this writer wrote is left then.
         """
         try:
-            for piece, continued in split_long(block, episode_bytes(block, self._spec)):
+            sizes = self._encoder.sizes(block)
+            for piece, continued in split_long(block, sizes, self._encoder.longest):
                 self._add(piece, continued)
         except BaseException:
             self.abort()
@@ -100,7 +107,7 @@ class EpisodeWriter:
 
     def abort(self) -> None:
         """Give up: remove every file of this writer, finished or not."""
-        self._pending, self._pending_bytes = [], []
+        self._pending = []
         if self._file is not None:
             self._file.abort()
             self._file = None
@@ -122,56 +129,63 @@ class EpisodeWriter:
     def _add(self, piece: Block, continued: bool) -> None:
         if not piece.num_episodes:
             return
-        nbytes = episode_bytes(piece, self._spec)
-        table = encode(piece, self._spec, self._schema)
+        group = _Group(
+            self._encoder.encode(piece),
+            piece.length,
+            self._layout.rows(piece.length),
+            self._encoder.sizes(piece),
+        )
         if continued:
             self._flush(everything=True)
-            self._write_group(table, continued=True)
+            self._write_group(group, continued=True)
             return
-        self._pending.append(table)
-        self._pending_bytes.append(nbytes)
+        if self._pending and self._pending[0].table.schema != group.table.schema:
+            self._flush(everything=True)
+        self._pending.append(group)
         self._flush(everything=False)
 
     def _flush(self, everything: bool) -> None:
         """Write full row groups of what is collected, or all of it."""
-        if not self._pending:
+        waiting = sum(int(group.nbytes.sum()) for group in self._pending)
+        if not self._pending or (not everything and waiting < self._group_bytes):
             return
-        nbytes = np.concatenate(self._pending_bytes)
-        if not everything and nbytes.sum() < self._group_bytes:
-            return
-        table, start = pa.concat_tables(self._pending), 0
-        while start < len(nbytes):
-            rows = self._rows_of_group(nbytes[start:])
-            is_last = start + rows == len(nbytes)
-            if is_last and not everything and nbytes[start:].sum() < self._group_bytes:
+        rest = _Group.concat(self._pending)
+        while len(rest.length):
+            count = self._episodes_of_group(rest)
+            is_last = count == len(rest.length)
+            if is_last and not everything and rest.nbytes.sum() < self._group_bytes:
                 break
-            self._write_group(table.slice(start, rows), continued=False)
-            start += rows
-        self._pending = [table.slice(start)] if start < len(nbytes) else []
-        self._pending_bytes = [nbytes[start:]] if start < len(nbytes) else []
+            self._write_group(rest.slice(0, count), continued=False)
+            rest = rest.slice(count, len(rest.length))
+        self._pending = [rest] if len(rest.length) else []
 
-    def _rows_of_group(self, nbytes: I64) -> int:
-        """How many of the waiting rows the next row group takes."""
-        rows = max(1, int(np.searchsorted(np.cumsum(nbytes), self._group_bytes, side="right")))
+    def _episodes_of_group(self, waiting: _Group) -> int:
+        """How many of the waiting episodes the next row group takes."""
+        room = self._max_bytes - _overhead(waiting.table.schema, groups=1)
+        count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
-            return rows
-        room = self._max_rows - (self._file.episodes if self._file else 0)
-        return min(rows, room if room > 0 else self._max_rows)
+            return count
+        room = self._max_rows - (self._file.rows if self._file else 0)
+        if waiting.rows[0] > room:
+            room = self._max_rows
+        return min(count, _fitting(waiting.rows, room))
 
-    def _write_group(self, table: pa.Table, continued: bool) -> None:
-        if self._file is not None and not continued and self._is_full(table.nbytes):
+    def _write_group(self, group: _Group, continued: bool) -> None:
+        if self._file is not None and not continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
             name = f"{self._stem}-{len(self._entries):03d}.parquet"
-            self._file = _ParquetFile(self._folder.child(name), self._schema, self._compression)
-        self._file.write(table, continued)
+            location = self._folder.child(name)
+            self._file = _ParquetFile(location, group.table.schema, self._encoder, self._compression)
+        self._file.write(group, continued)
 
-    def _is_full(self, coming: int) -> bool:
+    def _is_full(self, coming: _Group) -> bool:
         assert self._file is not None
-        if self._max_rows is not None and self._file.episodes >= self._max_rows:
+        if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
             return True
-        footer = _overhead(self._schema, self._file.groups + 1)
-        return self._file.size + coming + footer > self._max_bytes
+        footer = _overhead(coming.table.schema, self._file.groups + 1)
+        too_large = self._file.size + coming.table.nbytes + footer > self._max_bytes
+        return too_large or not self._file.takes(coming.table.schema)
 
     def _finish_file(self) -> None:
         if self._file is None:
@@ -185,25 +199,50 @@ def _overhead(schema: pa.Schema, groups: int) -> int:
     return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
+class _Group(NamedTuple):
+    """Encoded episodes: their rows, and for each its steps, how many rows it has, and how many bytes."""
+
+    table: pa.Table
+    length: I64
+    rows: I64
+    nbytes: I64
+
+    @classmethod
+    def concat(cls, groups: Sequence[_Group]) -> _Group:
+        tables, *figures = zip(*groups, strict=True)
+        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in figures))
+
+    def slice(self, start: int, stop: int) -> _Group:
+        """Some of the episodes."""
+        first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
+        figures = (figure[start:stop] for figure in (self.length, self.rows, self.nbytes))
+        return _Group(self.table.slice(first, count), *figures)
+
+
+def _fitting(sizes: I64, room: int) -> int:
+    """How many of the first fit; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))
+
+
 class _ParquetFile:
     """One file being written."""
 
-    def __init__(self, location: Location, schema: pa.Schema, compression: str) -> None:
-        self.episodes = 0
+    def __init__(self, location: Location, schema: pa.Schema, encoder: Encoder, compression: str) -> None:
+        self.rows = 0
         self._name = location.name
+        self._schema = schema
+        self._has_index = encoder.has_index
         self._groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self._sink = _Sink(AtomicFile(location))
         self._metadata: list[pq.FileMetaData] = []
-        statistics = ["t_started", "length"]
         try:
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, mode="w"),
                 schema,
                 compression=compression,
-                use_dictionary=False,
-                write_statistics=statistics,
                 write_page_checksum=True,
                 metadata_collector=self._metadata,
+                **encoder.options(schema),
             )
         except BaseException:  # it writes a magic number at once, which a full disk has no room for
             self._sink.alive = False
@@ -220,14 +259,25 @@ class _ParquetFile:
         """Row groups written so far."""
         return len(self._groups)
 
-    def write(self, table: pa.Table, continued: bool) -> None:
+    def takes(self, schema: pa.Schema) -> bool:
+        """Whether rows of this schema can follow: columns that they lack are empty."""
+        return set(schema.names) <= set(self._schema.names)
+
+    def write(self, group: _Group, continued: bool) -> None:
         """Add a row group."""
-        self._writer.write_table(table.combine_chunks(), row_group_size=len(table))
-        self._groups.append((tuple(table.column("length").to_pylist()), (0,) if continued else ()))
-        self.episodes += len(table) - continued
+        table = group.table
+        for name in set(self._schema.names) - set(table.column_names):
+            field = self._schema.field(name)
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+        table = table.select(self._schema.names).combine_chunks()
+        self._writer.write_table(table, row_group_size=len(table))
+        self._groups.append((tuple(group.length.tolist()), (0,) if continued else ()))
+        self.rows += int(group.rows.sum())
 
     def finish(self) -> FileEntry:
         """Make the file durable and visible."""
+        if self._has_index:
+            self._writer.add_key_value_metadata(index_metadata(self._groups))
         self._writer.close()
         self._sink.file.commit()
         metadata = self._metadata[0]
@@ -243,7 +293,7 @@ class _ParquetFile:
         )
         return FileEntry(
             path=self._name,
-            rows=metadata.num_rows,
+            rows=sum(group.rows for group in groups),
             timesteps=sum(group.timesteps for group in groups),
             bytes=self.size,
             checksum=self._sink.file.checksum,

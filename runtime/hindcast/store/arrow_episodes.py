@@ -1,0 +1,105 @@
+"""The layout "Episodes / Arrow" as the writer, the index and the reader use it; its cells are in `arrow_layout`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hindcast.episodes.block import I64, Block, Bool
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.store.arrow_layout import (
+    ARROW_EPISODES,
+    arrow_schema,
+    columns_to_read,
+    decode,
+    encode,
+    episode_bytes,
+    spec_of_schema,
+)
+from hindcast.store.fragments import find_continued
+from hindcast.store.layout import CellError, Contents
+from hindcast.store.spec import DataSpec
+
+_LONGEST = 64 << 20
+
+
+class ArrowEpisodes:
+    """A `Layout`."""
+
+    name = ARROW_EPISODES
+
+    def encoder(self, spec: DataSpec) -> ArrowEncoder:
+        """See `Layout.encoder`."""
+        return ArrowEncoder(spec)
+
+    def rows(self, length: I64) -> I64:
+        """See `Layout.rows`: one each."""
+        return np.ones_like(length)
+
+    def contents(self, file: pq.ParquetFile) -> Contents:
+        """See `Layout.contents`: from the metadata and two small columns."""
+        spec = spec_of_schema(file.schema_arrow)
+        if spec is None:
+            raise DataError("it has no description of its columns")
+        length, continued = _lengths(file)
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        cuts = np.cumsum(sizes)[:-1]
+        return Contents(
+            spec,
+            list(np.split(length, cuts)) if sizes else [],
+            list(np.split(continued, cuts)) if sizes else [],
+        )
+
+    def names(self, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """See `Layout.names`."""
+        return columns_to_read(leaves)
+
+    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
+        """See `Layout.decode`; JSON columns that the file lacks come as empty."""
+        for name in leaves:
+            if name not in table.column_names and spec.leaves[name].kind == "json":
+                empty = pa.array([b""] * len(table), pa.large_binary())
+                table = table.append_column(pa.field(name, pa.large_binary(), nullable=False), empty)
+        return decode(table, spec, leaves)
+
+
+class ArrowEncoder:
+    """An `Encoder`."""
+
+    longest = _LONGEST
+    has_index = False
+
+    def __init__(self, spec: DataSpec) -> None:
+        self._spec = spec
+        self._schema = arrow_schema(spec)
+
+    def encode(self, block: Block) -> pa.Table:
+        """See `Encoder.encode`; fixed-shape columns are not copied."""
+        return encode(block, self._spec, self._schema)
+
+    def sizes(self, block: Block) -> I64:
+        """See `Encoder.sizes`."""
+        return episode_bytes(block, self._spec)
+
+    def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+        """See `Encoder.options`."""
+        return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
+
+
+def _lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
+    """The rows' lengths, and which rows go on with the row before."""
+    table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
+            raise CellError(0, f"{name!r} has a value that is no count")
+    length, t_started = (column.to_numpy() for column in table.columns)
+    if not t_started.any():
+        return length, np.zeros(len(length), dtype=np.bool_)
+    eps_id = file.read(columns=[Columns.EPS_ID]).column(0).to_numpy()
+    return length, find_continued(eps_id, t_started, length)

@@ -1,0 +1,37 @@
+"""The layouts that there are, by name and by what a file's schema says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from hindcast.errors import DataError
+from hindcast.store.arrow_episodes import ArrowEpisodes
+from hindcast.store.arrow_layout import ARROW_EPISODES
+from hindcast.store.description import described
+from hindcast.store.layout import Layout
+
+_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(),)
+LAYOUTS: Final = {layout.name: layout for layout in _ALL}
+DEFAULT: Final = ARROW_EPISODES
+
+
+def layout_of_schema(schema: pa.Schema) -> str:
+    """The name of the layout of a file with this schema.
+
+    Raises:
+        DataError: none; or metadata of ours that cannot be read.
+    """
+    description = described(schema)
+    if description is not None:
+        if description.layout not in LAYOUTS:
+            raise DataError(
+                f"it is written in the layout {description.layout!r}, which this Hindcast does not know: "
+                f"it reads {', '.join(LAYOUTS)}"
+            )
+        return description.layout
+    raise DataError(
+        f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
+        "without their dtypes and shapes in its metadata"
+    )

@@ -1,0 +1,65 @@
+"""Opening Parquet files, and the sentences for those that are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.errors import DataError
+from hindcast.store.filesystem import Location
+from hindcast.store.storage_errors import reason_of, storage_errors
+
+_MAGIC = b"PAR1"
+_SAMPLE_BYTES = 64 << 10
+_REMEDY = "copy it again from its source, or delete it and record its episodes again"
+
+
+@contextmanager
+def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
+    """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`."""
+    with storage_errors("read", location.uri, location.fs):
+        stream = location.fs.open_input_file(location.path)
+    with stream:
+        try:
+            yield pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(damaged(str(location), reason_of(error))) from error
+
+
+def damaged(path: str, reason: str) -> str:
+    """The sentence for a file that cannot be decoded."""
+    return f"{path} is damaged ({reason}): {_REMEDY}"
+
+
+def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
+    """A hash of the size and both ends of a file, once they look like Parquet; and the size.
+
+    Raises:
+        DataError: empty, truncated, or not Parquet.
+    """
+    with (
+        storage_errors("read", location.uri, location.fs),
+        location.fs.open_input_file(location.path) as stream,
+    ):
+        size = stream.size()
+        head = stream.read(min(size, _SAMPLE_BYTES))
+        stream.seek(max(0, size - _SAMPLE_BYTES))
+        tail = stream.read()
+    if size == 0:
+        raise DataError(f"{location} is empty (0 bytes): delete it and record its episodes again")
+    if not head.startswith(_MAGIC):
+        raise DataError(
+            f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
+        )
+    if not tail.endswith(_MAGIC):
+        raise DataError(
+            f"{location} is truncated (it does not end as a Parquet file does, after {size} bytes): {_REMEDY}"
+        )
+    checksum = hashlib.sha256(str(size).encode())
+    checksum.update(head)
+    checksum.update(tail)
+    return checksum, size
