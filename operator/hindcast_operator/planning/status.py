@@ -16,8 +16,21 @@ def read_status(plain: Mapping[str, Any]) -> Status:
 
 
 def plain_status(status: Status) -> dict[str, Any]:
-    """The status as it is written: camelCase, without what is not there. Equal plain statuses need no write."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    """The status as it is written: camelCase, without what is not there. Equal plain statuses need no write.
+
+    Nothing in it is empty: server-side apply makes null of a mapping whose last entry goes, and refuses that.
+    """
+    plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return plain
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_empty(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    entries = {name: _without_empty(entry) for name, entry in value.items()}
+    return {name: entry for name, entry in entries.items() if entry not in ({}, [])}
 
 
 def condition_of(status: Status, type_: str) -> Condition | None:
