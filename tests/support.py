@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,24 @@ def leftovers(path: object) -> list[str]:
         or Path(entry.relative).name == "lock"
         or (entry.relative.endswith(".parquet") and entry.relative not in listed)
     ]
+
+
+def descendants(process: int) -> list[int]:
+    """The processes below another."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {process})
+
+
+def name_of(process: int) -> str:
+    """Its command line."""
+    try:
+        return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""

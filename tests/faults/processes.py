@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from support import descendants
 
 _TESTS = Path(__file__).parent.parent
 _DRIVER = Path(__file__).parent / "driver.py"
@@ -74,19 +75,6 @@ class Driver:
         return descendants(self.process.pid)
 
 
-def descendants(process: int) -> list[int]:
-    """The processes below another."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found - {process})
-
-
 def adopt_orphans(adopt: bool) -> None:
     """Whether this process becomes the parent of what its killed children leave, as a session manager does."""
     ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -112,11 +100,3 @@ def ends(process: int, within: float = 60.0) -> bool:
         return bool(select.select([descriptor], [], [], within)[0])
     finally:
         os.close(descriptor)
-
-
-def name_of(process: int) -> str:
-    """Its command line."""
-    try:
-        return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""

@@ -13,13 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import Driver, adopt_orphans, descendants, end_orphans, ends, name_of
+from processes import Driver, adopt_orphans, end_orphans, ends
 
 from hindcast.api import OfflineRecording
 from hindcast.store.commits import read_commits
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
-from support import CARTPOLE, WALK, episode_hashes, leftovers, read_all, record, recording
+from support import (
+    CARTPOLE,
+    WALK,
+    descendants,
+    episode_hashes,
+    leftovers,
+    name_of,
+    read_all,
+    record,
+    recording,
+)
 
 pytestmark = pytest.mark.faults
 

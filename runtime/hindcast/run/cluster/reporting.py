@@ -10,6 +10,7 @@ import math
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -125,13 +126,16 @@ class Reporting:
             wait = self._due() - self._clock()
             if wait > 0 or self.superseded:
                 return min(max(wait, 0.05), 1.0)
-            report = self._report()
             self._is_changed = False
         try:
+            report = self._report()
             intent = self._channel.send(report)
         except Superseded:
             self._refused()
         except Unreachable:
+            self._failed()
+        except Exception:  # a defect here must not end the beats
+            traceback.print_exc()
             self._failed()
         else:
             self._sent, self._failures, self._beats = self._clock(), 0, self._beats + 1
@@ -148,7 +152,9 @@ class Reporting:
         return max(due, self._not_before)
 
     def _report(self) -> Report:
-        return Report(beat=self._beats + 1, at=_stamp(self._now()), moved=_stamp(self._moved), **self._said)
+        with self._lock:
+            said, moved = dict(self._said), self._moved
+        return Report(beat=self._beats + 1, at=_stamp(self._now()), moved=_stamp(moved), **said)
 
     def _say(self, **fields: Any) -> None:
         self._said |= fields
