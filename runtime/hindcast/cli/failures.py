@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done, or there was nothing to do",
-    1: "a mistake of another kind, or the runtime extra is missing",
+    1: "a mistake of another kind, an extra is missing, or the cluster cannot be read",
     2: "a resource or the command line is wrong",
     3: "recorded data or a checkpoint cannot be used",
     4: "the output folder belongs to something else",
@@ -24,8 +24,8 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted; run it again to go on",
 }
 
-_RUNTIME_PACKAGES = frozenset(
-    {
+_EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
+    (
         "fsspec",
         "gymnasium",
         "jinja2",
@@ -39,8 +39,10 @@ _RUNTIME_PACKAGES = frozenset(
         "safetensors",
         "tensorboard",
         "torch",
-    }
+    ),
+    "runtime",
 )
+"""Package -> the extra that brings it."""
 
 
 def tell(error: BaseException, command: str, screen: Screen) -> int:
@@ -73,10 +75,8 @@ def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, i
         return "interrupted", INTERRUPTED
     missing = _missing_package(error)
     if missing is not None:
-        return (
-            f"hindcast {command} needs {missing}, which is not installed: pip install 'hindcast-rl[runtime]'",
-            1,
-        )
+        install = f"pip install 'hindcast-rl[{_EXTRAS[missing]}]'"
+        return f"hindcast {command} needs {missing}, which is not installed: {install}", 1
     return _defect(error, screen), DEFECT
 
 
@@ -84,7 +84,7 @@ def _missing_package(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]
-    return package if package in _RUNTIME_PACKAGES else None
+    return package if package in _EXTRAS else None
 
 
 def _defect(error: BaseException, screen: Screen) -> str:

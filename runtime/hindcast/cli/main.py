@@ -8,9 +8,11 @@ from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
 from hindcast.cli.commands.demo import demo
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.inspect import inspect
+from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
 from hindcast.cli.commands.render import render
 from hindcast.cli.commands.run import run
+from hindcast.cli.commands.status import status
 from hindcast.cli.commands.validate import validate
 from hindcast.cli.commands.version import version
 from hindcast.cli.failures import EXIT_CODES, INTERRUPTED
@@ -28,7 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for function in (run, validate, inspect, evaluate, plan, render, demo, version):
+for function in (run, validate, inspect, evaluate, plan, render, status, logs, demo, version):
     app.command()(function)
 
 

@@ -1,0 +1,80 @@
+"""The log of an attempt that still has pods: what its submitter follows is what the driver prints."""
+
+from collections.abc import Callable, Iterator, Mapping
+from time import sleep
+from typing import Any, Final
+
+from hindcast.api.attempt import POOL_LABEL
+from hindcast.cli.cluster.access import Cluster, Gone
+from hindcast.cli.cluster.explain import selector
+from hindcast.cli.cluster.target import Target
+
+Raw = Mapping[str, Any]
+
+SUBMITTER: Final = "submitter"
+"""Pool label and container of the pod that hands the driver to Ray and prints its log."""
+
+_POLL_SECONDS: Final = 2.0
+
+
+def submitter_of(cluster: Cluster, target: Target, run: Raw) -> Raw | None:
+    """The latest submitter of an attempt; None where it is gone or not made yet. Raises ClusterError."""
+    pods = cluster.pods(f"{selector(target.kind, target.name, run)},{POOL_LABEL}={SUBMITTER}")
+    return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+
+
+def has_started(pod: Raw) -> bool:
+    """Whether its container has run, so that there is a log."""
+    return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
+
+
+def live_log(
+    cluster: Cluster, target: Target, run: Raw, follow: bool, note: Callable[[str], None]
+) -> Iterator[bytes] | None:
+    """What the driver has printed, piece by piece; None where no pod could tell.
+
+    Args:
+        cluster: where it runs.
+        target: the resource.
+        run: the attempt, as the status has it.
+        follow: wait for the driver to start, and go on until it ends.
+        note: told once that it waits.
+
+    Raises:
+        ClusterError: the pods cannot be read.
+    """
+    pod = submitter_of(cluster, target, run)
+    told = False
+    while follow and not run.get("outcome") and (pod is None or not has_started(pod)):
+        if not told:
+            note(f"waits for the driver of attempt {run['attempt']} to start")
+            told = True
+        sleep(_POLL_SECONDS)
+        run = next(
+            (own for own in runs_of(cluster.resource(target)) if own["child"] == run["child"]),
+            {**run, "outcome": "gone"},
+        )
+        pod = submitter_of(cluster, target, run)
+    if pod is None or not has_started(pod):
+        return None
+    return _pieces(cluster, str(pod["metadata"]["name"]), follow)
+
+
+def _pieces(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | None:
+    """None where the pod has gone meanwhile."""
+    pieces = cluster.log(pod, SUBMITTER, follow)
+    try:
+        first = next(pieces, b"")
+    except Gone:
+        return None
+    return _after(first, pieces)
+
+
+def _after(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def runs_of(resource: Raw) -> list[Raw]:
+    """A resource's attempts, newest first."""
+    return list((resource.get("status") or {}).get("runs") or ())

@@ -1,0 +1,131 @@
+"""`hindcast logs KIND/NAME`: what an attempt has printed, from its pods or, later, from its run folder."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from hindcast.api import Resource
+    from hindcast.cli.cluster.access import Cluster
+    from hindcast.cli.cluster.target import Target
+
+TARGET_HELP = "Such as training/clone or recording/data; or a run folder or dataset."
+
+
+@command
+def logs(
+    resource: Annotated[str, typer.Argument(metavar="KIND/NAME", help=TARGET_HELP)],
+    *,
+    screen: Screen,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Number of the attempt. Default: the latest.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
+    ] = None,
+    kube_context: Annotated[
+        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+    ] = None,
+) -> None:
+    """Show the log of an attempt's driver: live, or from storage when its pods are gone."""
+    from hindcast.cli.cluster.target import is_target, parse_target
+
+    if is_target(resource):
+        from hindcast.cli.cluster.access import connect
+
+        _write(
+            _of_resource(connect(namespace, kube_context), parse_target(resource), attempt, follow, screen),
+            screen,
+        )
+        return
+    _check_folder(resource)
+
+    from hindcast.cli.cluster.stored_log import folder_log
+
+    path, log = folder_log(resource, attempt)
+    screen.note(path)
+    _write([log], screen)
+
+
+def _of_resource(
+    cluster: "Cluster", target: "Target", attempt: int | None, follow: bool, screen: Screen
+) -> Iterable[bytes]:
+    from hindcast.cli.cluster.live_log import live_log, runs_of
+    from hindcast.cli.cluster.stored_log import stored_log
+    from hindcast.errors import UserError
+
+    found = cluster.resource(target)
+    run = _choose(target, found, runs_of(found), attempt)
+    pieces = live_log(cluster, target, run, follow, screen.note)
+    if pieces is not None:
+        return pieces
+    if run.get("outcome") is None and not follow:
+        message = found["status"].get("message") or "its pods are not there"
+        raise UserError(f"attempt {run['attempt']} of {target} has printed nothing yet: {message}")
+    return [stored_log(_placed(found, run), str(run["child"]))]
+
+
+def _choose(
+    target: "Target", found: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], attempt: int | None
+) -> Mapping[str, Any]:
+    """The attempt that is meant: of the latest revision that has any."""
+    from hindcast.errors import UserError
+
+    if not runs:
+        status = found.get("status") or {}
+        why = status.get("message") or "the operator has not looked at it yet"
+        raise UserError(f"{target} has no attempt yet: {why}")
+    own = [run for run in runs if run["revision"] == runs[0]["revision"]]
+    chosen = next((run for run in own if attempt in (None, run["attempt"])), None)
+    if chosen is None:
+        numbers = ", ".join(str(run["attempt"]) for run in reversed(own))
+        raise UserError(
+            f"revision {runs[0]['revision']} of {target} has no attempt {attempt}; it has: {numbers}"
+        )
+    return chosen
+
+
+def _placed(found: Mapping[str, Any], run: Mapping[str, Any]) -> "Resource":
+    """The resource as the attempt had it, as far as paths go."""
+    from hindcast.api import validate_resource
+    from hindcast_operator.manifests.storage import with_absolute_paths
+
+    resource = validate_resource({key: value for key, value in found.items() if key != "status"})
+    defaults = (run.get("inputs") or {}).get("defaults") or {}
+    placed = with_absolute_paths(resource, defaults.get("storageRoot"))
+    spec = placed.spec.model_copy(update={"revision": run["revision"]})
+    return placed.model_copy(update={"spec": spec})
+
+
+def _check_folder(text: str) -> None:
+    """A word that is neither a kind nor a place is a mistake in the kind."""
+    from pathlib import Path
+
+    from hindcast.cli.cluster.target import parse_target
+
+    if "://" not in text and not Path(text).exists():
+        parse_target(text)
+
+
+def _write(pieces: Iterable[bytes], screen: Screen) -> None:
+    """As it is; with --json a document for each line."""
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    if not screen.flags.json:
+        for piece in pieces:
+            screen.out.file.write(decoder.decode(piece))
+            screen.out.file.flush()
+        return
+    rest = ""
+    for piece in pieces:
+        *lines, rest = (rest + decoder.decode(piece)).split("\n")
+        for line in lines:
+            screen.json_line({"line": line})
+    if rest:
+        screen.json_line({"line": rest})

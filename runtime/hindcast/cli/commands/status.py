@@ -1,0 +1,102 @@
+"""`hindcast status KIND/NAME`: how a resource on a cluster stands, why, and what to do next."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from hindcast.cli.cluster.access import Cluster
+    from hindcast.cli.cluster.explain import Explanation
+    from hindcast.cli.cluster.target import Target
+
+INTERVAL_SECONDS = 2.0
+
+TARGET_HELP = "Such as training/clone, recording/data, otr/clone or OfflineTraining/clone."
+
+
+@command
+def status(
+    resource: Annotated[str, typer.Argument(metavar="KIND/NAME", help=TARGET_HELP)],
+    screen: Screen,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
+    ] = None,
+    kube_context: Annotated[
+        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again when it changes, until it is finished.")
+    ] = False,
+) -> None:
+    """Explain a resource on a cluster: state, pods, progress, checkpoint, attempts, what to do next."""
+    from hindcast.cli.cluster.access import connect
+    from hindcast.cli.cluster.target import parse_target
+
+    target = parse_target(resource)
+    cluster = connect(namespace, kube_context)
+    if not watch:
+        _show(_look(cluster, target, screen), cluster, screen)
+    elif screen.flags.json or not screen.out.is_terminal:
+        _follow(cluster, target, screen)
+    else:
+        _live(cluster, target, screen)
+
+
+def _look(cluster: "Cluster", target: "Target", screen: Screen) -> "Explanation":
+    from datetime import UTC, datetime
+
+    from hindcast.cli.cluster.access import Forbidden
+    from hindcast.cli.cluster.explain import explain, selector
+
+    found = cluster.resource(target)
+    try:
+        pods = cluster.pods(selector(target.kind, target.name))
+    except Forbidden as error:
+        screen.note(f"pods are left out: {error}")
+        pods = []
+    return explain(found, pods, datetime.now(UTC))
+
+
+def _looks(cluster: "Cluster", target: "Target", screen: Screen) -> Iterator["Explanation"]:
+    """One after the other, until the resource is finished."""
+    from time import sleep
+
+    while True:
+        found = _look(cluster, target, screen)
+        yield found
+        if found.finished:
+            return
+        sleep(INTERVAL_SECONDS)
+
+
+def _show(found: "Explanation", cluster: "Cluster", screen: Screen) -> None:
+    from hindcast.cli.cluster.next_step import next_steps
+    from hindcast.cli.cluster.status_json import to_json
+    from hindcast.cli.cluster.status_view import views
+
+    steps = next_steps(found, cluster.context)
+    screen.result(to_json(found, steps), *views(found, steps))
+
+
+def _follow(cluster: "Cluster", target: "Target", screen: Screen) -> None:
+    """Into a pipe or a file: whenever something has changed."""
+    before = None
+    for found in _looks(cluster, target, screen):
+        if found != before:
+            _show(found, cluster, screen)
+        before = found
+
+
+def _live(cluster: "Cluster", target: "Target", screen: Screen) -> None:
+    from rich.live import Live
+
+    from hindcast.cli.cluster.next_step import next_steps
+    from hindcast.cli.cluster.status_view import screen as whole
+
+    with Live(console=screen.out, auto_refresh=False, vertical_overflow="visible") as live:
+        for found in _looks(cluster, target, screen):
+            live.update(whole(found, next_steps(found, cluster.context)), refresh=True)
