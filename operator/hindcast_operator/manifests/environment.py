@@ -18,6 +18,8 @@ def variables(cluster: ClusterSpec, size: PoolSize, attempt: Attempt) -> list[di
         "PYTHONUNBUFFERED": {"value": "1"},
         "HOME": {"value": HOME},
         "RAY_USAGE_STATS_ENABLED": {"value": "0"},
+        # On a busy node Ray's control store takes longer than the 20 to 30 s that others wait for it.
+        "RAY_gcs_server_port_wait_time_s": {"value": "120"},
     }
     if not size.gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.

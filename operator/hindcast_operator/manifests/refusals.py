@@ -8,9 +8,10 @@ from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.environment import RESERVED
+from hindcast_operator.manifests.needs import LEAST_OBJECT_STORE
 from hindcast_operator.manifests.privilege import misplaced, privileges
 from hindcast_operator.manifests.quantities import as_bytes
-from hindcast_operator.manifests.sizing import LEAST_OBJECT_STORE, SHARED_MEMORY_BESIDE
+from hindcast_operator.manifests.sizing import SHARED_MEMORY_BESIDE
 from hindcast_operator.manifests.storage import Place, places
 
 LEAST_RAY: Final = (2, 52)

@@ -179,7 +179,7 @@ class PodOverrides(Model):
     """Pod templates merged over the generated ones (strategic merge). The platform may refuse parts."""
 
     all: FreeForm | None = None
-    """For every pod of the run."""
+    """For every pod of the run; of the submitter's, all but containers. The container of Ray is called `ray`."""
     head: FreeForm | None = None
     """For the head's pod."""
     runner: FreeForm | None = None
