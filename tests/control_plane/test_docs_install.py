@@ -1,0 +1,108 @@
+"""docs/install.md on a real API server: what it says to type works, in its order.
+
+A block's second word says where it can be run: `cluster`, an API server; `node`, where pods run (tests/e2e do the
+same with images of their own); `kind`, a machine with kind; `never`, with something that only the reader has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer
+
+from chart_helm import ROOT, tool
+from hindcast_operator.planning import Reason
+
+PAGE = ROOT / "docs" / "install.md"
+TEXT = PAGE.read_text()
+BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Nothing becomes ready where no pods run. The definitions were there before the release.
+HELM = """
+helm() {
+  local words=()
+  for word in "$@"; do [ "$word" = --wait ] || words+=("$word"); done
+  case $1 in install | upgrade) words+=(--take-ownership) ;; esac
+  command helm "${words[@]}"
+}
+"""
+
+
+def blocks(where: str) -> list[str]:
+    return [code for language, found, code in BLOCK.findall(TEXT) if language == "bash" and found == where]
+
+
+@pytest.fixture
+def folder(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
+    """The repository, with the files that the page says to write; afterwards the definitions are there again."""
+    for name in ("charts", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for _, _, code in BLOCK.findall(TEXT):
+        if named := re.match(r"#\s*(\S+\.yaml)", code):
+            (tmp_path / named[1]).write_text(code)
+    yield tmp_path
+    quiet = "helm uninstall hindcast --namespace hindcast-system --ignore-not-found; kubectl delete --ignore-not-found "
+    subprocess.run(
+        ["bash", "-c", f"{quiet} namespace/team-a secret/storage-credentials pvc/data --wait=false"],
+        check=False,
+    )
+    api.apply_crds(sorted((ROOT / "crds").glob("*.yaml")))
+
+
+def test_what_the_page_says_to_type_works(folder: Path) -> None:
+    for program in ("helm", "kubectl"):
+        tool(program)
+    script = "\n".join(
+        ["set -euo pipefail", HELM, *(f"echo '## {n}'\n{b}" for n, b in enumerate(blocks("cluster")))]
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    said = re.split(r"^## \d+\n", done.stdout, flags=re.MULTILINE)[1:]
+    assert [word for word in said[outcome_of("auth can-i")].split() if word in ("yes", "no")] == ["yes", "no"]
+    for part in ("kubectl apply", "helm uninstall"):
+        assert {"cartpole-expert", "cartpole-bc"} <= set(re.findall(r"cartpole-\w+", said[outcome_of(part)]))
+    assert said[-1].count("deleted") == 2
+
+
+def outcome_of(command: str) -> int:
+    (number,) = [number for number, block in enumerate(blocks("cluster")) if command in block]
+    return number
+
+
+def test_every_block_says_where_it_runs() -> None:
+    found = {(language, where) for language, where, _ in BLOCK.findall(TEXT)}
+    assert found == {
+        *(("bash", where) for where in ("", "cluster", "node", "kind", "never")),
+        ("yaml", ""),
+    }
+
+
+def test_the_kind_block_is_what_make_e2e_does() -> None:
+    (code,) = blocks("kind")
+    script = (ROOT / "tools" / "e2e.sh").read_text()
+    version = re.search(r"^KUBERAY_VERSION=(\S+)", script, re.MULTILINE)
+    charts = re.search(r"^KUBERAY_CHARTS=(\S+)", script, re.MULTILINE)
+    assert version and f"--version {version[1]}" in code
+    assert charts and f"--repo {charts[1]}" in code
+    project = re.search(r'^version = "(\S+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert project and set(re.findall(r"hindcast-\w+:(\d\S+)", TEXT)) == {project[1]}
+    assert "\nimages:" in (ROOT / "Makefile").read_text()
+
+
+def test_reasons_and_links_exist() -> None:
+    table = TEXT.split("## When it does not go on")[1]
+    named = {
+        word
+        for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
+        for word in re.findall(r"`(\w+)`", row)
+    }
+    assert len(named) > 5
+    assert named <= {reason.value for reason in Reason}
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", TEXT):
+        assert target.startswith("https://") or (PAGE.parent / target).exists(), target
