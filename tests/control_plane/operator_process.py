@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -151,17 +152,16 @@ class OperatorProcess:
                 self.kill()
                 raise
 
-    def writes(self, port: int) -> float:
+    def writes(self) -> float:
         """Writes that it has made so far, by its own count."""
-        import urllib.request
+        return sum(self.samples("hindcast_writes_total").values())
 
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in _samples(text, "hindcast_writes_total"))
-
-
-def _samples(text: str, name: str) -> Iterable[str]:
-    return (line for line in text.splitlines() if line.startswith(name))
+    def samples(self, name: str) -> dict[str, float]:
+        """A metric: its values by their labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if re.match(rf"{name}(\{{| )", line))
+        return {labels.removeprefix(name): float(value) for labels, value in found}
 
 
 RunOperator = Callable[..., OperatorProcess]

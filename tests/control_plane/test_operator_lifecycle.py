@@ -1,0 +1,167 @@
+"""What happens to resources and objects around finished and running work: no orphan, no double run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from api_server import ApiServer, collection, wait_for
+from fake_kuberay import SUCCESS, PlayKubeRay, runs_on, succeeds
+from operator_process import OperatorProcess, RunOperator
+from resources import Team, recording, training
+
+WALKS = recording()
+CLONE = training()
+
+
+@pytest.fixture
+def team(api: ApiServer, namespace: str) -> Team:
+    return Team(api, namespace)
+
+
+def test_a_recording_and_the_training_of_it_run_one_after_the_other(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    team.apply(CLONE)
+    with run_operator() as operator:
+        team.wait_for_state(CLONE, "Waiting")
+        assert team.condition(CLONE, "DataReady") is not None
+        assert team.ray_jobs() == set()
+        kuberay = play_kuberay(runs_on)
+        team.apply(WALKS)
+        team.wait_for_state(WALKS, "Running")
+        assert team.status(CLONE)["state"] == "Waiting"
+        kuberay.script = succeeds
+        team.wait_for_state(CLONE, "Succeeded")
+        assert team.status(WALKS)["state"] == "Succeeded"
+        assert (
+            team.status(CLONE)["runs"][0]["inputs"]["OfflineRecording/walks"]["path"] == "s3://bucket/walks"
+        )
+        assert {"walks-r1-1", "clone-t1-1"} == team.ray_jobs()
+        assert "AttemptCreated" in team.events(WALKS)
+        assert_rests(operator)
+
+
+@pytest.mark.parametrize("policy", ["Background", "Foreground"])
+def test_deleted_and_applied_again_at_once(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, policy: str
+) -> None:
+    play_kuberay(runs_on)
+    with run_operator():
+        team.apply(WALKS)
+        first = team.wait_for_state(WALKS, "Running")["metadata"]["uid"]
+        team.delete(WALKS, policy)
+        wait_for(lambda: _applied_anew(team, first), "the second one is accepted", 30)
+        # The garbage collector may look for what the first one left as late as it likes.
+        second = team.wait_for_state(WALKS, "Running", 60)
+        assert second["metadata"]["uid"] != first
+        job = team.api.get("RayJob", team.namespace, "walks-r1-1")
+        assert job["metadata"]["ownerReferences"][0]["uid"] == second["metadata"]["uid"]
+        wait_for(lambda: not _owned_by(team, first), "nothing is left of the first one", 30)
+        assert team.condition(WALKS, "Stalled") is None
+
+
+def _applied_anew(team: Team, first: str) -> bool:
+    return bool(team.apply(WALKS)["metadata"]["uid"] != first)
+
+
+def _owned_by(team: Team, uid: str) -> list[str]:
+    kinds = [
+        ("ray.io/v1", "rayjobs"),
+        ("v1", "configmaps"),
+        ("v1", "serviceaccounts"),
+        ("rbac.authorization.k8s.io/v1", "roles"),
+        ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    ]
+    return [
+        item["metadata"]["name"]
+        for version, plural in kinds
+        for item in team.api.request("GET", collection(version, plural, team.namespace))["items"]
+        if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences", ()))
+    ]
+
+
+def test_finished_work_is_never_done_again(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    kuberay = play_kuberay()
+    with run_operator():
+        team.apply(WALKS)
+        done = team.wait_for_state(WALKS, "Succeeded")["status"]
+        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
+        wait_for(lambda: team.ray_jobs() == set(), "the finished RayJob is deleted")
+    with run_operator() as operator:
+        wait_for(lambda: operator.has_logged("filled"), "the operator is back")
+        assert_rests(operator)
+        assert operator.writes() == 0
+        assert team.status(WALKS) == done
+        assert team.ray_jobs() == set()
+        team.apply(recording(revision=2))
+        wait_for(lambda: team.status(WALKS)["runs"][0]["revision"] == 2, "revision 2 runs")
+        team.wait_for_state(WALKS, "Succeeded")
+    assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1, "walks-r2-1": 1}
+
+
+def test_a_restored_resource_does_not_run_again(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    """As a backup restores it, with its status: the cluster is new, the work is done."""
+    kuberay = play_kuberay()
+    with run_operator():
+        team.apply(WALKS)
+        saved = team.wait_for_state(WALKS, "Succeeded")
+        team.delete(WALKS)
+        wait_for(lambda: team.ray_jobs() == set() and team.get(WALKS) is None, "it is gone", 60)
+    team.apply(WALKS)
+    restored = {"apiVersion": saved["apiVersion"], "kind": saved["kind"], "status": saved["status"]}
+    metadata = {"name": "walks", "namespace": team.namespace}
+    team.api.apply(restored | {"metadata": metadata}, "backup", "/status")
+    with run_operator() as operator:
+        wait_for(lambda: operator.has_logged("filled"), "the operator is back")
+        assert_rests(operator)
+        assert team.status(WALKS)["state"] == "Succeeded"
+    assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1}
+
+
+def test_what_cel_cannot_see_is_said_as_drift_and_not_run(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    kuberay = play_kuberay()
+    data = {"input": [{"path": "s3://bucket/data"}]}
+    with run_operator():
+        team.apply(training(**data))
+        team.wait_for_state(CLONE, "Succeeded")
+        team.apply(training(**data, pipeline={"connectors": ["mean_std"]}))
+        wait_for(lambda: team.condition(CLONE, "SpecDrift") == ("True", "SpecChanged"), "SpecDrift")
+        assert team.status(CLONE)["state"] == "Succeeded"
+    assert set(kuberay.seen) == {"clone-t1-1"}
+
+
+def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) -> None:
+    with run_operator():
+        team.apply(recording(suspend=True))
+        team.wait_for_state(WALKS, "Suspended")
+        assert team.condition(WALKS, "Ready") == ("True", "Suspended")
+        assert team.names("configmaps") == {"kube-root-ca.crt"}
+        assert team.ray_jobs() == set()
+
+
+def test_a_lost_attempt_is_followed_by_another_one(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    kuberay = play_kuberay(lambda child: None if child.endswith("-1") else SUCCESS)
+    with run_operator():
+        team.apply(WALKS)
+        team.wait_for_state(WALKS, "Running")
+        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
+        team.wait_for_state(WALKS, "Retrying")
+        status = team.wait_for_state(WALKS, "Succeeded", 40)["status"]
+    assert [run["outcome"] for run in status["runs"]] == ["Succeeded", "Lost"]
+    assert set(kuberay.seen) == {"walks-r1-1", "walks-r1-2"}
+
+
+def assert_rests(operator: OperatorProcess) -> None:
+    """Nothing is written at rest."""
+    before = operator.writes()
+    time.sleep(2)
+    assert operator.writes() == before

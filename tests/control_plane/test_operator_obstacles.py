@@ -1,0 +1,120 @@
+"""What keeps an attempt from being made or from starting: named, and healed when it goes."""
+
+from __future__ import annotations
+
+import pytest
+from api_server import ApiServer, Object, collection, wait_for
+from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, stamp
+from operator_process import RunOperator
+from resources import Team, recording
+
+WALKS = recording()
+SOONER = "import hindcast_operator.control.notes as n; n._FIRST_TRY = n._LONGEST_TRY = 1.0"
+
+
+@pytest.fixture
+def team(api: ApiServer, namespace: str) -> Team:
+    return Team(api, namespace)
+
+
+GROUP = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray", "image": "ray"}]}}}
+THEIRS = [
+    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "walks-r1-1"}},
+    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "walks-recording"}},
+    {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": "walks-r1-1"},
+        "spec": {"entrypoint": "x", "rayClusterSpec": {"headGroupSpec": GROUP}},
+    },
+]
+
+
+@pytest.mark.parametrize("theirs", THEIRS, ids=lambda document: document["kind"])
+def test_a_name_that_someone_else_has_is_said_and_not_taken(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, theirs: Object
+) -> None:
+    kind, name = theirs["kind"], theirs["metadata"]["name"]
+    path = f"{team.api.path_of(theirs, team.namespace)}/{name}"
+    version = team.api.create(theirs, team.namespace)["metadata"]["resourceVersion"]
+    with run_operator(setup=SOONER):
+        team.apply(WALKS)
+        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "NameConflict"), "it says so")
+        assert f"{kind}/{name}" in team.status(WALKS)["message"]
+        assert team.api.request("GET", path)["metadata"]["resourceVersion"] == version
+        team.api.delete(path)
+        play_kuberay()
+        team.wait_for_state(WALKS, "Succeeded", 30)
+
+
+def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
+    path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts", 30)
+    with run_operator(setup=SOONER) as operator:
+        team.apply(WALKS)
+        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it says so")
+        assert "exceeded quota" in team.status(WALKS)["message"]
+        assert operator.has_logged("state")
+        team.api.delete(path)
+        play_kuberay()
+        team.wait_for_state(WALKS, "Succeeded", 90)
+
+
+def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
+    team: Team, run_operator: RunOperator
+) -> None:
+    """KubeRay calls the RayJob Running once it has made the submitter's Job, which may never get its pod."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-pods"}}
+    team.api.create(quota | {"spec": {"hard": {"pods": "0"}}}, team.namespace)
+    kuberay = FakeKubeRay(team.api, team.namespace, runs_on)
+    with run_operator():
+        team.apply(WALKS)
+        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "submitter", "image": "ray"}]}}
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "walks-r1-1"}}
+        team.api.create(job | {"spec": {"template": template}}, team.namespace)
+        kuberay.set_status(
+            "walks-r1-1", jobDeploymentStatus="Running", jobStatus="PENDING", startTime=stamp()
+        )
+        wait_for(
+            lambda: team.condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"), "it says so", 30
+        )
+        assert "submitter" in team.status(WALKS)["message"]
+    assert "QuotaExceeded" in team.events(WALKS)
+
+
+def test_a_pod_that_no_node_takes_is_named(team: Team, run_operator: RunOperator) -> None:
+    kuberay = FakeKubeRay(team.api, team.namespace, runs_on)
+    with run_operator():
+        team.apply(WALKS)
+        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        job = team.api.get("RayJob", team.namespace, "walks-r1-1")
+        kuberay.set_status("walks-r1-1", jobDeploymentStatus="Initializing")
+        group = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "runner-1", "labels": group["metadata"]["labels"]},
+        }
+        spec = group["spec"] | {"nodeSelector": {"no": "such-node"}}
+        team.api.create(pod | {"spec": spec}, team.namespace)
+        wait_for(
+            lambda: team.condition(WALKS, "ClusterReady") == ("False", "Unschedulable"), "it says so", 30
+        )
+        assert "runner-1 (runner)" in team.status(WALKS)["message"]
+
+
+def test_a_wrong_spec_that_admission_cannot_see_is_said_and_heals(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    play_kuberay()
+    with run_operator():
+        team.apply(recording(output={"path": "relative/walks"}))
+        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "RefusedByPlatform"), "it says so")
+        assert team.ray_jobs() == set()
+        team.apply(recording(output={"path": "s3://bucket/walks"}, revision=2))
+        team.wait_for_state(WALKS, "Succeeded")
