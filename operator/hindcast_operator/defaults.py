@@ -32,7 +32,8 @@ class Defaults(Model):
     ray_version: ShortText = "2.60.0"
     """Ray's version in that image."""
     storage_root: Location | None = None
-    """Where relative paths lie: a URI, or a folder on a mounted volume. Without it they are refused."""
+    """Relative paths lie in `<storageRoot>/<namespace>`: a URI, or a folder on a mounted volume. Without it they
+    are refused."""
     cluster: ClusterSpec = ClusterSpec()
     """`spec.cluster` of every resource: pull secrets, tolerations, storage credentials, volumes …"""
     run_policy: RunDefaults = RunDefaults()

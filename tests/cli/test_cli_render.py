@@ -34,7 +34,7 @@ def test_all_manifests_of_all_resources_are_printed(
     assert [document["kind"] for document in found] == KINDS * 2
     assert [found[4]["metadata"]["name"], found[9]["metadata"]["name"]] == ["random-data-r1-1", "clone-t1-1"]
     attempt = json.loads(found[5]["data"]["attempt.json"])
-    assert attempt["inputs"]["OfflineRecording/random-data"]["path"] == "s3://bucket/hindcast/data"
+    assert attempt["inputs"]["OfflineRecording/random-data"]["path"] == "s3://bucket/hindcast/default/data"
     head = found[4]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     assert head["image"] == "platform:key:1"
 

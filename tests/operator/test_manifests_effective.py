@@ -95,10 +95,10 @@ def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
 @pytest.mark.parametrize(
     ("root", "path", "expected"),
     [
-        ("s3://bucket/x", "runs", "s3://bucket/x/runs"),
-        ("s3://bucket/x/", "./a//b/", "s3://bucket/x/a/b"),
-        ("s3://bucket/x?region=eu", "runs", "s3://bucket/x/runs?region=eu"),
-        ("/mnt/data", "runs", "/mnt/data/runs"),
+        ("s3://bucket/x", "runs", "s3://bucket/x/rl/runs"),
+        ("s3://bucket/x/", "./a//b/", "s3://bucket/x/rl/a/b"),
+        ("s3://bucket/x?region=eu", "runs", "s3://bucket/x/rl/runs?region=eu"),
+        ("/mnt/data", "runs", "/mnt/data/rl/runs"),
         ("s3://bucket/x", "gs://other/runs", "gs://other/runs"),
         ("s3://bucket/x", "/mnt/runs", "/mnt/runs"),
         ("s3://bucket/x", "../runs", "../runs"),
@@ -115,12 +115,12 @@ def test_every_location_becomes_absolute_and_references_stay() -> None:
         training(input=[{"path": "data"}, {"recordingRef": {"name": "cartpole"}}], initialCheckpoint="best"),
         platform,
     ).spec
-    assert train.input[0].path == "s3://b/data"
+    assert train.input[0].path == "s3://b/rl/data"
     assert train.input[1].path is None and train.input[1].recording_ref.name == "cartpole"
-    assert train.initial_checkpoint == "s3://b/best"
-    assert train.checkpoint.path == "s3://b/runs"
+    assert train.initial_checkpoint == "s3://b/rl/best"
+    assert train.checkpoint.path == "s3://b/rl/runs"
     record = effective(recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform).spec
-    assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/p", "s3://b/o")
+    assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/rl/p", "s3://b/rl/o")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_what_would_be_lost_with_the_pod_is_refused(path: str, volumes: list[Any
 
 def test_a_storage_root_on_no_volume_is_refused_too() -> None:
     (sentence,) = refused(training(), Defaults(storage_root="/mnt/root"))
-    assert sentence.startswith("spec.checkpoint.path is /mnt/root/runs, on no mounted volume")
+    assert sentence.startswith("spec.checkpoint.path is /mnt/root/rl/runs, on no mounted volume")
     mounted = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
     assert refused(training(), defaults(storageRoot="/mnt/root", cluster=mounted)) == []
 

@@ -139,7 +139,7 @@ def test_references_are_resolved_among_the_resources_of_a_namespace() -> None:
     _, found = render([recording, training], PLATFORM, "default")
     assert found.unknown == ()
     attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
-    path = "s3://bucket/hindcast/cartpole"
+    path = "s3://bucket/hindcast/rl/cartpole"
     assert attempt["inputs"] == {"OfflineRecording/cartpole": {"path": path}}
     assert attempt["firstLearners"] == 2 and "uid" not in {k for k, v in attempt.items() if v}
     (alone,) = render([training], PLATFORM, "default")
@@ -153,7 +153,7 @@ def test_a_policy_comes_from_a_training_of_the_same_files() -> None:
     recording = validate_resource(RECORDING | {"spec": spec})
     found, _ = render([recording, validate_resource(TRAINING)], PLATFORM, "default")
     attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
-    expected = Input(path="s3://bucket/hindcast/runs/clone/r1")
+    expected = Input(path="s3://bucket/hindcast/rl/runs/clone/r1")
     assert attempt["inputs"] == {"OfflineTraining/clone": expected.model_dump(exclude_none=True)}
 
 

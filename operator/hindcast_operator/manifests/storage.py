@@ -51,19 +51,20 @@ def places(resource: Resource) -> list[Place]:
 
 
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
-    """The resource with its relative locations below `root`; references to other resources stay.
+    """The resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
 
-    A query of the root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root
+    Resources of one name in two namespaces are two: neither finds the other's work as its own. A query of the root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root
     stay relative, as all do without a root; `refusals` says so.
     """
     if root is None:
         return resource
     base, mark, query = root.partition("?")
+    base = f"{base.rstrip('/')}/{resource.metadata.namespace or 'default'}"
 
     def below_root(place: Place) -> str:
         if not place.relative or place.leaves_root:
             return place.path
-        return f"{base.rstrip('/')}/{posixpath.normpath(place.path)}{mark}{query}"
+        return f"{base}/{posixpath.normpath(place.path)}{mark}{query}"
 
     return _map(resource, below_root)
 
