@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Raw = dict[str, Any]
 
 TIMEOUT_SECONDS: Final = 10
+LONGEST_PAUSE_SECONDS: Final = 24 * 3600
+"""A log that is followed may stand still; the client needs a limit."""
 
 
 class ClusterError(UserError):
@@ -92,12 +94,12 @@ class Cluster:
                 container=container,
                 follow=follow,
                 _preload_content=False,
-                _request_timeout=(TIMEOUT_SECONDS, None) if follow else TIMEOUT_SECONDS,
+                _request_timeout=(TIMEOUT_SECONDS, LONGEST_PAUSE_SECONDS) if follow else TIMEOUT_SECONDS,
             )
             try:
-                yield from answer.response.stream(decode_content=True)
+                yield from answer.stream(decode_content=True)
             finally:
-                answer.response.release_conn()
+                answer.release_conn()
 
     def _unknown(self, target: Target) -> UserError:
         """Why a resource was not found: another name, another namespace, no CRDs."""
@@ -137,65 +139,6 @@ class Cluster:
             raise _refused(error, what, self.namespace, self._host) from error
         except (HTTPError, OSError) as error:
             raise _unreachable(self._host, str(getattr(error, "reason", None) or error)) from error
-
-
-def connect(namespace: str | None, context: str | None) -> Cluster:
-    """The cluster of the kubeconfig's current or given context, or the one that this process runs in.
-
-    Args:
-        namespace: default: the context's, else `default`.
-        context: default: the current one.
-
-    Raises:
-        ClusterError: there is no kubeconfig, or no such context.
-    """
-    import yaml
-    from kubernetes import client, config
-
-    settings = client.Configuration()
-    try:
-        config.load_kube_config(context=context, client_configuration=settings)
-        own = _context(context).get("namespace")
-    except config.ConfigException as error:
-        if context is not None or not _in_cluster(settings):
-            raise ClusterError(_no_config(error, context)) from error
-        own = None
-    except yaml.YAMLError as error:
-        raise ClusterError(f"the kubeconfig cannot be used: {' '.join(str(error).split())}") from error
-    settings.retries = False
-    return Cluster(client.ApiClient(settings), namespace or own or "default", context)
-
-
-def _in_cluster(settings: client.Configuration) -> bool:
-    from kubernetes import config
-
-    try:
-        config.load_incluster_config(client_configuration=settings)
-    except config.ConfigException:
-        return False
-    return True
-
-
-def _context(name: str | None) -> Mapping[str, Any]:
-    from kubernetes import config
-
-    contexts, current = config.list_kube_config_contexts()
-    chosen = current if name is None else next(entry for entry in contexts if entry["name"] == name)
-    found: Mapping[str, Any] = chosen["context"]
-    return found
-
-
-def _no_config(error: Exception, context: str | None) -> str:
-    from kubernetes import config
-
-    try:
-        contexts, _ = config.list_kube_config_contexts()
-    except config.ConfigException:
-        return "no cluster is configured: set KUBECONFIG to a kubeconfig file, or put one at ~/.kube/config"
-    names = [entry["name"] for entry in contexts]
-    if context is not None and context not in names:
-        return f"--context is {context}, which the kubeconfig does not have{nearest(context, names)}"
-    return f"the kubeconfig cannot be used: {' '.join(str(error).split())}"
 
 
 def _refused(error: Any, what: str, namespace: str, host: str) -> ClusterError:

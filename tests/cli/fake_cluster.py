@@ -1,0 +1,131 @@
+"""A small API server: the few reads that `hindcast status` and `hindcast logs` make, answered from plain objects."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+Raw = dict[str, Any]
+
+NAMESPACE = "rl"
+_RESOURCES = re.compile(r"/apis/hindcast\.dev/v1alpha1/namespaces/(\w+)/(offline\w+)(?:/(.+))?$")
+_PODS = re.compile(r"/api/v1/namespaces/(\w+)/pods$")
+_LOG = re.compile(r"/api/v1/namespaces/(\w+)/pods/([^/]+)/log$")
+
+
+class FakeCluster:
+    """What the API server knows.
+
+    Attributes:
+        resources: by (plural, name).
+        pods: all of them.
+        logs: by (pod, container).
+        refusals: path pattern -> HTTP status that it is answered with.
+        installed: whether it has the CRDs.
+        changes: called before each read of a resource, with how many there were before.
+        asked: the paths and queries that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.resources: dict[tuple[str, str], Raw] = {}
+        self.pods: list[Raw] = []
+        self.logs: dict[tuple[str, str], str] = {}
+        self.refusals: dict[str, int] = {}
+        self.installed = True
+        self.changes: Callable[[int], None] = lambda reads: None
+        self.asked: list[str] = []
+        self._reads = 0
+
+    def add(self, resource: Raw) -> Raw:
+        plural = f"{resource['kind'].lower()}s"
+        self.resources[plural, resource["metadata"]["name"]] = resource
+        return resource
+
+    def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
+        self.asked.append(path + "".join(f" {name}={value}" for name, value in query.items()))
+        for pattern, status in self.refusals.items():
+            if re.search(pattern, path):
+                return status, {"message": f"refused with {status}"}
+        if match := _RESOURCES.match(path):
+            return self._resource(*match.groups())
+        if match := _PODS.match(path):
+            return 200, {"items": [pod for pod in self.pods if _selected(pod, query["labelSelector"])]}
+        if match := _LOG.match(path):
+            found = self.logs.get((match[2], query["container"]))
+            return (404, {"message": f'pods "{match[2]}" not found'}) if found is None else (200, found)
+        return 404, {"message": "the server could not find the requested resource"}
+
+    def _resource(self, namespace: str, plural: str, name: str | None) -> tuple[int, Any]:
+        here = namespace == NAMESPACE
+        if not self.installed:
+            return 404, {"message": "the server could not find the requested resource"}
+        if name is None:
+            found = [entry for (kind, _), entry in self.resources.items() if kind == plural and here]
+            return 200, {"items": found}
+        self.changes(self._reads)
+        self._reads += 1
+        resource = self.resources.get((plural, name)) if here else None
+        return (404, {"message": f'"{name}" not found'}) if resource is None else (200, resource)
+
+
+def _selected(pod: Raw, selector: str) -> bool:
+    labels = pod["metadata"]["labels"]
+    return all(labels.get(key) == value for key, value in (part.split("=") for part in selector.split(",")))
+
+
+@contextmanager
+def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
+    """Serve it, and write a kubeconfig for it; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlparse(self.path)
+            query = {name: values[0] for name, values in parse_qs(url.query).items()}
+            status, content = cluster.answer(url.path, query)
+            body = (content if isinstance(content, str) else json.dumps(content)).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    kubeconfig.write_text(json.dumps(config(address)))
+    try:
+        yield address
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def config(address: str) -> Raw:
+    """A kubeconfig of two contexts: `here`, and `there` where nothing listens."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [
+            {"name": "here", "cluster": {"server": address}},
+            {"name": "there", "cluster": {"server": "http://127.0.0.1:1"}},
+        ],
+        "users": [{"name": "me", "user": {}}],
+        "contexts": [
+            {"name": "here", "context": {"cluster": "here", "user": "me", "namespace": NAMESPACE}},
+            {"name": "there", "context": {"cluster": "there", "user": "me"}},
+        ],
+    }

@@ -1,0 +1,311 @@
+"""What `hindcast status` says of a resource in each of its states, from plain objects."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from cluster_objects import (
+    CHECKPOINT,
+    PROGRESS,
+    SIZES,
+    UNSCHEDULABLE,
+    condition,
+    pod,
+    recording,
+    run,
+    running,
+    training,
+)
+from rich.console import Console
+
+from hindcast.cli.cluster.explain import explain
+from hindcast.cli.cluster.next_step import next_steps
+from hindcast.cli.cluster.status_json import to_json
+from hindcast.cli.cluster.status_view import age, views
+
+NOW = datetime(2026, 11, 21, 6, 10, tzinfo=UTC)
+PODS = [pod("head"), pod("data"), pod("data", restarts=2), pod("learner"), pod("submitter")]
+
+
+def shown(resource: dict[str, Any], pods: list[dict[str, Any]] | None = None, width: int = 120) -> str:
+    found = explain(resource, pods or [], NOW)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    for view in views(found, next_steps(found)):
+        if isinstance(view, str):
+            console.print(view, markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(view)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def waiting(state: str, reason: str, message: str, *more: dict[str, Any], **status: Any) -> dict[str, Any]:
+    ready = condition("Ready", False, reason, message)
+    return {"state": state, "message": message, "conditions": [ready, *more], **status}
+
+
+def over(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]:
+    good = state == "Succeeded"
+    finished = "2026-11-21T06:05:00Z"
+    return running(
+        state=state,
+        message=message,
+        conditions=[
+            condition("Ready", good, reason, message, finished),
+            condition("Complete" if good else "Failed", True, reason, message, finished),
+            condition("Finished", True, reason, message, finished),
+        ],
+        runs=[run(1, outcome=state, reason=reason, message=message, finished=finished)],
+        **status,
+    )
+
+
+PATCH = "kubectl patch offlinetraining clone -n rl --type merge -p"
+# State -> the resource, what is said of since when, and the command that comes next.
+STATES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "Unseen": (
+        training(),
+        "since 2026-11-21 06:00:00 UTC, 10 min 0 s",
+        "kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast",
+    ),
+    "Pending": (
+        training(waiting("Pending", "KubeRayNotInstalled", "The cluster has no RayJobs: install KubeRay")),
+        "(KubeRayNotInstalled) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
+        "Install KubeRay 1.6 or later; the run goes on by itself",
+    ),
+    "Waiting": (
+        training(
+            waiting("Waiting", "ReferenceUnfinished", "Waits until OfflineRecording/expert is complete")
+        ),
+        "(ReferenceUnfinished) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
+        "hindcast status OfflineRecording/expert -n rl",
+    ),
+    "Queued": (
+        training(
+            waiting("Queued", "Queued", "RayJob waits in its Kueue queue", runs=[run(1, admitted=None)])
+        ),
+        "since 2026-11-21 06:00:05 UTC, 9 min 55 s",
+        "kubectl get workloads -n rl",
+    ),
+    "Starting": (
+        training(waiting("Starting", "ClusterStarting", "The pods start", runs=[run(1)], resolved=SIZES)),
+        "(ClusterStarting) since 2026-11-21 06:00:05 UTC, 9 min 55 s",
+        "kubectl get pods -n rl -l hindcast.dev/kind=OfflineTraining,hindcast.dev/name=clone,"
+        "hindcast.dev/revision=1,hindcast.dev/attempt=1",
+    ),
+    "Running": (
+        training(running()),
+        "since 2026-11-21 06:02:00 UTC, 8 min 0 s",
+        "hindcast logs OfflineTraining/clone --follow -n rl",
+    ),
+    "Retrying": (
+        training(
+            waiting(
+                "Retrying",
+                "Retrying",
+                "Attempt 1 was lost (LostDriver)",
+                runs=[run(1, outcome="Lost", reason="LostDriver", finished="2026-11-21T06:09:30Z")],
+            )
+        ),
+        "since 2026-11-21 06:09:30 UTC, 30 s",
+        "hindcast logs OfflineTraining/clone -n rl",
+    ),
+    "Suspended": (
+        training(
+            running(
+                state="Suspended",
+                message="Suspended by spec.suspend",
+                conditions=[
+                    condition("Ready", True, "Suspended"),
+                    condition("Suspended", True, "Suspended", at="2026-11-21T03:10:00Z"),
+                ],
+                runs=[run(1, outcome="Suspended")],
+            ),
+            suspend=True,
+        ),
+        "since 2026-11-21 03:10:00 UTC, 3 h 0 min",
+        f"""{PATCH} '{{"spec": {{"suspend": false}}}}'""",
+    ),
+    "Stalled": (
+        training(
+            waiting(
+                "Stalled",
+                "DependencyFailed",
+                "OfflineRecording/expert has failed",
+                condition("Stalled", True, "DependencyFailed", at="2026-11-19T04:10:00Z"),
+            )
+        ),
+        "(DependencyFailed) since 2026-11-19 04:10:00 UTC, 2 d 2 h",
+        "hindcast status OfflineRecording/expert -n rl",
+    ),
+    "Succeeded": (
+        training(over("Succeeded", "Succeeded", "Return 330 reached")),
+        "since 2026-11-21 06:05:00 UTC, 5 min 0 s",
+        "hindcast evaluate s3://bucket/runs/clone/r1/checkpoints/checkpoint-200",
+    ),
+    "Failed": (
+        training(over("Failed", "UserCodeFailed", "ValueError at my_env.py:12: bad action")),
+        "(UserCodeFailed) since 2026-11-21 06:05:00 UTC, 5 min 0 s",
+        f"""{PATCH} '{{"spec": {{"revision": 2}}}}'""",
+    ),
+}
+STATES["Suspending"] = (
+    training(
+        running(
+            state="Suspending",
+            message="The attempt was asked to checkpoint and end",
+            runs=[run(1, askedToStop="2026-11-21T06:09:55Z")],
+        ),
+        suspend=True,
+    ),
+    "since 2026-11-21 06:09:55 UTC, 5 s",
+    "The attempt was asked to checkpoint and end",
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_is_explained(state: str, width: int) -> None:
+    resource, since, then = STATES[state]
+    text = shown(resource, PODS if state == "Running" else [], width)
+    lines = text.splitlines()
+    assert lines[0] == "OfflineTraining/clone  in rl"
+    assert lines[1].split()[:2] == ["state", state]
+    assert since in text
+    # Commands are not cut or wrapped, so that they can be copied; all else fits.
+    assert then in text
+    assert all(len(line) <= width for line in lines if "kubectl" not in line and "hindcast " not in line)
+    assert (message := resource["status"].get("message")) is None or message in text
+
+
+def test_a_running_training_on_one_screen() -> None:
+    text = shown(training(running(), runPolicy={"backoffLimit": 5}), PODS)
+    assert "30 %  30/100 iterations  about 12 min 4 s left  reported 12 s ago" in text
+    assert "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  entropy 0.5" in text
+    assert f"{CHECKPOINT['path']} (iteration 30, 2 min 0 s old)" in text
+    assert f"best: {CHECKPOINT['best']} (return 330)" in text
+    assert "1 used of 5" in text
+    assert "head       1 of 1 ready       0.54 CPU, 2Gi" in text
+    assert "data       2 of 2 to 8 ready  1 CPU, 3Gi" in text
+    assert "learner    1 of 1 ready       4 CPU, 1 GPU, 10Gi" in text
+    assert "256Mi Ray's daemons + 1Gi a learner" in text
+    assert "clone-t1-2-abcde-data-x7k2p  Running on node-a, 2 restarts" in text
+    assert "r1-2     goes on  8 min 30 s ago  8 min 30 s" in text
+    assert (
+        "r1-1     Lost     9 min 55 s ago  1 min 0 s   OutOfMemory: A learner was killed for memory" in text
+    )
+    assert len(text.splitlines()) < 40
+
+
+def test_without_a_limit_of_its_own_the_platforms_holds() -> None:
+    assert "1 used of 3, unless the platform says otherwise" in shown(training(running()))
+
+
+def test_a_pod_that_cannot_run_is_told_with_what_to_do() -> None:
+    held = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
+    status = waiting("Starting", "Unschedulable", "no node takes the pod", runs=[run(2)], resolved=SIZES)
+    text = shown(training(status), [pod("head"), held])
+    assert "learner  0 of 1 ready" in text
+    assert f"{held['metadata']['name']}  Pending\n" in text
+    assert "3 Insufficient nvidia.com/gpu; add GPU nodes or lower spec.learners.gpus" in " ".join(
+        text.split()
+    )
+    assert f"kubectl describe pod {held['metadata']['name']} -n rl" in text
+
+
+def test_pods_of_earlier_attempts_do_not_count() -> None:
+    found = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
+    assert {pool.pool: pool.ready for pool in found.pools} == {"head": 1, "data": 0, "learner": 0}
+
+
+def test_a_pod_that_is_being_deleted_or_not_ready_says_so() -> None:
+    going = pod("head")
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T06:12:00Z"
+    text = shown(training(running()), [going, pod("learner", ready=False)])
+    assert "head-x7k2p  Terminating on node-a" in text
+    assert "learner-x7k2p  Running, not ready on node-a" in text
+
+
+def test_what_else_the_reader_should_know() -> None:
+    status = running(
+        conditions=[
+            condition("Ready", True, "Running"),
+            condition("ClusterReady", False, "OutOfMemory", "pod x was killed for memory"),
+            condition("SpecDrift", True, "SpecChanged", "Run-defining fields differ; raise spec.revision"),
+        ]
+    )
+    resource = training(status)
+    resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
+    text = shown(resource)
+    assert "It is being deleted." in text
+    assert "The operator has not looked at the latest change of the spec yet." in text
+    assert "pod x was killed for memory" in text
+    assert "Run-defining fields differ; raise spec.revision" in text
+
+
+def test_a_silent_run_shows_when_it_reported() -> None:
+    late = PROGRESS | {"lastUpdated": "2026-11-21T06:05:00Z"}
+    assert "reported 5 min 0 s ago" in shown(training(running(progress=late)))
+
+
+def test_a_finished_recording_leads_to_its_data() -> None:
+    output = {"path": "s3://bucket/data", "episodes": 500, "timesteps": 97_600, "bytes": 12 << 20}
+    text = shown(recording(over("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})))
+    assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
+    assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
+    # Pools without pods are no longer of interest, nor is a bar of what ended before 100 %.
+    assert "learner" not in text
+    assert "━" not in text
+
+
+def test_an_unknown_state_and_reason_of_a_newer_operator_are_shown_as_they_are() -> None:
+    text = shown(training(waiting("Resting", "TeaTime", "It has tea.")))
+    assert "Resting (TeaTime) since 2026-11-21 06:02:00 UTC" in text
+    assert "It has tea." in text
+
+
+def test_only_the_latest_attempts_are_listed() -> None:
+    runs = [run(number, outcome="Lost", finished="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
+    text = shown(training(running(runs=runs)))
+    assert "r1-16" in text
+    assert "r1-15" not in text
+    assert "and 15 before" in text
+
+
+def test_commands_name_the_context_that_was_chosen() -> None:
+    found = explain(training(running()), [], NOW)
+    (step,) = next_steps(found, "my cluster")
+    assert step.command == "hindcast logs OfflineTraining/clone --follow -n rl --context 'my cluster'"
+
+
+def test_the_document_holds_what_the_screen_shows() -> None:
+    held = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
+    found = explain(training(running()), [pod("head"), held], NOW)
+    document = to_json(found, next_steps(found))
+    assert (document["state"], document["since"]) == ("Running", "2026-11-21T06:02:00Z")
+    assert document["retries"] == {"used": 1, "allowed": None}
+    pools = {pool["pool"]: pool for pool in document["pools"]}
+    assert (pools["data"]["wanted"], pools["data"]["ready"]) == ("2 to 8", 0)
+    (learner,) = pools["learner"]["pods"]
+    assert learner["problem"].endswith("add GPU nodes or lower spec.learners.gpus")
+    assert document["progress"] == PROGRESS
+    assert document["next"][0]["command"].startswith("hindcast logs")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0 s"),
+        (59, "59 s"),
+        (60, "1 min 0 s"),
+        (3600, "1 h 0 min"),
+        (86399, "23 h 59 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_ages_in_two_units(seconds: int, text: str) -> None:
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    assert age(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text
