@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
+from hindcast.learn.group import Group
 from hindcast.learn.metrics import MetricSums
 from hindcast.learn.optimisers import Optimiser
+from hindcast.pipeline.rng import generator
 
 _NETS, _OPTIMISERS, _RANDOM, _METRICS = "nets", "optimisers", "random", "metrics"
 
@@ -43,6 +45,7 @@ class Learner:
         nets: the algorithm's networks; moved to `device`.
         device: "cpu", "cuda", "cuda:1".
         seed: of the generator that losses draw from.
+        group: the learners of the training; each has a learner of its own, with the same networks.
 
     Attributes:
         updates: updates made.
@@ -50,7 +53,12 @@ class Learner:
     """
 
     def __init__(
-        self, algorithm: Algorithm, nets: nn.ModuleDict, device: str | torch.device = "cpu", seed: int = 0
+        self,
+        algorithm: Algorithm,
+        nets: nn.ModuleDict,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        group: Group | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.device = torch.device(device)
@@ -65,21 +73,31 @@ class Learner:
         }
         _refuse_shared(self._optimisers)
         self._metrics = MetricSums(self.device)
+        self._group = group or Group()
+        self._weight = 1.0
+        self._seed = seed
+        self._part_from_the_first()
 
-    def update(self, batch: Mapping[str, Tensor]) -> None:
+    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> None:
         """One update of all optimisers.
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
+            timesteps: of the whole batch, where this is one learner's part of it.
         """
+        own = num_timesteps(batch)
+        timesteps = timesteps or own
+        self._weight = own / timesteps
+        versions = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator)
         metrics: dict[str, Tensor] = {}
         for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
             metrics.update(stage.metrics)
             metrics.update(self._move(stage.losses))
         self.algorithm.after_update(self.nets, step)
+        self._average_changed(versions)
         self.updates += 1
-        self.timesteps += num_timesteps(batch)
+        self.timesteps += timesteps
         self._metrics.add(metrics, self.updates)
 
     def metrics(self) -> dict[str, float]:
@@ -88,11 +106,17 @@ class Learner:
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
         """
+        self.merge_metrics()
         means = self._metrics.means()
         self._metrics = MetricSums(self.device, self.updates)
         for name, optimiser in self._optimisers.items():
             means[self._label("learning_rate", name)] = optimiser.lr
         return means
+
+    def merge_metrics(self) -> None:
+        """Make the metrics not yet collected those of all learners; to be called by all of them."""
+        if self._group.share.size > 1:
+            self._group.average(self._metrics.tensors(), self._weight)
 
     def state(self) -> LearnerState:
         """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
@@ -132,17 +156,40 @@ class Learner:
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"])
+        self._part_from_the_first()
 
     def _move(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
         pending = list(losses.items())
         for position, (name, loss) in enumerate(pending):
             self._optimisers[name].backward(loss, keep_graph=position + 1 < len(pending))
+        if self._group.share.size > 1:
+            gradients = [self._optimisers[name].gradients for name in losses]
+            self._group.average([each for own in gradients for each in own], self._weight)
         found: dict[str, Tensor] = {}
         for name, loss in pending:
             found[self._label("total_loss", name)] = loss
             found[self._label("gradient_norm", name)] = self._optimisers[name].step(self.timesteps)
         return found
+
+    def _part_from_the_first(self) -> None:
+        """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
+        rank = self._group.share.rank
+        if rank:
+            seed = int(generator(self._seed, "learner", rank, self.updates).integers(2**31))
+            self.generator.manual_seed(seed)
+            torch.manual_seed(seed)
+
+    def _buffer_versions(self) -> list[tuple[Tensor, int]]:
+        if self._group.share.size == 1:
+            return []
+        return [(buffer, buffer._version) for buffer in self.nets.buffers() if buffer.is_floating_point()]
+
+    def _average_changed(self, versions: list[tuple[Tensor, int]]) -> None:
+        """Of moving norms each learner saw its own part: their mean is what the whole batch would have made."""
+        changed = [buffer for buffer, version in versions if buffer._version != version]
+        if changed:
+            self._group.average(changed, self._weight)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"

@@ -57,6 +57,10 @@ class MetricSums:
                 )
         return {name: value / counts[name] for name, value in sums.items()}
 
+    def tensors(self) -> list[Tensor]:
+        """The sums, to be changed in place."""
+        return list(self._sums.values())
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Sums by group of metrics, and JSON that tells the groups."""
         groups = [{"names": list(names), "updates": self._counts[names]} for names in self._sums]

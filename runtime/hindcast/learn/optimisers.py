@@ -54,6 +54,11 @@ class Optimiser:
         """The learning rate in force."""
         return float(self.torch.param_groups[0]["lr"])
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Of the parameters that have one."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
     def backward(self, loss: Tensor, keep_graph: bool) -> None:
         """Gradients of `loss` for this optimiser's parameters alone."""
         loss.backward(inputs=self.parameters, retain_graph=keep_graph)
@@ -73,7 +78,7 @@ class Optimiser:
         return norm
 
     def _clipped(self) -> Tensor:
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        gradients = self.gradients
         norms = torch._foreach_norm(gradients)
         norm = torch.linalg.vector_norm(torch.stack(norms))
         if self._clip is None:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -30,7 +30,8 @@ from hindcast.user_code import calling
 _SEGMENT = 1024
 _AHEAD = 64
 _MOST_DEATHS = 3
-_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
+KILLED_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
+"""What Ray's messages say of a process that its memory monitor killed."""
 _PLACE = "place"
 _NEVER = -1
 
@@ -73,35 +74,36 @@ class RayData:
         import ray
 
         todo = iter(work)
+
+        def start() -> Future[_Segment] | None:
+            units = list(islice(todo, self.segment))
+            return starter.submit(self._execute, units, prelearn) if units else None
+
         with ThreadPoolExecutor(1, "hindcast-segments") as starter:
-
-            def start() -> tuple[int, Future[Iterator[Any]]] | None:
-                units = list(islice(todo, self.segment))
-                return (len(units), starter.submit(self._execute, units, prelearn)) if units else None
-
-            running = start()
+            running, following = start(), None
             try:
                 while running is not None:
-                    size, started = running
-                    running, following = None, None
-                    switch = max(0, size - _AHEAD)
-                    for place, reference in enumerate(started.result()):
-                        if place == switch:
+                    segment = running.result()
+                    for place, reference in enumerate(segment.references):
+                        if place == max(0, segment.size - _AHEAD):
                             following = start()
                         yield reference
-                    running = following
+                    running, following = following, None
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 raise _lost(error) from error
+            finally:
+                for begun in (running, following):
+                    if begun is not None and begun.exception() is None:
+                        begun.result().close()
 
-    def _execute(self, work: Sequence[Work], prelearn: PreLearn) -> Iterator[Any]:
+    def _execute(self, work: Sequence[Work], prelearn: PreLearn) -> _Segment:
         import ray
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         job = ray.put((prelearn, work))
-        fewest, most = self.workers
+        fewest, most = (min(count, len(work)) for count in self.workers)
         units = ray.data.from_blocks([pa.table({_PLACE: [place]}) for place in range(len(work))])
-        pool = ray.data.ActorPoolStrategy(min_size=min(fewest, len(work)), max_size=min(most, len(work)))
         with (
             warnings.catch_warnings()
         ):  # Ray 2.64 will have another way to say how often actors are restarted
@@ -111,7 +113,7 @@ class RayData:
                 fn_constructor_args=[[job]],
                 batch_size=1,
                 batch_format="pyarrow",
-                compute=pool,
+                compute=ray.data.ActorPoolStrategy(min_size=fewest, max_size=most),
                 num_cpus=self.num_cpus,
                 num_gpus=self.num_gpus,
                 max_restarts=_MOST_DEATHS,
@@ -124,8 +126,20 @@ class RayData:
         context.target_max_block_size = None
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        bundles = blocks.iter_internal_ref_bundles()
-        return (reference for bundle in bundles for reference in bundle.block_refs)
+        bundles, _, executor = blocks._execute_to_iterator(capture_executor=False)
+        return _Segment(len(work), (found for bundle in bundles for found in bundle.block_refs), executor)
+
+
+class _Segment(NamedTuple):
+    """One execution of Ray Data's, under way."""
+
+    size: int
+    references: Iterator[Any]
+    executor: Any
+
+    def close(self) -> None:
+        """End the data workers now; left alone they would stay until the garbage is collected."""
+        self.executor.shutdown(force=True)
 
 
 class ReadAndPrelearn:
@@ -162,10 +176,7 @@ class ReadAndPrelearn:
         import ray
 
         if ray.get_runtime_context().was_current_actor_reconstructed and oom_kills():
-            raise OutOfMemory(
-                "a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory (or "
-                "spec.cluster.resources.dataWorker.memory)"
-            )
+            raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
 
 
 def fetch(reference: Any) -> Block:
@@ -187,7 +198,9 @@ def _lost(error: Exception) -> WorkerLost:
     import ray
 
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-    if isinstance(error, ray.exceptions.OutOfMemoryError) or any(sign in str(error) for sign in _FOR_MEMORY):
+    if isinstance(error, ray.exceptions.OutOfMemoryError) or any(
+        sign in str(error) for sign in KILLED_FOR_MEMORY
+    ):
         return OutOfMemory(
             f"data workers were killed for memory: raise spec.pipeline.dataWorkers.memory ({reason})"
         )

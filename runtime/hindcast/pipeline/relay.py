@@ -6,6 +6,7 @@ The blocks stay where the data workers made them; each learner's node fetches it
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from hindcast.episodes.block import Block
 from hindcast.errors import UserError, WorkerLost
 from hindcast.pipeline.executors import PreLearn, Work
 from hindcast.pipeline.ray_data import RayData, fetch
+
+_MOST_WAITING = 1000
 
 Key = tuple[str, int]
 """A stream: name of the dataset, and which stream over it."""
@@ -56,6 +59,23 @@ class Relay:
             self._left[key] += 1
             if self._left[key] == self._followers:
                 self._posts.pop(key, None)
+
+
+def open_relay(followers: int) -> tuple[Any, str]:
+    """A new relay on this node, and the name by which the others find it."""
+    import ray
+
+    name = f"hindcast-relay-{uuid.uuid4().hex}"
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    options = {"name": name, "num_cpus": 0, "max_concurrency": _MOST_WAITING, "label_selector": here}
+    return ray.remote(Relay).options(**options).remote(followers), name
+
+
+def find_relay(name: str) -> Any:
+    """The relay of that name."""
+    import ray
+
+    return ray.get_actor(name)
 
 
 class Leading:

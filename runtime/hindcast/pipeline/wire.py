@@ -47,13 +47,12 @@ def from_table(table: pa.Table) -> Block:
     Raises:
         UserError: the row is a mistake: the one that was made there, of the same class.
     """
-    header = orjson.loads(memoryview(table[_HEADER][0].as_buffer()))
+    header = orjson.loads(memoryview(_only_cell(table, _HEADER)))
     if "error" in header:
         name, sentence = header["error"]
         raise getattr(errors, name, errors.UserCodeError)(sentence)
     arrays = {
-        name: _array(table[name][0].as_buffer(), kind, shape)
-        for name, (kind, shape) in header["arrays"].items()
+        name: _array(_only_cell(table, name), kind, shape) for name, (kind, shape) in header["arrays"].items()
     }
     per_episode = {name: arrays.pop(name) for name in _PER_EPISODE}
     return Block({name.removeprefix(_COLUMN): array for name, array in arrays.items()}, **per_episode)
@@ -67,6 +66,13 @@ def _cell(data: Any) -> pa.Array:
     buffer = pa.py_buffer(data)
     ends = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, buffer])
+
+
+def _only_cell(table: pa.Table, name: str) -> pa.Buffer:
+    column = table[name].chunk(0)
+    _, ends, data = column.buffers()
+    start, end = np.frombuffer(ends, dtype=np.int64)[column.offset : column.offset + 2].tolist()
+    return data.slice(start, end - start)
 
 
 def _bytes(array: Array) -> Any:

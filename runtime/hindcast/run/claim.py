@@ -77,6 +77,18 @@ def holds_strangers(folder: Location, state: Location) -> bool:
     return any(entry.relative != state.name for entry in folder.list())
 
 
+def first_learners(state: Location, resource: OfflineTraining) -> int:
+    """Learners when the run in `state` started; those of the resource where none has started.
+
+    They fix the global batch, which must not change when the number of learners does.
+    """
+    mark = state.child(SPEC_FILE)
+    if not mark.exists() or carries_another(state, resource):
+        return resource.spec.learners.replicas
+    learners = orjson.loads(mark.read_bytes())["spec"]["spec"].get("learners", {})
+    return int(learners.get("replicas", 1))
+
+
 def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
     return {
         "resource": title(resource),

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
+from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import LocalPlayers, Players
+from hindcast.pipeline.executors import Executor, Local
 from hindcast.record.pool import NextWork, record_here, record_on_ray
 from hindcast.record.recorder import OnEpisode, Task
 from hindcast.run.claim import sole_writer
@@ -21,10 +23,14 @@ class Placement(Protocol):
 
     Attributes:
         is_one_machine: what works for the run shares processors.
+        first_learners: learners when the revision started, where the place knows; else None.
     """
 
     @property
     def is_one_machine(self) -> bool: ...
+
+    @property
+    def first_learners(self) -> int | None: ...
 
     def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
         """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
@@ -62,11 +68,15 @@ class Placement(Protocol):
     def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
         """Processes that evaluate."""
 
+    def data_workers(self, workers: DataWorkersSpec) -> Executor:
+        """What reads the data of a training and runs its pre-learner."""
+
 
 class Here:
     """The machine itself: as many processes as it has processors."""
 
     is_one_machine = True
+    first_learners = None
 
     def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
         """Not more than processors."""
@@ -95,6 +105,10 @@ class Here:
     def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
         """Processes of this machine."""
         return LocalPlayers(evaluator, count)
+
+    def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002
+        """Nobody: this process reads, since others would take its processors."""
+        return Local()
 
 
 HERE: Final = Here()

@@ -7,7 +7,7 @@ from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.run.carry_out import InFiles, inputs_of
-from hindcast.run.claim import title
+from hindcast.run.claim import first_learners, title
 from hindcast.run.folders import run_folder
 from hindcast.run.session import TrainingSession
 
@@ -23,7 +23,8 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         UserError: what would keep it from starting.
     """
     inputs = inputs_of(resource, InFiles({title(other): other for other in others}))
-    session = TrainingSession(resource, inputs)
+    learners = first_learners(run_folder(resource), resource)
+    session = TrainingSession(resource, inputs, first_learners=learners)
     try:
         parameters = {
             name: sum(parameter.numel() for parameter in net.parameters())

@@ -15,14 +15,17 @@ import torch
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
-from hindcast.errors import SpecError
+from hindcast.errors import Interrupted, SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
+from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.offline_data import OfflineData, offline_data_class, open_sources
+from hindcast.run.machine import learner_device
+from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
@@ -36,9 +39,15 @@ Inputs = list[tuple[str, float | None]]
 class TrainingSession:
     """A training in this process.
 
+    Of several learners each has a session of its own, which does the same: what `begin`, `load` and `iterate` do,
+    all of them do.
+
     Args:
         resource: what to train.
         inputs: its data.
+        placement: where.
+        group: the learners.
+        first_learners: learners when the revision started; those of the resource if None.
 
     Attributes:
         policy: acts with the weights as they are.
@@ -46,18 +55,33 @@ class TrainingSession:
         data: where batches come from.
         iteration: iterations finished.
         busy: processors that other processes of this run occupy.
+        notes: what the user should know: clamps, an uneven share.
+
+    Raises:
+        NoCudaDevice: a GPU was asked for, or given, and there is none.
+        UserError: what else would keep it from starting.
     """
 
-    def __init__(self, resource: OfflineTraining, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        resource: OfflineTraining,
+        inputs: Inputs,
+        placement: Placement = HERE,
+        group: Group | None = None,
+        first_learners: int | None = None,
+    ) -> None:
         spec = resource.spec
         self._resource = resource
-        self.device = _device(spec.learners.device)
+        self._group = group or Group()
+        self._group.tell(["open"])
+        self.device, clamped = learner_device(spec.learners, placement.is_one_machine)
+        self.notes = [clamped] if clamped else []
         self.algorithm = make_algorithm(resource)
         sources = open_sources(inputs)
         spaces = spaces_of(resource, sources)
         self.policy, nets = _networks(resource, self.algorithm, spaces, self.device)
-        self.learner = Learner(self.algorithm, nets, self.device, seed=spec.seed)
-        batch_size = self.algorithm.options.train_batch_size_per_learner * spec.learners.replicas
+        self.learner = Learner(self.algorithm, nets, self.device, spec.seed, self._group)
+        batch_size = self._global_batch(first_learners or spec.learners.replicas)
         self.data = offline_data_class(spec.pipeline)(
             sources,
             self.algorithm.needs,
@@ -68,6 +92,8 @@ class TrainingSession:
             preprocessing=self.policy.preprocessing,
             observation_space=spaces.observation,
             action_space=spaces.action,
+            executor=self._group.shared(placement.data_workers(spec.pipeline.data_workers)),
+            share=self._group.share,
         )
         self.iteration = 0
         self.busy = 0
@@ -76,6 +102,7 @@ class TrainingSession:
 
     def begin(self) -> None:
         """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
+        self._group.tell(["begin"])
         initial = self._resource.spec.initial_checkpoint
         if initial is not None:
             self._warm_start(initial)
@@ -91,6 +118,7 @@ class TrainingSession:
             check: called before each update; what it raises ends the iteration early, and a checkpoint taken
                 then goes on in the middle of it.
         """
+        self._group.tell(["iterate"])
         data, learner = self.data, self.learner
         begun, waited = time.monotonic(), data.metrics()["data_wait_seconds"]
         last = min((self.iteration + 1) * data.updates_per_iteration, self._most_updates)
@@ -98,8 +126,11 @@ class TrainingSession:
         try:
             with torch_threads(threads_for(learner.nets, data.batch_size, self.busy)):
                 while learner.updates < last:
-                    check()
-                    learner.update(data.next())
+                    self._group.agree(check)
+                    learner.update(data.next(), data.batch_size)
+        except Interrupted:
+            learner.merge_metrics()
+            raise
         finally:
             self._seconds += time.monotonic() - begun
         metrics = learner.metrics()
@@ -143,6 +174,7 @@ class TrainingSession:
         Raises:
             DataError: it is damaged, or of other networks, data or order.
         """
+        self._group.tell(["load", str(checkpoint.location)])
         self.learner.load(checkpoint.learner_state())
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         self.data.seek(checkpoint.training.feed)
@@ -152,6 +184,25 @@ class TrainingSession:
     def close(self) -> None:
         """Let go of the data."""
         self.data.close()
+
+    def _global_batch(self, first_learners: int) -> int:
+        """Timesteps of a batch of all learners; it was fixed when the revision started."""
+        timesteps = self.algorithm.options.train_batch_size_per_learner * first_learners
+        learners = self._group.share.size
+        if timesteps < learners:
+            raise SpecError(
+                f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps: one for each "
+                "is needed."
+            )
+        if learners > 1 and learners != first_learners:
+            self.notes.append(
+                f"{learners} learners share the batch of {timesteps:,} timesteps with which {first_learners} began"
+            )
+        if timesteps % learners:
+            self.notes.append(
+                f"{timesteps:,} timesteps over {learners} learners: parts differ by one, and count by their size"
+            )
+        return timesteps
 
     def _warm_start(self, path: str) -> None:
         saved = Policy.load(path)
@@ -222,11 +273,3 @@ def _most_updates(stop: StopSpec, data: OfflineData) -> float:
     if stop.epochs is not None:
         limits.append(math.ceil(stop.epochs * data.epoch_size / data.batch_size))
     return min(limits, default=math.inf)
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise SpecError("spec.learners.device: cuda was asked for, and torch finds no CUDA device here.")
-    return torch.device(wanted)

@@ -11,8 +11,9 @@ from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import Interrupted
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
+from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
-from hindcast.run.claim import claim, refuse_another, title
+from hindcast.run.claim import claim, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
@@ -26,6 +27,7 @@ from hindcast.store.filesystem import Location
 
 SUCCESS_FILE = "success.json"
 
+
 class TrainingRun:
     """One training, started or continued.
 
@@ -35,6 +37,7 @@ class TrainingRun:
         reporter: hears how it goes.
         interruption: asks to stop.
         placement: where it is carried out.
+        group: the learners; this is the first one, which decides, evaluates and writes.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class TrainingRun:
         reporter: Reporter,
         interruption: Interruption,
         placement: Placement = HERE,
+        *,
+        group: Group | None = None,
     ) -> None:
         self._resource = resource
         self._inputs = inputs
@@ -51,6 +56,7 @@ class TrainingRun:
         self._reporter = reporter
         self._interruption = interruption
         self._placement = placement
+        self._group = group or Group()
         self._write_to(run_folder(resource))
 
     def carry_out(self) -> Outcome:
@@ -86,9 +92,14 @@ class TrainingRun:
 
     def _train(self) -> dict[str, Any]:
         note = clamp_replicas(self._resource.spec.learners.replicas, "learners")[1]
-        if self._resource.spec.learners.replicas > 1:
+        if self._resource.spec.learners.replicas > 1 and self._placement.is_one_machine:
             self._reporter.note(self._name, note or "one learner takes the batches of all, in this process")
-        session = TrainingSession(self._resource, self._inputs)
+        began_with = self._placement.first_learners or first_learners(self._folder, self._resource)
+        session = TrainingSession(
+            self._resource, self._inputs, self._placement, self._group, first_learners=began_with
+        )
+        for note in session.notes:
+            self._reporter.note(self._name, note)
         evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement)
         session.busy = evaluations.processes
         try:

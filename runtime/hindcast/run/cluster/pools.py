@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
+from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.run.cluster.lease import Lease
 from hindcast.store.filesystem import Guard, Location
 
 if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
     from hindcast.evaluate.parallel import Players
+    from hindcast.pipeline.executors import Executor
     from hindcast.record.pool import NextWork
     from hindcast.record.recorder import OnEpisode, Task
     from hindcast.store.commits import Commit
@@ -83,3 +86,20 @@ class Pools:
         from hindcast.evaluate.on_ray import RayPlayers
 
         return RayPlayers(evaluator, count, self.options("data", cpus=1))
+
+    @property
+    def first_learners(self) -> int:
+        """As the operator noted it when the revision started."""
+        return self.attempt.first_learners
+
+    def data_workers(self, workers: DataWorkersSpec) -> Executor:
+        """Actors of Ray Data's in the pool of data workers, one a pod; without any, the learner's own process."""
+        from hindcast.pipeline.executors import Local
+        from hindcast.pipeline.ray_data import RayData
+
+        fewest, most = workers.interval
+        if not most:
+            return Local()
+        options = self.options("data", math.ceil(workers.cpus), workers.gpus)
+        cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
+        return RayData((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)

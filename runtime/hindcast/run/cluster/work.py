@@ -10,10 +10,10 @@ from hindcast.api.attempt import Attempt, AttemptOutcome
 from hindcast.api.status import OutputStatus
 from hindcast.errors import DataError, UserError
 from hindcast.run.carry_out import carry_out_recording, check_early, inputs_of
+from hindcast.run.cluster.learners import train
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.outcome import Finished, classify
 from hindcast.run.cluster.pools import Pools
-from hindcast.run.cluster.training import train
 from hindcast.run.report.writing import write_training_report
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest

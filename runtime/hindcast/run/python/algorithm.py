@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import torch
-
 from hindcast.api import OfflineTraining
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import DataError, SpecError
@@ -20,6 +18,7 @@ from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress
+from hindcast.run.machine import learner_device
 from hindcast.run.python.evaluation_recording import EvaluationRecording
 from hindcast.run.python.restoring import load_policy, part_named
 from hindcast.run.python.running import FromData, FromEnvironment, OneFolder, PolicyAlone, Running
@@ -220,8 +219,9 @@ class RunningAlgorithm:
         learners = training.spec.learners
         if learners.replicas > 1:
             self._note(f"{learners.replicas} learners: one takes the batches of all, in this process")
-        if learners.gpus > 0 and not torch.cuda.is_available():
-            self._note(f"{learners.gpus:g} GPUs clamped to 0: torch finds no CUDA device here")
+        clamped = learner_device(learners, is_one_machine=True)[1]
+        if clamped:
+            self._note(clamped)
 
     def _note(self, message: str) -> None:
         self.notes.append(message)

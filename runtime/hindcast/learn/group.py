@@ -1,0 +1,49 @@
+"""The learners of one training. Here the one that is alone; `ranks.Ranks` is several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hindcast.pipeline.executors import Executor
+from hindcast.pipeline.share import WHOLE, Share
+
+
+class Group:
+    """A learner alone: it has every batch whole, and nobody to agree with.
+
+    Attributes:
+        share: the part of each batch that is this learner's.
+    """
+
+    share: Share = WHOLE
+
+    @property
+    def leads(self) -> bool:
+        """Whether this learner decides, evaluates and writes; the others follow."""
+        return self.share.rank == 0
+
+    def shared(self, executor: Executor) -> Executor:
+        """The executor, so that all learners together read only once."""
+        return executor
+
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
+        """Replace tensors by their mean over the learners.
+
+        Args:
+            tensors: on the learners' device; of the same shapes in all of them.
+            weight: of this learner's; all weights make 1.
+        """
+
+    def agree(self, check: Callable[[], None]) -> None:
+        """Called before every update: `check`, whose `Interrupted` reaches all learners at the same update.
+
+        Raises:
+            Interrupted: the first learner was asked to stop.
+        """
+        check()
+
+    def tell(self, what: Any) -> None:
+        """As the first learner, say what all do next; JSON."""
