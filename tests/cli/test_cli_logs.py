@@ -76,7 +76,7 @@ def test_following_waits_for_the_driver(hindcast: Hindcast, cluster: FakeCluster
     called = hindcast("logs", "training/clone", "--follow")
     assert (called.code, called.out) == (0, "iteration 1\n")
     assert called.err == "waits for the driver of attempt 2 to start\n"
-    assert cluster.asked[-1].endswith("follow=True")
+    assert cluster.asked[-1].endswith("follow=true")
 
 
 def test_following_ends_with_an_attempt_that_never_started(
