@@ -14,7 +14,7 @@ end
 if ready == nil then
   return health
 end
-health.message = ready.reason .. ": " .. ready.message
+health.message = ready.reason .. ": " .. (status.message or ready.message)
 if holds.Stalled then
   health.status = "Degraded"
 elseif holds.Reconciling then
