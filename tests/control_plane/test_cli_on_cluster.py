@@ -59,8 +59,8 @@ def pod_of(pool: str) -> Object:
         names.ATTEMPT_LABEL: "1",
         "hindcast.dev/pool": pool,
     }
-    # A node that is not there, so that no scheduler looks at it.
-    spec = {"nodeName": f"node-{pool}", "containers": [{"name": "ray", "image": "none"}]}
+    # A scheduler that is not there, so that nobody else looks at it.
+    spec = {"schedulerName": "none", "containers": [{"name": "ray", "image": "none"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pool, "labels": labels}, "spec": spec}
 
 
