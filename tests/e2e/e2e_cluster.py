@@ -57,7 +57,7 @@ def install(*arguments: str) -> None:
         run(
             "helm",
             *("upgrade", "--install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace"),
-            *("--values", file.name, "--wait", "--timeout", "120s", *arguments),
+            *("--values", file.name, "--wait", "--timeout", "120s", "--take-ownership", *arguments),
             timeout=180,
         )
 
@@ -169,7 +169,7 @@ def copy_out(kube: Kube, path: str, target: Path) -> Path:
     reader = ("kubectl", "--namespace", kube.namespace, "exec", "reader", "--")
     with tempfile.TemporaryFile() as archive:
         subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{path}", "-cf", "-", "."], stdout=archive, check=True, timeout=120
+            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", "."], stdout=archive, check=True, timeout=120
         )
         archive.seek(0)
         subprocess.run(["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=True, timeout=120)
@@ -179,10 +179,10 @@ def copy_out(kube: Kube, path: str, target: Path) -> Path:
 def put_in(kube: Kube, folder: Path, path: str) -> None:
     """Copy a folder into the claim."""
     reader = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--")
-    run(*reader, "mkdir", "-p", f"{DATA}/{path}")
+    run(*reader, "mkdir", "-p", f"{DATA}/{kube.namespace}/{path}")
     with tempfile.TemporaryFile() as archive:
         subprocess.run(["tar", "-C", str(folder), "-cf", "-", "."], stdout=archive, check=True, timeout=120)
         archive.seek(0)
         subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{path}", "-xf", "-"], stdin=archive, check=True, timeout=120
+            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-xf", "-"], stdin=archive, check=True, timeout=120
         )

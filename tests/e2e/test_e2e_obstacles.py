@@ -25,7 +25,7 @@ def test_a_quota_that_blocks_only_the_submitter(kube: Kube) -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "words"),
     [
-        ("gpu", {"learners": {"gpus": 64}}, ["nvidia.com/gpu", "64"]),
+        ("gpu", {"learners": {"gpus": 64}}, ["nvidia.com/gpu", "spec.learners.gpus"]),
         ("image", {"cluster": {"image": "hindcast-nowhere:1"}}, ["hindcast-nowhere:1"]),
         ("secret", {"cluster": {"envFrom": [{"secretRef": {"name": "storage-key"}}]}}, ["storage-key"]),
     ],
@@ -42,7 +42,7 @@ def test_what_pods_wait_for(kube: Kube, name: str, spec: dict[str, Any], words: 
 def test_pod_overrides_with_privilege(kube: Kube) -> None:
     overrides = {"all": {"spec": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}}
     kube.apply(training("sneaky", "data", cluster={"podOverrides": overrides}))
-    status = kube.wait_state("OfflineTraining", "sneaky", "Failed", seconds=30)
+    status = kube.wait_state("OfflineTraining", "sneaky", "Stalled", seconds=30)
     assert "hostPath" in status["message"]
     assert kube.list("rayjobs") == []
 

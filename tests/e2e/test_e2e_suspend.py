@@ -35,7 +35,7 @@ def test_suspended_in_mid_training_and_resumed(kube: Kube, tmp_path: Path) -> No
     status = kube.status("OfflineTraining", "clone")
     assert [(run["revision"], run["attempt"]) for run in status["runs"]] == [(1, 2), (1, 1)]
     assert status["runs"][1]["outcome"] == "Suspended"
-    log = kube.kubectl("exec", "reader", "--", "cat", "/data/runs/clone/r1/results.jsonl")
+    log = kube.kubectl("exec", "reader", "--", "cat", f"/data/{kube.namespace}/runs/clone/r1/results.jsonl")
     assert log.count('"training_iteration"') >= goes_on - 1
 
 
