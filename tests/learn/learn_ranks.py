@@ -1,0 +1,140 @@
+"""Several learners in processes of their own, over gloo; imported by those processes."""
+
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from learn_toys import INPUTS, ToyOptions, batch
+from torch import nn
+
+from hindcast.errors import Interrupted
+from hindcast.learn.algorithm import Algorithm, Losses, new_networks
+from hindcast.learn.learner import Learner
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.ranks import Ranks
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.pipeline.needs import Needs
+
+
+def in_ranks(size, **jobs):
+    """`jobs` are (function, *args); `function(group, *args)` of each of `size` processes, by rank, by job's name."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        processes = [
+            context.Process(target=_work, args=(answers, store, rank, size, jobs)) for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(200)
+            assert process.exitcode == 0
+    found = dict(answers.get() for _ in processes)
+    return {job: [found[rank][job] for rank in range(size)] for job in jobs}
+
+
+def _work(answers, store, rank, size, jobs):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    answers.put(
+        (rank, {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()})
+    )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class Norm(nn.Module):
+    """A moving mean of targets, as MARWIL's of advantages."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+
+class TwoStages(Algorithm):
+    """Two optimisers that move one after the other, a frozen target network, a moving norm, clipped gradients."""
+
+    Options = ToyOptions
+    needs = Needs(columns=frozenset({"obs"}))
+    kinds = frozenset({"OfflineTraining"})
+
+    def networks(self, inputs):
+        critic = nn.Linear(3, 1)
+        return nn.ModuleDict(
+            {"policy": nn.Linear(3, 1), "critic": critic, "target": frozen_copy(critic), "norm": Norm()}
+        )
+
+    def optimisers(self, nets):
+        return {
+            "actor": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr),
+            "critic": OptimiserSpec(list(nets["critic"].parameters()), 0.01),
+        }
+
+    def losses(self, nets, batch, step):
+        wanted = 0.9 * nets["target"](batch["obs"]).squeeze(-1) + batch["y"] - nets["norm"].mean
+        nets["norm"].mean.lerp_(batch["y"].mean(), 0.1)
+        value = nets["critic"](batch["obs"]).squeeze(-1)
+        yield Losses({"critic": (value - wanted).square().mean()}, {"value": value.mean()})
+        moved = nets["critic"](batch["obs"]).squeeze(-1).detach()
+        yield Losses({"actor": (nets["policy"](batch["obs"]).squeeze(-1) - moved).square().mean()})
+
+    def after_update(self, nets, step):
+        polyak(nets["target"], nets["critic"], 0.05)
+
+
+def new_learner(group=None):
+    algorithm = TwoStages(ToyOptions(lr=0.02, grad_clip=0.5))
+    return Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
+
+
+def trained(group, updates, size):
+    """Weights and metrics after so many updates on parts of batches of `size`."""
+    learner = new_learner(group)
+    for number in range(updates):
+        whole = batch(number, size)
+        part = group.share.of(size) if group else slice(None)
+        learner.update({leaf: tensor[part] for leaf, tensor in whole.items()}, size)
+    weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
+    return weights, learner.metrics(), learner.timesteps
+
+
+def noise(group):
+    """What the losses of each learner would draw, before and after a checkpoint is loaded."""
+    learner = new_learner(group)
+    before = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
+    learner.load(learner.state())
+    return before, (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
+
+
+def stopped(group, at):
+    """The update before which each learner stops where the first is asked after `at` of them."""
+    done = 0
+
+    def check():
+        if done >= at:
+            raise Interrupted("asked")
+
+    try:
+        while True:
+            group.agree(check if group.leads else unasked)
+            group.average([torch.ones(3)], 0.5)
+            done += 1
+    except Interrupted:
+        return done
+
+
+def unasked():
+    raise AssertionError("only the first learner is asked")
+
+
+def told(group):
+    """What the first learner tells the others."""
+    words = [["open"], ["load", "a/b"], ["end"]]
+    if not group.leads:
+        return [group.hear() for _ in words]
+    for word in words:
+        group.tell(word)
+    return words

@@ -1,0 +1,61 @@
+"""Several learners do what one would do on the whole batch."""
+
+import numpy as np
+import pytest
+from learn_ranks import in_ranks, noise, stopped, told, trained
+
+UPDATES, SIZE = 25, 32
+
+
+@pytest.fixture(scope="module")
+def two():
+    """What two learners made of each job."""
+    return in_ranks(
+        2,
+        trained=(trained, UPDATES, SIZE),
+        noise=(noise,),
+        stopped_at_once=(stopped, 0),
+        stopped=(stopped, 7),
+        told=(told,),
+    )
+
+
+def assert_trained_as_one(ranks):
+    weights, metrics, timesteps = trained(None, UPDATES, SIZE)
+    for own, said, count in ranks:
+        assert own.keys() == weights.keys()
+        for name, expected in weights.items():
+            np.testing.assert_allclose(own[name], expected, rtol=2e-4, atol=2e-6, err_msg=name)
+            np.testing.assert_array_equal(own[name], ranks[0][0][name], err_msg=name)
+        assert said == pytest.approx(metrics, rel=1e-3)
+        assert said == ranks[0][1]
+        assert count == timesteps == UPDATES * SIZE
+    assert abs(weights["norm.mean"]) > 0.01
+
+
+def test_two_learners_do_what_one_does_on_the_whole_batch(two):
+    assert_trained_as_one(two["trained"])
+
+
+def test_parts_of_different_sizes_count_by_their_size():
+    """Three learners have 10, 11 and 11 of 32 timesteps."""
+    assert_trained_as_one(in_ranks(3, trained=(trained, UPDATES, SIZE))["trained"])
+
+
+def test_each_learner_draws_its_own_noise(two):
+    alone, alone_again = noise(None)
+    (first, again), (second, second_again) = two["noise"]
+    assert (first, again) == (alone, alone_again)
+    assert second != first
+    assert second_again != again
+
+
+@pytest.mark.parametrize(("job", "at"), [("stopped_at_once", 0), ("stopped", 7)])
+def test_all_learners_stop_at_the_same_update(two, job, at):
+    first, second = two[job]
+    assert first == second >= at
+
+
+def test_the_others_hear_what_the_first_tells(two):
+    first, second = two["told"]
+    assert first == second == [["open"], ["load", "a/b"], ["end"]]
