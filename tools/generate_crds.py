@@ -14,6 +14,7 @@ from typing import Any
 
 from chart_schema import SCHEMA, values_schema
 from chart_table import README, readme
+from reasons_page import reasons_page
 from reference_page import reference_page
 from ruamel.yaml import YAML
 
@@ -36,6 +37,7 @@ def generate(root: Path) -> list[Path]:
         texts[package / f"{plural}.yaml"] = text
         texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
     texts[Path("docs/reference.md")] = reference_page(algorithms)
+    texts[Path("docs/reasons.md")] = reasons_page()
     texts[SCHEMA] = values_schema(_REPOSITORY)
     texts[README] = readme(_REPOSITORY)
     for path, text in texts.items():

@@ -15,6 +15,7 @@ FILES = (
     "runtime/hindcast/api/generated/offlinetrainings.yaml",
     "crds/hindcast.dev_offlinerecordings.yaml",
     "crds/hindcast.dev_offlinetrainings.yaml",
+    "docs/reasons.md",
     "docs/reference.md",
     "charts/hindcast/files/crds/offlinerecordings.yaml",
     "charts/hindcast/files/crds/offlinetrainings.yaml",

@@ -81,6 +81,8 @@ class World:
         self.deleting = False
         self.queue = False
         """Kueue holds new RayJobs back."""
+        self.slow = False
+        """Deleted RayJobs and their pods take their time, until `collect`."""
         self.now = START
         self.created: list[str] = []
         """Children whose RayJob was made, in order."""
@@ -174,9 +176,11 @@ class World:
         held = self.attempts.get(action.child)
         if held is None:
             return
-        if held.ray_job is not None:
-            # KubeRay is quick here: the pods go with the RayJob.
-            held = self.change(action.child, ray_job=None, ray_cluster=None, pods=())
+        if held.ray_job is not None and not held.ray_job.deleting:
+            pods = tuple(replace(pod, deleting=True) for pod in held.pods)
+            held = self.change(action.child, ray_job=replace(held.ray_job, deleting=True), pods=pods)
+            if not self.slow:
+                held = self.collect(action.child)
             yield
         if held is not None and held.config_map is not None and not action.keep_config_map:
             self.change(action.child, config_map=None)
@@ -263,6 +267,10 @@ class World:
         self.manifest = {**self.manifest, "spec": {**self.manifest["spec"], **spec}}
         self.generation += 1
         return self
+
+    def collect(self, child: str) -> AttemptFacts | None:
+        """A deleted RayJob is gone, and its pods with it."""
+        return self.change(child, ray_job=None, ray_cluster=None, pods=())
 
     # -- questions -------------------------------------------------------------------------------------------
     def condition(self, type_: str) -> dict[str, Any] | None:

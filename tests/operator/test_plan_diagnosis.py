@@ -84,7 +84,7 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
         "image name",
         pod("head", waiting=("InvalidImageName", "couldn't parse")),
         "ImagePullFailed",
-        "not valid",
+        "not a valid name",
     ),
     (
         "secret",
@@ -184,6 +184,7 @@ def test_two_texts_of_the_kubelet_for_one_image_write_once() -> None:
     world.pods(pod("head", waiting=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
     assert world.status == before
     assert len(world.told("ImagePullFailed")) == 1
+    assert "hindcast-runtime:0.1.0" in world.told("ImagePullFailed")[0].message
 
 
 def test_kuberay_that_does_not_answer_is_told_within_a_minute() -> None:

@@ -55,11 +55,14 @@ def kuberay_due(attempt: AttemptFacts) -> datetime | None:
     return after(job.created, KUBERAY_SILENCE_SECONDS)
 
 
-def diagnose(attempt: AttemptFacts, resolved: Mapping[str, Any], now: datetime) -> Diagnosis | None:
+def diagnose(
+    attempt: AttemptFacts, image: str, resolved: Mapping[str, Any], now: datetime
+) -> Diagnosis | None:
     """The first thing that keeps the attempt's pods from running; None where nothing does.
 
     Args:
         attempt: what exists of it.
+        image: its runtime image.
         resolved: `status.resolved`, for the sizes that the pools have.
         now: the time.
     """
@@ -74,7 +77,7 @@ def diagnose(attempt: AttemptFacts, resolved: Mapping[str, Any], now: datetime) 
         return _refused_pods("the submitter's pod", attempt.submitter_failure)
     if attempt.ray_cluster is not None and attempt.ray_cluster.replica_failure is not None:
         return _refused_pods("a pod of the Ray cluster", attempt.ray_cluster.replica_failure[1])
-    return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, resolved))), None)
+    return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, image, resolved))), None)
 
 
 def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
@@ -98,7 +101,7 @@ def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
     )
 
 
-def _of_pod(pod: PodFacts, resolved: Mapping[str, Any]) -> Diagnosis | None:
+def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
     name = f"pod {pod.name} ({pod.pool})"
     if not pod.ready and any(end.reason == "OOMKilled" for end in pod.ends):
         hint = more_memory(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
@@ -112,7 +115,7 @@ def _of_pod(pod: PodFacts, resolved: Mapping[str, Any]) -> Diagnosis | None:
     if pod.unschedulable is not None:
         return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable(name, pod))
     if pod.waiting is not None:
-        return _waiting(name, *pod.waiting) or _mounts(name, pod)
+        return _waiting(name, image, *pod.waiting) or _mounts(name, pod)
     return _mounts(name, pod)
 
 
@@ -136,9 +139,9 @@ def _unschedulable(name: str, pod: PodFacts) -> str:
     return f"no node takes {name}: {quoted(scheduler).rstrip('.')}; {fix}"
 
 
-def _waiting(name: str, reason: str, message: str) -> Diagnosis | None:
+def _waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
     if reason in _IMAGE:
-        return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, reason, message))
+        return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason, message))
     if reason == "CreateContainerConfigError":
         text = f"{name} lacks what its containers need: {quoted(message)}; create it"
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
@@ -148,15 +151,14 @@ def _waiting(name: str, reason: str, message: str) -> Diagnosis | None:
     return None
 
 
-def _image_message(name: str, reason: str, message: str) -> str:
+def _image_message(name: str, image: str, reason: str, message: str) -> str:
     # The kubelet changes between two reasons and texts while it tries again: only what both have is told.
-    text = message.lower()
-    fix = "correct spec.cluster.image or give spec.cluster.imagePullSecrets"
     if reason == "InvalidImageName":
-        return f"the image name of {name} is not valid; correct spec.cluster.image"
-    if any(word in text for word in ("unauthorized", "denied", "forbidden")):
-        return f"the image of {name} needs credentials; {fix}"
-    return f"the image of {name} cannot be pulled; {fix}"
+        return f"image {image} of {name} is not a valid name; correct spec.cluster.image"
+    credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
+    trouble = "needs credentials" if credentials else "cannot be pulled"
+    fix = "correct spec.cluster.image or give spec.cluster.imagePullSecrets"
+    return f"image {image} of {name} {trouble}; {fix}"
 
 
 def _mounts(name: str, pod: PodFacts) -> Diagnosis | None:

@@ -46,7 +46,10 @@ def finished(
         again = due if by_report and now < due else None
         if again is None:
             actions = (*actions, DeleteAttempt(run.child, keep_config_map=True))
-    return Situation(state, reason, run.message or "", tuple(runs), actions, data, look_again=again)
+    message = run.message or "Done"
+    if state == "Failed" and "spec.revision" not in message:
+        message = f"{message.rstrip('.')}. Raise spec.revision to run again once this is mended"
+    return Situation(state, reason, message, tuple(runs), actions, data, look_again=again)
 
 
 def next_step(facts: Facts, wishes: Wishes, runs: Sequence[RunStatus], now: datetime) -> Situation:
@@ -138,7 +141,7 @@ def _cleaning(
 
 def _pausing(run: RunStatus, runs: Sequence[RunStatus], data: Check | None, begins: datetime) -> Situation:
     message = (
-        f"Attempt {run.attempt} was lost ({run.reason}): {run.message}. "
+        f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
         f"Attempt {run.attempt + 1} begins at {for_people(begins)}"
     )
     return Situation("Retrying", Reason.RETRYING, message, tuple(runs), data=data, look_again=begins)

@@ -29,7 +29,7 @@ def look(facts: Facts, old: Status, wishes: Wishes, run: RunStatus, now: datetim
         attempt=attempt,
         wishes=wishes,
         uid=facts.uid,
-        diagnosis=diagnose(attempt, old.resolved, now),
+        diagnosis=diagnose(attempt, run.image or "", old.resolved, now),
         cluster=condition_of(old, "ClusterReady"),
         now=now,
     )
@@ -141,7 +141,7 @@ def _running(view: View, runs: tuple[RunStatus, ...], data: Check | None) -> Sit
     if report is not None and report.note:
         said = f"{said}. {report.note}"
     cluster = _cluster(view)
-    message = said if cluster.holds else f"{said}; but {cluster.message}"
+    message = said if cluster.holds else f"{said}. {cluster.message}"
     return Situation(
         *("Running", Reason.RUNNING, message, runs, (), data, cluster), look_again=next_deadline(view)
     )

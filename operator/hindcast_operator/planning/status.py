@@ -64,7 +64,7 @@ def status_of(
     return Status(
         observed_generation=generation,
         state=situation.state,
-        message=situation.message,
+        message=situation.message if drift is None else _with_drift(situation, drift),
         conditions=conditions_of(situation, drift, old.conditions, generation, now),
         ray_job=runs[0].child if named else None,
         progress=report.progress or kept.progress,
@@ -73,3 +73,9 @@ def status_of(
         resolved=kept.resolved if resolved is None else dict(resolved),
         runs=list(runs),
     )
+
+
+def _with_drift(situation: Situation, drift: Check) -> str:
+    if situation.state == "Stalled":
+        return situation.message
+    return f"{situation.message.rstrip('.')}. {drift.message}"
