@@ -232,11 +232,12 @@ def _current(pods: Sequence[Raw], runs: Sequence[Raw]) -> list[Raw]:
 
 def _pools(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ...]:
     resolved = status.get("resolved") or {}
+    image = str((status.get("runs") or [{}])[0].get("image") or "")
     sizes: Raw = resolved.get("pools") or {}
     rows: dict[str, list[PodRow]] = {}
     for raw in pods:
         facts = pod_facts(dict(raw))
-        rows.setdefault(facts.pool, []).append(_pod(raw, facts, resolved, now))
+        rows.setdefault(facts.pool, []).append(_pod(raw, facts, image, resolved, now))
     return tuple(
         _pool(pool, sizes.get(pool) or {}, rows.get(pool, []))
         for pool in _POOLS
@@ -255,8 +256,8 @@ def _pool(pool: str, figures: Raw, pods: Sequence[PodRow]) -> PoolRow:
     )
 
 
-def _pod(raw: Raw, facts: PodFacts, resolved: Raw, now: datetime) -> PodRow:
-    problem = diagnose(AttemptFacts("", pods=(facts,)), resolved, now)
+def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) -> PodRow:
+    problem = diagnose(AttemptFacts("", pods=(facts,)), image, resolved, now)
     statuses = (raw.get("status") or {}).get("containerStatuses") or ()
     return PodRow(
         name=facts.name,
