@@ -216,6 +216,15 @@ def test_a_pod_that_cannot_run_is_told_with_what_to_do() -> None:
     assert f"kubectl describe pod {held['metadata']['name']} -n rl" in text
 
 
+def test_of_a_large_pool_the_pods_that_are_not_ready_are_listed() -> None:
+    ready = [pod("data", f"data-{number:02}") for number in range(40)]
+    text = shown(training(running()), [*ready, pod("data", "data-99", phase="Pending", ready=False)])
+    assert "data-03  Running" in text
+    assert "data-04" not in text
+    assert "data-99  Pending" in text
+    assert "and 36 more in data, all ready" in text
+
+
 def test_pods_of_earlier_attempts_do_not_count() -> None:
     found = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
     assert {pool.pool: pool.ready for pool in found.pools} == {"head": 1, "data": 0, "learner": 0}

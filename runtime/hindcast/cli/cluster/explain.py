@@ -62,8 +62,9 @@ class PoolRow:
 
     @property
     def complete(self) -> bool:
-        """Whether as many are ready as it begins with."""
-        return self.wanted is not None and self.ready >= int(self.wanted.split()[0])
+        """Whether as many are ready as it begins with; all, where that is not known."""
+        fewest = len(self.pods) if self.wanted is None else int(self.wanted.split()[0])
+        return self.ready >= fewest
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from hindcast.cli.cluster.next_step import Step
 
 BAR_WIDTH: Final = 30
 RUNS_SHOWN: Final = 5
+READY_SHOWN: Final = 4
+"""Of a pool."""
 SILENT_SECONDS: Final = 90
 
 _COLOURS: Final = {
@@ -180,7 +182,7 @@ def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
         of = "" if pool.wanted is None else f" of {pool.wanted}"
         counted = Text(f"{pool.ready}{of} ready", style=colour)
         table.add_row(pool.pool, counted, _size(pool.size), pool.reasons.get("memory", ""))
-        lines += [_pod(pod) for pod in pool.pods]
+        lines += _pods(pool)
     shown: list[RenderableType] = [table]
     if lines:
         shown += [Text(""), *lines]
@@ -196,6 +198,17 @@ def _size(size: Mapping[str, Any]) -> str:
     if "memory" in size:
         parts.append(str(size["memory"]))
     return ", ".join(parts)
+
+
+def _pods(pool: PoolRow) -> Iterator[RenderableType]:
+    """Pods that are not ready, all; of the others, as many as are still read."""
+    ready = [pod for pod in pool.pods if pod.ready and pod.problem is None]
+    hidden = ready[READY_SHOWN:] if len(ready) > READY_SHOWN + 1 else []
+    for pod in pool.pods:
+        if pod not in hidden:
+            yield _pod(pod)
+    if hidden:
+        yield Text(f"and {len(hidden)} more in {pool.pool}, all ready", style="dim")
 
 
 def _pod(pod: PodRow) -> RenderableType:
