@@ -152,11 +152,15 @@ class ReadAndPrelearn:
     def __init__(self, job: list[Any]) -> None:
         end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
         self._reference = job[0]
+        self._is_killed_for_memory = _is_restarted() and oom_kills() > 0
 
     def __call__(self, places: pa.Table) -> pa.Table:
         """The block at a place of the segment; a user's mistake as its sentence."""
         try:
-            self._refuse_to_be_killed_again()
+            if self._is_killed_for_memory:
+                raise OutOfMemory(
+                    "a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory"
+                )
             prelearn, work = self._job
             return to_table(prelearn(*work[places[_PLACE][0].as_py()]))
         except UserError as error:
@@ -170,13 +174,14 @@ class ReadAndPrelearn:
             job: tuple[PreLearn, Sequence[Work]] = ray.get(self._reference)
         return job
 
-    @staticmethod
-    def _refuse_to_be_killed_again() -> None:
-        """A worker that was started again in a container where the kernel kills for memory."""
-        import ray
 
-        if ray.get_runtime_context().was_current_actor_reconstructed and oom_kills():
-            raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
+def _is_restarted() -> bool:
+    """Whether this actor had a process before, which died."""
+    import ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 def fetch(reference: Any) -> Block:

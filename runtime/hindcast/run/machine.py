@@ -51,6 +51,6 @@ def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.
         )
     note = None
     if learners.gpus > there and is_one_machine:
-        found = f"this machine has {there} CUDA devices" if there else "torch finds no CUDA device here"
-        note = f"{learners.gpus:g} GPUs clamped to {there}: {found}"
+        found = "this machine has no more" if there else "torch finds no CUDA device here"
+        note = f"learners.gpus {learners.gpus:g} clamped to {there}: {found}"
     return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu"), note

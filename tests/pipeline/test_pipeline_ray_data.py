@@ -1,0 +1,148 @@
+"""`RayData` delivers what `Local` delivers, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pipeline_fakes import FakeDataset
+from ray_here import ray_here  # noqa: F401
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.errors import DataError, UserCodeError, WorkerLost
+from hindcast.pipeline.executors import Local, Work
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.ray_data import RayData
+
+pytestmark = [pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
+
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
+NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
+
+
+class Slow:
+    """Takes its time, and says in a file which process read which unit."""
+
+    def __init__(self, dataset, folder, seconds):
+        self.dataset = dataset
+        self.folder = folder
+        self.seconds = seconds
+
+    def __call__(self, unit, epoch):
+        with (self.folder / "readers").open("a") as file:
+            file.write(f"{os.getpid()} {unit.id}\n")
+        time.sleep(self.seconds)
+        return self.dataset.read(unit)
+
+
+class Dies:
+    def __call__(self, unit, epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def first_rewards(blocks):
+    return [float(block.columns["rewards"][0]) for block in blocks]
+
+
+def data(dataset, executor, **pipeline):
+    spec = PipelineSpec.model_validate(pipeline)
+    sources = [Source("data", dataset)]
+    return OfflineData(sources, NEEDS, batch_size=10, seed=3, pipeline=spec, executor=executor)
+
+
+def assert_same_batches(one, other, count):
+    try:
+        for _ in range(count):
+            batch, expected = one.next(), other.next()
+            assert batch.keys() == expected.keys()
+            assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
+    finally:
+        one.close()
+        other.close()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_are_those_of_local(recorded, workers):
+    """Over epochs and segments, with randomness in a connector, and after a jump."""
+    dataset = recorded(UNITS)
+    pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
+    ray = data(dataset, RayData((workers, workers), num_cpus=0.5, segment=12), **pipeline)
+    local = data(dataset, Local(), **pipeline)
+    assert_same_batches(ray, local, 12)
+    state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
+    ray.seek(state)
+    local.seek(state)
+    assert_same_batches(ray, local, 3)
+
+
+def test_resident_data_are_read_by_data_workers_once(recorded):
+    dataset = recorded(UNITS)
+    ray = data(dataset, RayData((1, 2), num_cpus=0.5), residency="Resident")
+    assert ray.plan()["executor"] == "RayData"
+    assert_same_batches(ray, data(dataset, Local(), residency="Resident"), 20)
+
+
+def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
+    dataset = FakeDataset(UNITS)
+    work = [Work(dataset.units[number % 6], number // 6) for number in range(30)]
+    blocks = RayData((2, 2), num_cpus=0.5).stream("data", work, Slow(dataset, tmp_path, 0.2))
+    found = first_rewards(itertools.islice(blocks, 3))
+    victim = int((tmp_path / "readers").read_text().splitlines()[-1].split()[0])
+    os.kill(victim, signal.SIGKILL)
+    found += first_rewards(blocks)
+    assert found == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
+    assert len((tmp_path / "readers").read_text().splitlines()) > len(work), "none was read again"
+
+
+def test_data_workers_that_keep_dying_end_the_run():
+    dataset = FakeDataset([[3]])
+    with pytest.raises(WorkerLost, match="a data worker died 4 times"):
+        next(RayData((1, 1), num_cpus=0.5).stream("data", [Work(dataset.units[0], 0)], Dies()))
+
+
+def test_a_users_mistake_comes_back_as_its_sentence(recorded):
+    broken = data(recorded(UNITS), RayData((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
+    with pytest.raises(
+        UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps.py:\d+: 'sen"
+    ):
+        broken.next()
+    broken.close()
+
+
+def test_invalid_data_are_named_by_file_and_row():
+    dataset = FakeDataset([[4], [3, 5]])
+    dataset.blocks[1] = dataset.blocks[1].with_columns(
+        {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
+    )
+    invalid = data(dataset, RayData((1, 1), num_cpus=0.5))
+    with pytest.raises(DataError, match=r"file-1\.parquet, row 1 .*'obs' has nan"):
+        invalid.next()
+    invalid.close()
+
+
+def test_a_closed_stream_gives_its_cpus_back(ray_here):  # noqa: F811
+    dataset = FakeDataset(UNITS)
+    endless = (Work(dataset.units[0], epoch) for epoch in itertools.count())
+    blocks = RayData((2, 2), num_cpus=1, segment=50).stream("data", endless, Reads(dataset))
+    next(blocks)
+    assert ray_here.available_resources()["CPU"] == 2
+    blocks.close()
+    until = time.monotonic() + 30
+    while ray_here.available_resources().get("CPU") != 4 and time.monotonic() < until:
+        time.sleep(0.2)
+    assert ray_here.available_resources()["CPU"] == 4
+
+
+class Reads:
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __call__(self, unit, epoch):
+        return self.dataset.read(unit)

@@ -1,0 +1,58 @@
+"""Blocks as tables of one row."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pipeline_fakes import block_of
+
+from hindcast import errors
+from hindcast.pipeline.wire import error_table, from_table, to_table
+
+
+def stored(table):
+    """As if it had gone through the object store."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+def test_a_block_comes_back_as_it_was():
+    block = block_of([3, 1, 4])
+    text = np.array([f"ä{step}" for step in range(8)], dtype=object)
+    added = {
+        "obs": np.arange(11 * 12, dtype=np.uint8).reshape(11, 3, 4)[:, ::2],
+        "note": text,
+        "none": np.zeros((8, 0), np.float32),
+        "big": np.arange(8, dtype=">i4"),
+    }
+    block = block.with_columns({**block.columns, **added})
+    back = from_table(stored(to_table(block)))
+    assert list(back.columns) == list(block.columns)
+    for one, other in [
+        *((back.columns[leaf], block.columns[leaf]) for leaf in block.columns),
+        *((getattr(back, name), getattr(block, name)) for name in ("length", "eps_id", "t_started")),
+        *((getattr(back, name), getattr(block, name)) for name in ("terminated", "truncated")),
+    ]:
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_block_without_steps_comes_back():
+    back = from_table(stored(to_table(block_of([2]).take([]))))
+    assert (back.num_episodes, back.num_steps) == (0, 0)
+    assert back.columns["obs"].shape == (0, 3)
+
+
+def test_arrays_are_views():
+    block = block_of([3, 4])
+    block = block.with_columns({leaf: np.ascontiguousarray(column) for leaf, column in block.columns.items()})
+    back = from_table(to_table(block))
+    for leaf, column in block.columns.items():
+        assert np.shares_memory(back.columns[leaf], column)
+
+
+@pytest.mark.parametrize("kind", [errors.DataError, errors.UserCodeError, errors.OutOfMemory])
+def test_a_mistake_keeps_its_class_and_sentence(kind):
+    with pytest.raises(kind, match=r"^file a\.parquet, row 3: ä$"):
+        from_table(stored(error_table(kind("file a.parquet, row 3: ä"))))

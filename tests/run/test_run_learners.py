@@ -1,0 +1,116 @@
+"""The device of a learner, and the batch of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hindcast.api.training import LearnersSpec
+from hindcast.errors import Interrupted, NoCudaDevice, SpecError
+from hindcast.pipeline.share import Share
+from hindcast.run.machine import learner_device
+from hindcast.run.session import TrainingSession
+from support import After, Heard, train, training
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`cuda(2)`: torch finds two CUDA devices, of which the process's current one is the last."""
+
+    def there(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: count - 1)
+
+    return there
+
+
+class TestDevice:
+    @pytest.mark.parametrize(
+        ("learners", "devices", "found"),
+        [
+            ({}, 0, "cpu"),
+            ({}, 2, "cuda:1"),
+            ({"gpus": 1}, 2, "cuda:1"),
+            ({"gpus": 1, "device": "cuda"}, 1, "cuda:0"),
+            ({"gpus": 1, "device": "cpu"}, 0, "cpu"),
+            ({"gpus": 1, "device": "cpu"}, 2, "cpu"),
+        ],
+    )
+    @pytest.mark.parametrize("here", [True, False])
+    def test_is_what_was_asked_for(
+        self, cuda: Any, learners: dict[str, Any], devices: int, found: str, here: bool
+    ) -> None:
+        cuda(devices)
+        assert learner_device(LearnersSpec.model_validate(learners), here) == (torch.device(found), None)
+
+    def test_gpus_are_clamped_to_this_machine(self, cuda: Any) -> None:
+        cuda(0)
+        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        assert device == torch.device("cpu")
+        assert note == "learners.gpus 2 clamped to 0: torch finds no CUDA device here"
+        cuda(1)
+        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        assert device == torch.device("cuda:0")
+        assert note == "learners.gpus 2 clamped to 1: this machine has no more"
+
+    def test_in_a_pod_a_gpu_that_was_given_must_be_there(self, cuda: Any) -> None:
+        cuda(0)
+        with pytest.raises(
+            NoCudaDevice, match=r"learners\.gpus is 1, and torch finds no CUDA device in the le"
+        ):
+            learner_device(LearnersSpec(gpus=1), is_one_machine=False)
+
+    @pytest.mark.parametrize("here", [True, False])
+    def test_cuda_that_was_asked_for_must_be_there(self, cuda: Any, here: bool) -> None:
+        cuda(0)
+        with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was asked for"):
+            learner_device(LearnersSpec(device="cuda"), here)
+
+    def test_a_clamp_is_told_by_the_run(self, tmp_path: Path, walks: Path, heard: Heard, cuda: Any) -> None:
+        cuda(0)
+        train(training(tmp_path, walks, learners={"gpus": 1}), reporter=heard)
+        assert "learners.gpus 1 clamped to 0: torch finds no CUDA device here" in heard.notes
+
+
+class TestGlobalBatch:
+    def test_stays_that_of_the_start(self, tmp_path: Path, walks: Path) -> None:
+        """Interrupted with two learners in the resource, continued with five, then with one."""
+        stop = {"updates": 12}
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, walks, learners={"replicas": 2}, stop=stop), After(5))
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, walks, learners={"replicas": 5}, stop=stop), After(3))
+        outcome = train(training(tmp_path, walks, stop=stop))
+        assert outcome.metrics["timesteps"] == 12 * 64
+        whole = train(training(tmp_path / "whole", walks, learners={"replicas": 2}, stop=stop))
+        assert outcome.metrics["loss"] == whole.metrics["loss"]
+
+    def test_of_another_revision_is_its_own(self, tmp_path: Path, walks: Path) -> None:
+        train(training(tmp_path, walks, learners={"replicas": 2}, stop={"updates": 1}))
+        second = training(tmp_path, walks, revision=2, stop={"updates": 1})
+        assert train(second).metrics["timesteps"] == 32
+
+    def test_shared_unevenly_is_said(self, tmp_path: Path, walks: Path) -> None:
+        session = in_group(training(tmp_path, walks), walks, Share(0, 3), first_learners=2)
+        assert session.notes == [
+            "3 learners share the batch of 64 timesteps with which 2 began",
+            "64 timesteps over 3 learners: parts differ by one, and count by their size",
+        ]
+        assert session.data.batch_size == 64
+        assert len(session.data.next()["obs"]) == 21
+
+    def test_smaller_than_the_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
+        with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, and a batch has 32 timesteps"):
+            in_group(training(tmp_path, walks), walks, Share(0, 40), first_learners=1)
+
+
+def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> TrainingSession:
+    from hindcast.learn.group import Group
+
+    group = Group()
+    group.share = share
+    return TrainingSession(resource, [(str(data), None)], group=group, first_learners=first_learners)
