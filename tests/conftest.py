@@ -15,6 +15,12 @@ import pytest
 from support import Heard, record, recording
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indices of others' files are kept with the tests, not at home."""
+    os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 recorded episodes of `toy_environments:Walk`, several files; not to be changed."""

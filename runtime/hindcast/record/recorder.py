@@ -17,6 +17,7 @@ from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.filesystem import Guard, Location, resolve
+from hindcast.store.layouts import layout_of_output
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import torch_threads
@@ -44,6 +45,12 @@ class Task(NamedTuple):
     folder: str
     prefix: str
     data: DataSpec
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout in which it is written."""
+        return layout_of_output(self.output.format, self.output.encoding)
+
     guard: Guard | None = None
 
     @property
@@ -87,6 +94,7 @@ class Recorder:
             max_rows_per_file=task.output.max_rows_per_file,
             max_file_bytes=parse_bytes(task.output.max_file_size),
             compression=task.output.compression,
+            layout=task.layout,
         )
         try:
             for chunk in _chunks(self._runner.play(work.indices), on_episode):

@@ -62,6 +62,7 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
         max_rows_per_file=task.output.max_rows_per_file,
         max_file_bytes=parse_bytes(task.output.max_file_size),
         compression=task.output.compression,
+        layout=task.layout,
     )
     with writer:
         for block in _first(folder, task, commit, episodes):
@@ -80,7 +81,7 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
 
 def _first(folder: Location, task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
     dataset = EpisodeDataset(
-        task.data, [Indexed(folder.child(file.path), file, task.data) for file in commit.files]
+        task.data, [Indexed(folder.child(file.path), file, task.data, task.layout) for file in commit.files]
     )
     for unit in dataset.units:
         block = dataset.read(unit)

@@ -100,15 +100,10 @@ class RecordingRun:
 
     def _refuse_unready(self) -> None:
         """Formats that are modelled before anything writes them."""
-        output = self._spec.output
-        for field, value, ready in (
-            ("format", output.format, "Episodes"),
-            ("encoding", output.encoding, "Arrow"),
-        ):
-            if value != ready:
-                raise SpecError(
-                    f"{self._name}: spec.output.{field}: {value} cannot be written yet; leave it at {ready}."
-                )
+        if self._spec.output.format != "Episodes":
+            raise SpecError(
+                f"{self._name}: spec.output.format: Columns cannot be written yet; leave it at Episodes."
+            )
 
     def _check_folder(self) -> None:
         if not holds_strangers(self._folder, self._state):
@@ -224,6 +219,7 @@ class RecordingRun:
         preprocessing = actor.preprocessing
         filters = {name: figures.tolist() for name, figures in preprocessing.state().items()}
         return Manifest(
+            layout=task.layout,
             spec_hash=spec_hash(self._resource),
             environment=task.environment.model_dump(mode="json", by_alias=True),
             seed=task.seed,

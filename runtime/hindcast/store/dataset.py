@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hindcast import words
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.episode_dataset import EpisodeDataset
@@ -13,6 +14,7 @@ from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
+from hindcast.store.stitching import drop_repeated, stitch
 from hindcast.store.units import FilePart, Unit
 
 __all__ = ["Dataset", "FilePart", "Unit", "open_dataset"]
@@ -82,10 +84,21 @@ def open_dataset(
         raise DataError("no paths are given: name at least one folder or file with episodes")
     files = [file for path in several for file in find_files(resolve(path, filesystem), verify)]
     check_distinct(files)
-    dataset = EpisodeDataset(_common_spec(files), files)
+    spec = _common_spec(files)
+    stitched, repeated = drop_repeated(stitch(files), spec)
+    dataset = EpisodeDataset(spec, stitched, notes=tuple(_notes(repeated)))
     if not dataset.num_steps:
         raise DataError(f"{', '.join(str(path) for path in several)} holds no episodes: record some first")
     return dataset
+
+
+def _notes(repeated: int) -> Iterator[str]:
+    if repeated:
+        yield (
+            f"{words.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
+            "same id and the same content), as recorders leave them that write their buffer again and again: "
+            "each counts once"
+        )
 
 
 def _common_spec(files: Sequence[Indexed]) -> DataSpec:

@@ -38,6 +38,7 @@ class Entry(NamedTuple):
     relative: str
     size: int
     is_file: bool
+    modified: int | None = None  # nanoseconds; None where the store does not say
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Location:
             relative = info.path.strip("/")[prefix:].strip("/")
             if relative:
                 size, is_file = info.size or 0, info.type == pafs.FileType.File
-                entries.append(Entry(self.child(relative), relative, size, is_file))
+                entries.append(Entry(self.child(relative), relative, size, is_file, info.mtime_ns))
         return sorted(entries, key=lambda entry: entry.relative)
 
     def files(self, recursive: bool = False) -> Iterator[Entry]:

@@ -148,6 +148,7 @@ class _Sample:
 
     def __init__(self, dataset: Dataset) -> None:
         self.spec = dataset.spec
+        self.notes = dataset.notes
         self.spaces = leaf_spaces_of(self.spec, self.spec.observation_space, self.spec.action_space)
         self.episodes = self.steps = self.empty = 0
         self.terminated = self.truncated = self.both = self.neither = 0
@@ -221,7 +222,7 @@ def _problems(sample: _Sample, rewards: NDArray[Any] | None) -> Iterator[Problem
         yield Problem(severity="error", message=sentence)
     for message in _warnings(sample, rewards):
         yield Problem(severity="warning", message=message)
-    for message in _remarks(sample):
+    for message in (*sample.notes, *_remarks(sample)):
         yield Problem(severity="info", message=message)
 
 

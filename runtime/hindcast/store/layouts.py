@@ -11,8 +11,10 @@ from hindcast.store.arrow_episodes import ArrowEpisodes
 from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.description import described
 from hindcast.store.layout import Layout
+from hindcast.store.messagepack.index import is_messagepack
+from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 
-_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(),)
+_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes())
 LAYOUTS: Final = {layout.name: layout for layout in _ALL}
 DEFAULT: Final = ARROW_EPISODES
 
@@ -31,7 +33,16 @@ def layout_of_schema(schema: pa.Schema) -> str:
                 f"it reads {', '.join(LAYOUTS)}"
             )
         return description.layout
+    if is_messagepack(schema):
+        return MESSAGEPACK_EPISODES
     raise DataError(
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
     )
+
+
+def layout_of_output(form: str, encoding: str) -> str:
+    """The layout that `output.format` and `output.encoding` of a resource ask for."""
+    if form == "Columns":
+        raise NotImplementedError
+    return MESSAGEPACK_EPISODES if encoding == "MessagePack" else ARROW_EPISODES

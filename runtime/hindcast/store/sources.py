@@ -14,6 +14,7 @@ from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Entry, Location, missing
 from hindcast.store.footers import Indexed, describe_file, index_file
+from hindcast.store.index_cache import IndexCache
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
 
@@ -90,7 +91,9 @@ def _files_of(place: Location, verify: bool) -> list[Indexed]:
     if not place.exists():
         raise missing(place)
     if not place.is_folder():
-        return [index_file(place, place.name)]
+        info = place.info()
+        entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
+        return _indexed(place.parent(), [entry])
     entries = place.list(recursive=True)
     recordings = sorted(
         {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
@@ -109,10 +112,29 @@ def _files_of(place: Location, verify: bool) -> list[Indexed]:
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise DataError(f"{place} holds no Parquet files: it holds {names}")
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        indexed = pool.map(lambda entry: index_file(entry.location, entry.relative), plain)
-        found.update({file.entry.path: [file] for file in indexed})
+    found.update({file.entry.path: [file] for file in _indexed(place, plain)})
     return [file for name in sorted(found) for file in found[name]]
+
+
+def _indexed(folder: Location, entries: list[Entry]) -> list[Indexed]:
+    """Files that nothing describes, looked into; all must be of one layout."""
+    cache = IndexCache(folder)
+
+    def index(entry: Entry) -> Indexed:
+        return cache.get(entry) or index_file(entry.location, entry.relative)
+
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        files = list(pool.map(index, entries))
+    for entry, file in zip(entries, files, strict=True):
+        if cache.get(entry) is None:
+            cache.put(entry, file)
+        if file.layout != files[0].layout:
+            raise DataError(
+                f"{folder} mixes layouts: {files[0].entry.path} is {files[0].layout} and {file.entry.path} is "
+                f"{file.layout}; keep them in folders of their own, and give each as an input"
+            )
+    cache.save()
+    return files
 
 
 def _is_data_file(entry: Entry, recordings: list[str]) -> bool:

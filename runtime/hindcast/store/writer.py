@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
-from hindcast.store.atomic import AtomicFile
-from hindcast.store.description import index_metadata
-from hindcast.store.entries import FileEntry, RowGroup
+from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Location
 from hindcast.store.fragments import split_long
-from hindcast.store.layout import Encoder
 from hindcast.store.layouts import DEFAULT, LAYOUTS
+from hindcast.store.parquet_file import Group, ParquetFile
 from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
@@ -69,8 +63,8 @@ class EpisodeWriter:
         self._max_bytes = max_file_bytes
         self._group_bytes = row_group_bytes
         self._compression = compression
-        self._pending: list[_Group] = []
-        self._file: _ParquetFile | None = None
+        self._pending: list[Group] = []
+        self._file: ParquetFile | None = None
         self._entries: list[FileEntry] = []
 
     def write(self, block: Block) -> None:
@@ -129,7 +123,7 @@ class EpisodeWriter:
     def _add(self, piece: Block, continued: bool) -> None:
         if not piece.num_episodes:
             return
-        group = _Group(
+        group = Group(
             self._encoder.encode(piece),
             piece.length,
             self._layout.rows(piece.length),
@@ -149,7 +143,7 @@ class EpisodeWriter:
         waiting = sum(int(group.nbytes.sum()) for group in self._pending)
         if not self._pending or (not everything and waiting < self._group_bytes):
             return
-        rest = _Group.concat(self._pending)
+        rest = Group.concat(self._pending)
         while len(rest.length):
             count = self._episodes_of_group(rest)
             is_last = count == len(rest.length)
@@ -159,7 +153,7 @@ class EpisodeWriter:
             rest = rest.slice(count, len(rest.length))
         self._pending = [rest] if len(rest.length) else []
 
-    def _episodes_of_group(self, waiting: _Group) -> int:
+    def _episodes_of_group(self, waiting: Group) -> int:
         """How many of the waiting episodes the next row group takes."""
         room = self._max_bytes - _overhead(waiting.table.schema, groups=1)
         count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
@@ -170,16 +164,16 @@ class EpisodeWriter:
             room = self._max_rows
         return min(count, _fitting(waiting.rows, room))
 
-    def _write_group(self, group: _Group, continued: bool) -> None:
+    def _write_group(self, group: Group, continued: bool) -> None:
         if self._file is not None and not continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
             name = f"{self._stem}-{len(self._entries):03d}.parquet"
             location = self._folder.child(name)
-            self._file = _ParquetFile(location, group.table.schema, self._encoder, self._compression)
+            self._file = ParquetFile(location, group.table.schema, self._encoder, self._compression)
         self._file.write(group, continued)
 
-    def _is_full(self, coming: _Group) -> bool:
+    def _is_full(self, coming: Group) -> bool:
         assert self._file is not None
         if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
             return True
@@ -199,133 +193,6 @@ def _overhead(schema: pa.Schema, groups: int) -> int:
     return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
-class _Group(NamedTuple):
-    """Encoded episodes: their rows, and for each its steps, how many rows it has, and how many bytes."""
-
-    table: pa.Table
-    length: I64
-    rows: I64
-    nbytes: I64
-
-    @classmethod
-    def concat(cls, groups: Sequence[_Group]) -> _Group:
-        tables, *figures = zip(*groups, strict=True)
-        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in figures))
-
-    def slice(self, start: int, stop: int) -> _Group:
-        """Some of the episodes."""
-        first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
-        figures = (figure[start:stop] for figure in (self.length, self.rows, self.nbytes))
-        return _Group(self.table.slice(first, count), *figures)
-
-
 def _fitting(sizes: I64, room: int) -> int:
     """How many of the first fit; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))
-
-
-class _ParquetFile:
-    """One file being written."""
-
-    def __init__(self, location: Location, schema: pa.Schema, encoder: Encoder, compression: str) -> None:
-        self.rows = 0
-        self._name = location.name
-        self._schema = schema
-        self._has_index = encoder.has_index
-        self._groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        self._sink = _Sink(AtomicFile(location))
-        self._metadata: list[pq.FileMetaData] = []
-        try:
-            self._writer = pq.ParquetWriter(
-                pa.PythonFile(self._sink, mode="w"),
-                schema,
-                compression=compression,
-                write_page_checksum=True,
-                metadata_collector=self._metadata,
-                **encoder.options(schema),
-            )
-        except BaseException:  # it writes a magic number at once, which a full disk has no room for
-            self._sink.alive = False
-            self._sink.file.abort()
-            raise
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._sink.file.size
-
-    @property
-    def groups(self) -> int:
-        """Row groups written so far."""
-        return len(self._groups)
-
-    def takes(self, schema: pa.Schema) -> bool:
-        """Whether rows of this schema can follow: columns that they lack are empty."""
-        return set(schema.names) <= set(self._schema.names)
-
-    def write(self, group: _Group, continued: bool) -> None:
-        """Add a row group."""
-        table = group.table
-        for name in set(self._schema.names) - set(table.column_names):
-            field = self._schema.field(name)
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-        table = table.select(self._schema.names).combine_chunks()
-        self._writer.write_table(table, row_group_size=len(table))
-        self._groups.append((tuple(group.length.tolist()), (0,) if continued else ()))
-        self.rows += int(group.rows.sum())
-
-    def finish(self) -> FileEntry:
-        """Make the file durable and visible."""
-        if self._has_index:
-            self._writer.add_key_value_metadata(index_metadata(self._groups))
-        self._writer.close()
-        self._sink.file.commit()
-        metadata = self._metadata[0]
-        groups = tuple(
-            RowGroup(
-                rows=len(lengths),
-                timesteps=sum(lengths),
-                bytes=metadata.row_group(i).total_byte_size,
-                lengths=lengths,
-                continued=continued,
-            )
-            for i, (lengths, continued) in enumerate(self._groups)
-        )
-        return FileEntry(
-            path=self._name,
-            rows=sum(group.rows for group in groups),
-            timesteps=sum(group.timesteps for group in groups),
-            bytes=self.size,
-            checksum=self._sink.file.checksum,
-            row_groups=groups,
-        )
-
-    def abort(self) -> None:
-        """Remove it."""
-        self._sink.alive = False
-        with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
-            self._writer.close()
-        self._sink.file.abort()
-
-
-class _Sink:
-    """The Python side of the Parquet writer's output.
-
-    The Parquet writer closes itself when it is collected, and writes a footer then; once `alive` is False
-    that goes nowhere.
-    """
-
-    closed = False
-
-    def __init__(self, file: AtomicFile) -> None:
-        self.file = file
-        self.alive = True
-
-    def write(self, data: Any) -> int:
-        return self.file.write(data) if self.alive else len(data)
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
-
-    def close(self) -> None:
-        """The file is finished by `AtomicFile.commit`."""

@@ -175,8 +175,9 @@ class EvaluationRecording(RecordingRun):
         """Returns and lengths of a range that was there."""
         assert self._what is not None
         spec = self._what.data
+        layout = self._what.layout
         dataset = EpisodeDataset(
-            spec, [Indexed(self._folder.child(file.path), file, spec) for file in commit.files]
+            spec, [Indexed(self._folder.child(file.path), file, spec, layout) for file in commit.files]
         )
         report = EnvReport()
         for unit in dataset.units:

@@ -1,0 +1,97 @@
+"""How fast episodes in MessagePack become arrays: one thread, cells in memory, all columns.
+
+    python benchmarks/decode_messagepack.py --rllib PYTHON
+
+Episodes of 500 timesteps as CartPole's are recorded: 4 observations, an action, a reward, 2 logits, a
+log-probability. In the same run, taking turns: RLlib decoding the same cells with its own classes. CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from gymnasium import spaces
+from measuring import report, take_turns
+
+from hindcast.episodes.block import Block
+from hindcast.store.filesystem import resolve
+from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+STEPS = 500
+
+
+def make_block(episodes: int) -> Block:
+    """Random figures in CartPole's columns."""
+    rng, steps = np.random.default_rng(0), episodes * STEPS
+    none = np.zeros(episodes, dtype=np.bool_)
+    return Block(
+        columns={
+            "obs": rng.standard_normal((steps + episodes, 4), dtype=np.float32),
+            "actions": rng.integers(0, 2, steps),
+            "rewards": np.ones(steps),
+            "action_dist_inputs": rng.standard_normal((steps, 2), dtype=np.float32),
+            "action_logp": rng.standard_normal(steps, dtype=np.float32),
+        },
+        length=np.full(episodes, STEPS),
+        eps_id=np.array([f"{i:032x}" for i in range(episodes)], dtype=object),
+        t_started=np.zeros(episodes, dtype=np.int64),
+        terminated=~none,
+        truncated=none,
+    )
+
+
+def ours(path: Path, spec: DataSpec) -> Callable[[], float]:
+    """Decode all cells, all columns."""
+    table, layout, leaves = pq.read_table(path), MessagePackEpisodes(), list(spec.leaves)
+
+    def decode() -> float:
+        begun = time.process_time()
+        block = layout.decode(table, np.zeros(0, dtype=np.int64), spec, leaves)
+        return block.num_steps / (time.process_time() - begun)
+
+    return decode
+
+
+def rival(process: subprocess.Popen[str]) -> float:
+    """One round of the other."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(file=process.stdin, flush=True)
+    return float(process.stdout.readline())
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rllib", required=True, help="the Python that has RLlib 2.60")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    block = make_block(arguments.episodes)
+    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
+    with tempfile.TemporaryDirectory() as folder:
+        with EpisodeWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES) as writer:
+            writer.write(block)
+        path = Path(folder) / "s-000.parquet"
+        command = [arguments.rllib, str(Path(__file__).parent / "rivals" / "rllib_decode.py"), str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            found = take_turns(
+                {"Hindcast": ours(path, spec), "RLlib": lambda: rival(process)}, arguments.rounds
+            )
+            process.communicate()
+    report("decode MessagePack, 500-step episodes", "timesteps/s", found, "Hindcast", {"RLlib": 30})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The layout "Episodes / MessagePack" as the writer, the index and the reader use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64, Block
+from hindcast.episodes.columns import Columns, root
+from hindcast.store.description import describe, described, read_index
+from hindcast.store.layout import CellError, Contents
+from hindcast.store.messagepack.decoding import Spaces, decode_states, read_states
+from hindcast.store.messagepack.encoding import StateEncoder
+from hindcast.store.messagepack.index import ITEM, cells_of, decoded_contents
+from hindcast.store.spec import DataSpec
+
+MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
+_LONGEST = 512 << 20  # the reference trains on whole episodes only, and Arrow has cells of 2 GiB
+
+
+class MessagePackEpisodes:
+    """A `Layout`."""
+
+    name = MESSAGEPACK_EPISODES
+
+    def encoder(self, spec: DataSpec) -> MessagePackEncoder:
+        """See `Layout.encoder`."""
+        return MessagePackEncoder(spec)
+
+    def rows(self, length: I64) -> I64:
+        """See `Layout.rows`: one each."""
+        return np.ones_like(length)
+
+    def contents(self, file: pq.ParquetFile) -> Contents:
+        """See `Layout.contents`: from the footer of our own files, by decoding those of others."""
+        description, index = described(file.schema_arrow), read_index(file.metadata.metadata)
+        if description is not None and index is not None:
+            return Contents(description.spec, *index)
+        return decoded_contents(file)
+
+    def names(self, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """See `Layout.names`."""
+        return [ITEM]
+
+    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
+        """See `Layout.decode`."""
+        columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
+        states = read_states(cells_of(table), columns)
+        block = decode_states(states, columns, _spaces(spec))
+        return block.with_columns({name: _checked(block, spec, name) for name in leaves})
+
+
+class MessagePackEncoder:
+    """An `Encoder`."""
+
+    longest = _LONGEST
+    has_index = True
+
+    def __init__(self, spec: DataSpec) -> None:
+        self._states = StateEncoder(spec)
+        self._schema = pa.schema([pa.field(ITEM, pa.binary())], metadata=describe(MESSAGEPACK_EPISODES, spec))
+
+    def encode(self, block: Block) -> pa.Table:
+        """See `Encoder.encode`."""
+        return pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
+
+    def sizes(self, block: Block) -> I64:
+        """See `Encoder.sizes`."""
+        return self._states.sizes(block)
+
+    def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+        """See `Encoder.options`."""
+        return {"use_dictionary": False, "write_statistics": False}
+
+
+def _spaces(spec: DataSpec) -> Spaces:
+    return {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
+
+
+def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
+    """The leaf's column, once it is what the spec says; an empty one where there are no timesteps."""
+    leaf, column = spec.leaves[name], block.columns.get(name)
+    if column is None and not block.num_steps:
+        return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)
+    if column is None:
+        raise CellError(0, f"the episodes have no {name!r}, which the dataset has")
+    found = (None, ()) if column.dtype == object else (column.dtype, column.shape[1:])
+    if found != (leaf.dtype, leaf.shape):
+        kind = "text" if found[0] is None else f"{column.dtype.name} {list(column.shape[1:])}"
+        raise CellError(0, f"{name!r} is {kind}: expected {leaf}")
+    return column

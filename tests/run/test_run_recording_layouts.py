@@ -1,0 +1,58 @@
+"""Recordings in the layouts other than Episodes/Arrow: the same episodes, as exactly, and trained on without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.errors import Interrupted
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import read_manifest
+from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
+
+LAYOUTS = [pytest.param({"encoding": "MessagePack"}, "episodes/messagepack", id="MessagePack")]
+
+
+@pytest.mark.parametrize(("output", "layout"), LAYOUTS)
+class TestLayouts:
+    def test_the_same_episodes(
+        self, tmp_path: Path, walks: Path, output: dict[str, Any], layout: str
+    ) -> None:
+        record(recording(tmp_path, output=output))
+        found, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
+        assert found == expected
+        manifest = read_manifest(resolve(tmp_path))
+        assert manifest is not None
+        assert manifest.layout == layout
+        assert leftovers(tmp_path) == []
+
+    def test_interrupted_and_resumed(
+        self, tmp_path: Path, walks: Path, output: dict[str, Any], layout: str
+    ) -> None:
+        resource = recording(tmp_path, output={**output, "maxRowsPerFile": 8})
+        with pytest.raises(Interrupted):
+            record(resource, After(25))
+        record(resource)
+        found, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
+        assert found == expected
+
+    def test_timesteps_keep_the_shortest_prefix(
+        self, tmp_path: Path, output: dict[str, Any], layout: str
+    ) -> None:
+        record(recording(tmp_path, output=output, duration={"timesteps": 300}))
+        lengths = read_all(tmp_path).length.tolist()
+        assert sum(lengths) >= 300 > sum(lengths[:-1])
+        assert {
+            pq.ParquetFile(path).schema_arrow.metadata is not None for path in tmp_path.glob("*.parquet")
+        } == {True}
+
+    def test_trained_on_bit_for_bit_like_the_others(
+        self, tmp_path: Path, output: dict[str, Any], layout: str
+    ) -> None:
+        record(recording(tmp_path / "this", output=output))
+        record(recording(tmp_path / "arrow"))
+        results = [train(training(tmp_path / f"run-{name}", tmp_path / name)) for name in ("this", "arrow")]
+        assert results[0].metrics["loss"] == results[1].metrics["loss"]
