@@ -326,6 +326,14 @@ def test_a_deleted_rayjob_is_a_lost_attempt() -> None:
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "RayJobDeleted")
 
 
+def test_a_rayjob_that_someone_made_anew_is_not_the_attempts() -> None:
+    world = running()
+    world.job(uid="another").turn()
+    assert world.status["runs"][0]["reason"] == "RayJobDeleted"
+    world.settle()
+    assert world.live == [], "it is deleted before the next attempt"
+
+
 def test_a_rayjob_that_kuberay_refuses_fails() -> None:
     world = World()
     world.settle()
