@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import e2e_cluster
 import pytest
@@ -12,11 +13,14 @@ from e2e_kube import Kube
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a cluster the tests are skipped; where one is required, that fails."""
+    """Time for pods to start. Without a cluster the tests are skipped; where one is required, that fails."""
+    own = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in own:
+        item.add_marker(pytest.mark.timeout(900))
     if os.environ.get("KUBECONFIG") or os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1":
         return
     reason = "needs a cluster that runs pods: set KUBECONFIG, or use `make e2e`"
-    for item in items:
+    for item in own:
         item.add_marker(pytest.mark.skip(reason=reason))
 
 
