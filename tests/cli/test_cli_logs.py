@@ -178,7 +178,9 @@ def test_without_the_runtime_extra_it_says_where_the_log_lies(
 # -- where logs lie -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["memory://bucket/x", "memory://bucket/x/", "/mnt/data", "file:///mnt/x", "relative/x"])
+@pytest.mark.parametrize(
+    "path", ["memory://bucket/x", "memory://bucket/x/", "/mnt/data", "file:///mnt/x", "relative/x"]
+)
 def test_where_the_log_lies_is_where_the_driver_puts_it(path: str) -> None:
     for raw in (training(checkpoint={"path": path}, revision=3), recording(output={"path": path})):
         resource = validate_resource({key: value for key, value in raw.items() if key != "status"})

@@ -239,20 +239,11 @@ def test_a_pod_that_is_being_deleted_or_not_ready_says_so() -> None:
 
 
 def test_what_else_the_reader_should_know() -> None:
-    status = running(
-        conditions=[
-            condition("Ready", True, "Running"),
-            condition("ClusterReady", False, "OutOfMemory", "pod x was killed for memory"),
-            condition("SpecDrift", True, "SpecChanged", "Run-defining fields differ; raise spec.revision"),
-        ]
-    )
-    resource = training(status)
+    resource = training(running())
     resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
     text = shown(resource)
     assert "It is being deleted." in text
     assert "The operator has not looked at the latest change of the spec yet." in text
-    assert "pod x was killed for memory" in text
-    assert "Run-defining fields differ; raise spec.revision" in text
 
 
 def test_a_silent_run_shows_when_it_reported() -> None:

@@ -195,12 +195,7 @@ def _notes(resource: Raw) -> list[str]:
         notes.append("It is being deleted.")
     if 0 <= seen < generation:
         notes.append("The operator has not looked at the latest change of the spec yet.")
-    drift, cluster = _condition(status, "SpecDrift"), _condition(status, "ClusterReady")
-    if drift.get("status") == "True":
-        notes.append(drift["message"])
-    if cluster.get("status") == "False" and status.get("state") == "Running":
-        notes.append(cluster["message"])
-    return [note for note in notes if note not in str(status.get("message"))]
+    return notes
 
 
 def _references(spec: Raw) -> list[str]:

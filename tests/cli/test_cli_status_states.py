@@ -1,0 +1,76 @@
+"""`hindcast status` of statuses that the operator's own plan has made: each is explained, with what to do next."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.append(str(Path(__file__).parents[1] / "operator"))
+
+from plan_world import START
+from status_fixtures import FIXTURES
+
+from hindcast.cli.cluster.explain import explain
+from hindcast.cli.cluster.next_step import next_steps
+from hindcast.cli.cluster.status_view import screen
+
+NOW = START + timedelta(hours=1)
+TRAINING = "OfflineTraining/cartpole-bc"
+PATCH = "kubectl patch offlinetraining cartpole-bc -n rl --type merge -p"
+RECORDING = "hindcast status OfflineRecording/cartpole -n rl"
+
+# Name -> the commands that it offers, in order; none where there is only to wait.
+COMMANDS: dict[str, list[str]] = {
+    "Fresh": ["kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast"],
+    "Pending": ["kubectl get pods"],
+    "PendingWithoutKubeRay": [],
+    "Waiting": [RECORDING],
+    "WaitingForMissing": [RECORDING],
+    "StalledByDependency": [RECORDING],
+    "StalledByInvalidSpec": [],
+    "StalledByNameConflict": [],
+    "Queued": ["kubectl get workloads -n rl"],
+    "Starting": ["kubectl get pods"],
+    "StartingUnschedulable": ["kubectl get pods"],
+    "Running": [f"hindcast logs {TRAINING} --follow -n rl"],
+    "RunningDegraded": [f"hindcast logs {TRAINING} --follow -n rl"],
+    "RunningWithDrift": [f"hindcast logs {TRAINING} --follow -n rl"],
+    "Retrying": [f"hindcast logs {TRAINING} -n rl"],
+    "Suspending": [],
+    "Suspended": [PATCH],
+    "SuspendedAtBirth": [PATCH],
+    "Succeeded": ["hindcast evaluate s3://bucket/runs/cartpole-bc/r1/checkpoints/"],
+    "SucceededRecording": ["hindcast inspect s3://bucket/cartpole"],
+    "Failed": [f"hindcast logs {TRAINING} -n rl", PATCH],
+    "FailedUsedUp": [f"hindcast logs {TRAINING} -n rl", PATCH],
+    "SucceededThenRaised": ["hindcast evaluate s3://bucket/runs/cartpole-bc/r1/checkpoints/"],
+}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_each_status_of_the_operator_is_explained(name: str) -> None:
+    resource = FIXTURES[name]
+    found = explain(resource, [], NOW)
+    steps = next_steps(found)
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(screen(found, steps))
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert found.state == resource["status"].get("state", "Unseen")
+    assert found.since is not None
+    assert found.since >= START
+    assert " ".join(resource["status"].get("message", "").split()) in text
+    commands = [step.command for step in steps if step.command]
+    assert len(commands) == len(COMMANDS[name]), commands
+    assert all(own.startswith(wanted) for own, wanted in zip(commands, COMMANDS[name], strict=True)), commands
+    assert (found.state in ("Stalled", "Failed")) <= any(step.text for step in steps)
+
+
+def test_a_status_of_an_older_spec_says_so() -> None:
+    assert explain(FIXTURES["SucceededThenRaised"], [], NOW).notes == (
+        "The operator has not looked at the latest change of the spec yet.",
+    )
