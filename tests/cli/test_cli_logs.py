@@ -50,7 +50,10 @@ def test_the_log_of_a_running_attempt_comes_from_its_submitter(
 ) -> None:
     cluster.pods = [pod("head"), pod("submitter", "first"), pod("submitter", "second")]
     cluster.pods[2]["metadata"]["creationTimestamp"] = "2026-11-21T06:05:00Z"
-    cluster.logs = {("first", "submitter"): "no\n", ("second", "submitter"): "iteration 1\nStörung\n"}
+    cluster.logs = {
+        ("first", "submitter"): "no\n",
+        ("second", "submitter"): "\x1b[36miteration\x1b[39m 1\nStörung\n",
+    }
     called = hindcast("logs", "training/clone")
     assert (called.code, called.out, called.err) == (0, "iteration 1\nStörung\n", "")
 

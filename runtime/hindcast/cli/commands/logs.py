@@ -1,6 +1,7 @@
 """`hindcast logs KIND/NAME`: what an attempt has printed, from its pods or, later, from its run folder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from hindcast.api import Resource
     from hindcast.cli.cluster.access import Cluster
     from hindcast.cli.cluster.target import Target
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 TARGET_HELP = "Such as training/clone or recording/data; or a run folder or dataset."
 
@@ -113,19 +116,25 @@ def _check_folder(text: str) -> None:
 
 
 def _write(pieces: Iterable[bytes], screen: Screen) -> None:
-    """As it is; with --json a document for each line."""
+    """Line by line; with --json a document for each. Colours are for terminals."""
+    plain = screen.flags.json or not screen.out.is_terminal
+    for line in _lines(pieces):
+        text = _COLOURS.sub("", line) if plain else line
+        if screen.flags.json:
+            screen.json_line({"line": text.removesuffix("\n")})
+            continue
+        screen.out.file.write(text)
+        screen.out.file.flush()
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """With their line ends; the last one may have none."""
     import codecs
 
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    if not screen.flags.json:
-        for piece in pieces:
-            screen.out.file.write(decoder.decode(piece))
-            screen.out.file.flush()
-        return
     rest = ""
     for piece in pieces:
-        *lines, rest = (rest + decoder.decode(piece)).split("\n")
-        for line in lines:
-            screen.json_line({"line": line})
+        complete, newline, rest = (rest + decoder.decode(piece)).rpartition("\n")
+        yield from (complete + newline).splitlines(keepends=True)
     if rest:
-        screen.json_line({"line": rest})
+        yield rest
