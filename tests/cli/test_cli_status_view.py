@@ -235,6 +235,7 @@ def test_a_pod_that_is_being_deleted_or_not_ready_says_so() -> None:
     going["metadata"]["deletionTimestamp"] = "2026-11-21T06:12:00Z"
     text = shown(training(running()), [going, pod("learner", ready=False)])
     assert "head-x7k2p  Terminating on node-a" in text
+    assert "head     0 of 1 ready" in text
     assert "learner-x7k2p  Running, not ready on node-a" in text
 
 

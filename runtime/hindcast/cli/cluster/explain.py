@@ -258,7 +258,7 @@ def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) ->
     return PodRow(
         name=facts.name,
         phase="Terminating" if facts.deleting else facts.phase,
-        ready=facts.ready,
+        ready=facts.ready and not facts.deleting,
         node=(raw.get("spec") or {}).get("nodeName"),
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         problem=None if problem is None else problem.message,
