@@ -14,7 +14,7 @@ import ray
 from cluster_toys import Told, attempt, mounted
 
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
-from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Input, Report
+from hindcast.api.attempt import CHECKPOINT, POOL_LABEL, AttemptOutcome, Input, Report
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.on_ray import RayPlayers
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -22,6 +22,7 @@ from hindcast.run.cluster import driver as driver_module
 from hindcast.run.cluster import keeper, reporting
 from hindcast.run.cluster.driver import drive
 from hindcast.run.cluster.mailbox import Mailbox
+from hindcast.run.cluster.memory import look_at_pods, memory_here
 from hindcast.run.events import Progress
 from hindcast.run.interruption import Interruption
 from hindcast.store.filesystem import resolve
@@ -62,7 +63,13 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         patch.setenv("TOY_KILL_ONCE", str(folder / "kill"))
         patch.setenv("TOY_SLOW", str(folder / "slow"))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            labels={POOL_LABEL: "runner"},
+        )
         yield folder
         ray.shutdown()
 
@@ -143,6 +150,13 @@ class TestMailbox:
         assert len(progresses) <= 4
         mailbox.request_stop()
         assert ray.get(ended, timeout=10) < 10
+
+
+def test_pods_say_how_much_of_their_memory_was_killed() -> None:
+    (pod,) = look_at_pods()
+    assert pod.pool == "runner"
+    assert pod.marks[0] == ray.nodes()[0]["NodeID"]
+    assert pod.memory == memory_here()
 
 
 class TestEvaluation:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
 import pytest
 import ray.exceptions as ray_errors
 from ray.train import TrainingFailedError
 
 from hindcast import errors
-from hindcast.api.attempt import AttemptOutcome
+from hindcast.api.attempt import AttemptOutcome, AttemptReason
 from hindcast.run.cluster.memory import Memory, Pod, explained_by_memory
 from hindcast.run.cluster.outcome import EXIT_CODES, classify, outcome_of
 from hindcast.run.cluster.redaction import redactor
@@ -70,6 +78,22 @@ def test_a_defect_says_where_it_is() -> None:
     )
 
 
+def test_the_page_has_each_reason_with_its_state() -> None:
+    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text()
+    told = dict(re.findall(r"^\| ((?:`\w+`,? ?)+) \| (\w+) \|", page, re.MULTILINE))
+    states = {name: state for names, state in told.items() for name in re.findall(r"\w+", names)}
+    assert states.keys() == set(get_args(AttemptReason)) == EXIT_CODES.keys()
+    for kind in (
+        errors.SpecError,
+        errors.DataError,
+        errors.StorageError,
+        errors.OutOfMemory,
+        errors.UserCodeError,
+    ):
+        outcome = classify(kind("x"))
+        assert states[outcome.reason] == outcome.state
+
+
 def test_messages_are_one_short_line() -> None:
     message = classify(errors.DataError("first\n  second " + "long " * 200)).message
     assert message.startswith("first second long")
@@ -118,6 +142,43 @@ class TestRedaction:
         assert (
             "sesame" not in outcome_of("Failed", "InvalidSpec", "the password open sesame is wrong").message
         )
+
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+EATER = """
+import subprocess, sys
+sys.path[:0] = {path}
+from hindcast.run.cluster.memory import memory_here
+print(*memory_here())
+eat = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = bytearray(b'x') * (400 << 20)"
+print(subprocess.run([sys.executable, "-c", eat]).returncode)
+print(*memory_here())
+"""
+
+
+@pytest.fixture
+def container() -> Iterator[list[str]]:
+    """A command that runs others as in a container with 256 MiB of memory, of cgroup v1."""
+    group = CGROUPS / f"hindcast-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"making a memory cgroup (v1) takes root and the file system: {error}")
+    (group / "memory.limit_in_bytes").write_text(str(256 << 20))
+    enter = f'echo $$ > {group}/cgroup.procs && mount --bind {group} {CGROUPS} && exec "$@"'
+    yield ["unshare", "--mount", "sh", "-c", enter, "sh"]
+    group.rmdir()
+
+
+@pytest.mark.faults
+def test_a_process_that_the_kernel_killed_for_memory_is_counted_in_its_container(
+    container: list[str],
+) -> None:
+    code = EATER.format(path=[path for path in sys.path if path])
+    ran = subprocess.run(
+        [*container, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.splitlines() == ["0 268435456", "-9", "1 268435456"], ran.stderr
 
 
 class TestMemory:

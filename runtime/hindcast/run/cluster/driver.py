@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -43,6 +44,11 @@ _SIGTERM_S: Final = 1.5
 """Ray kills a driver three seconds after it told it to end."""
 _PATIENCE_S: Final = 300.0
 _STORAGE_S: Final = 20.0
+
+_RAY_OPTIONS: Final = {
+    "RAY_task_oom_retries": "3",  # by itself Ray would begin a task anew for ever that takes too much memory
+    "RAY_SCHEDULER_EVENTS": "0",  # the operator says better what the pods wait for
+}
 
 Connect = Callable[[], None]
 
@@ -100,6 +106,8 @@ def connect_to_ray() -> None:
     Raises:
         SpecError: it runs another version of Ray or Python.
     """
+    for name, value in _RAY_OPTIONS.items():
+        os.environ.setdefault(name, value)
     try:
         ray.init(address="auto", logging_level=logging.ERROR, log_to_driver=True)
     except RuntimeError as error:

@@ -65,9 +65,14 @@ class Pod(NamedTuple):
 def look_at_pods() -> list[Pod]:
     """The pods that are alive, with their memory."""
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in FIELD]
-    here = ray.remote(memory_here).options(num_cpus=0, max_retries=0)
     asked = [
-        here.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
+        ray.remote(memory_here)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        .remote()
         for node in nodes
     ]
     ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
