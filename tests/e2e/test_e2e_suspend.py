@@ -26,8 +26,8 @@ def test_suspended_in_mid_training_and_resumed(kube: Kube, tmp_path: Path) -> No
     assert condition(status, "Suspended")["status"] == "True"
     at = status["checkpoint"]["iteration"]
     assert at >= 10
-    assert kube.list("pods", "hindcast.dev/name=clone") == []
     assert kube.list("rayjobs") == []
+    kube.wait("no pods", lambda: not kube.list("pods", "hindcast.dev/name=clone"), 20)
 
     kube.patch("OfflineTraining", "clone", suspend=False)
     kube.wait_state("OfflineTraining", "clone", "Running", seconds=240)

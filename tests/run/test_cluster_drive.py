@@ -151,6 +151,13 @@ class TestMailbox:
         mailbox.request_stop()
         assert ray.get(ended, timeout=10) < 10
 
+    def test_loses_nothing_when_its_answer_is_late(self) -> None:
+        mailbox = Mailbox.open({"num_cpus": 0})
+        mailbox.reporter().note("a/b", "goes on at update 7")
+        with pytest.raises(ray.exceptions.GetTimeoutError):
+            mailbox.take(timeout=0)
+        assert mailbox.take(timeout=30).notes == [("a/b", "goes on at update 7")]
+
 
 def test_pods_say_how_much_of_their_memory_was_killed() -> None:
     (pod,) = look_at_pods()

@@ -68,6 +68,7 @@ class Mailbox:
 
     def __init__(self, box: Any) -> None:
         self._box = box
+        self._taking: Any = None
 
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
@@ -94,9 +95,12 @@ class Mailbox:
         """What was posted since the last call.
 
         Raises:
-            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds.
+            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds; the next call waits for the same one.
         """
-        mail: Mail = ray.get(self._box.take.remote(), timeout=timeout)
+        if self._taking is None:
+            self._taking = self._box.take.remote()
+        mail: Mail = ray.get(self._taking, timeout=timeout)
+        self._taking = None
         return mail
 
     def request_stop(self) -> None:
