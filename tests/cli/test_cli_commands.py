@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hindcast import run as run_package
 from hindcast.api import load_resources
 from hindcast.cli.commands.demo import PACKAGED
 from hindcast.cli.dataset_view import BAR_WIDTH, bar
+from hindcast.run import carry_out as carry_out_module
 from hindcast.run.events import Outcome
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
@@ -216,7 +216,7 @@ def carried(monkeypatch):
         reporter.finished(outcomes[0])
         return outcomes
 
-    monkeypatch.setattr(run_package, "carry_out", carry_out)
+    monkeypatch.setattr(carry_out_module, "carry_out", carry_out)
     return caught
 
 
