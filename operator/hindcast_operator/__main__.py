@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    asyncio.run(run(options))
+    # Not asyncio.run: it waits for all tasks, and kopf's may swallow that they are cancelled.
+    asyncio.new_event_loop().run_until_complete(run(options))
+    os._exit(0)
 
 
 def _options(given: argparse.Namespace) -> Options:

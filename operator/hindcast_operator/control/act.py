@@ -45,7 +45,7 @@ class Actor:
         """Server-side apply of the whole status, on the very version that was observed.
 
         Raises:
-            NotYet: it changed in the meantime; its news will come.
+            NotYet: it changed in the meantime; the cache has it as it is now.
         """
         key = resource.key
         manifest = {
@@ -66,10 +66,17 @@ class Actor:
             )
         except ApiError as error:
             if error.code in {404, 409}:
+                await self._refresh(kind, key)
                 raise NotYet(error.message) from error
             raise
         for concerned in self._cache.put(kind, written) - {key}:
             self._concerns(concerned)
+
+    async def _refresh(self, kind: Kind, key: Key) -> None:
+        """Read what has changed: an answer to an earlier write may have been lost, and a watch may be late."""
+        found = await self._api.get(kind, key.namespace, key.name)
+        if found is not None:
+            self._cache.put(kind, found)
 
     async def carry_out(self, resource: Resource, action: Action) -> bool:
         """Do it. Returns whether something became known that calls for another look at once.

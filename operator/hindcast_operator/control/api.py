@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -24,6 +25,8 @@ METADATA_ONLY: Final = (
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _CONNECTIONS: Final = 32
+_PASSING: Final = frozenset({0, 429, 500, 502, 503, 504})
+_READ_PAUSES: Final = (0.1, 0.5, 1.0)
 
 
 class ApiError(Exception):
@@ -51,6 +54,17 @@ class Api:
         self._client = api_client
         self.last_answer = asyncio.get_running_loop().time()
         """When the API server last answered, by the event loop's clock; at first, when this was made."""
+
+    async def read(self, path: str, **options: Any) -> Object:
+        """A GET, tried again where that may help at once. Raises ApiError."""
+        for pause in _READ_PAUSES:
+            try:
+                return await self.call("GET", path, **options)
+            except ApiError as error:
+                if error.code not in _PASSING or (error.retry_after or 0.0) > 1.0:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        return await self.call("GET", path, **options)
 
     async def call(
         self,
@@ -82,7 +96,7 @@ class Api:
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """An object, or None where there is none."""
         try:
-            return await self.call("GET", kind.path(namespace, name))
+            return await self.read(kind.path(namespace, name))
         except ApiError as error:
             if error.code == 404:
                 return None
@@ -93,7 +107,7 @@ class Api:
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
-            page = await self.call("GET", kind.path(namespace), accept=accept, query=query)
+            page = await self.read(kind.path(namespace), accept=accept, query=query)
             for item in page.get("items") or ():
                 yield item
             token = page.get("metadata", {}).get("continue")

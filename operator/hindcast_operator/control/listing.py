@@ -12,7 +12,7 @@ async def served(api: Api) -> frozenset[Kind]:
     known: set[Kind] = set()
     for root in {kind.root for kind in WATCHED}:
         try:
-            found = (await api.call("GET", root)).get("resources", ())
+            found = (await api.read(root)).get("resources") or ()
         except ApiError as error:
             if error.code != 404:
                 raise

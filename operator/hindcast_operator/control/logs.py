@@ -1,30 +1,46 @@
-"""Structured logs: one JSON object a line, on stderr."""
+"""Structured logs: one JSON object a line, on stderr; those of libraries too."""
 
 import logging
 import sys
+from typing import Final
 
 import structlog
+from structlog.typing import EventDict
+
+_SHARED: Final = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
 
 
 def configure(level: str) -> None:
-    """`level`: debug, info, warning or error."""
-    number = logging.getLevelNamesMapping()[level.upper()]
+    """`level`: debug, info, warning or error. Of libraries only errors are told."""
     structlog.configure(
         processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_SHARED,
             _resource_name,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
 
 
-def _resource_name(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _resource_name(_: object, __: str, event: EventDict) -> EventDict:
     if isinstance(key := event.get("resource"), tuple):
         event["resource"] = "/".join(key)
     return event

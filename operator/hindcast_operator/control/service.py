@@ -91,9 +91,9 @@ async def _until(stop: asyncio.Event, work: Any) -> None:
     stopped.cancel()
     if task.done():
         task.result()
+    log.info("stops")
     task.cancel()
-    with suppress(asyncio.CancelledError, TimeoutError):
-        await asyncio.wait_for(task, _GRACE_SECONDS)
+    await asyncio.wait((task,), timeout=_GRACE_SECONDS)
 
 
 def _handle_signals(stop: asyncio.Event) -> None:

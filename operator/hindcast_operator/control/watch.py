@@ -10,12 +10,16 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import kopf
+import structlog
 
 from hindcast_operator.control.kinds import Kind
+
+log = structlog.get_logger()
 
 Heard = Callable[[Kind, str | None, dict[str, Any]], None]
 """Called with the kind, the type of the event (None: found by a list) and the object."""
 
+_END_SECONDS: Final = 3.0
 _BACKOFFS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 
@@ -45,7 +49,9 @@ async def watch(
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        _, hung = await asyncio.wait(tasks, timeout=_END_SECONDS)
+        if hung:
+            log.warning("watches do not end", tasks=sorted(task.get_name() for task in hung))
 
 
 def _registry(served: Collection[Kind], heard: Heard) -> kopf.OperatorRegistry:

@@ -1,0 +1,149 @@
+"""Two replicas, a bad connection, an API server that dies: the status is right in the end, and nothing is double."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer, Object, collection, wait_for
+from chaos_proxy import ChaosProxy
+from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, succeeds
+from operator_process import OperatorProcess, RunOperator
+from resources import Team, recording, training
+
+WALKS = recording()
+CLUSTER = Path(__file__).parents[3] / "shared" / "cluster" / "cluster"
+LEASE = ("--lease-name", "leader", "--lease-seconds", "3")
+
+
+@pytest.fixture
+def team(api: ApiServer, namespace: str) -> Team:
+    return Team(api, namespace)
+
+
+def leads(operator: OperatorProcess) -> bool:
+    return operator.has_logged("leads")
+
+
+def assert_each_ran_once(kuberay: FakeKubeRay, children: set[str]) -> None:
+    assert {name: len(uids) for name, uids in kuberay.seen.items()} == dict.fromkeys(children, 1)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_when_the_leader_ends_the_other_replica_goes_on(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, end: str
+) -> None:
+    kuberay, flags = play_kuberay(runs_on), ("--lease-namespace", team.namespace, *LEASE)
+    with run_operator(*flags) as first:
+        wait_for(lambda: leads(first), "the first replica leads")
+        with run_operator(*flags) as second:
+            with urllib.request.urlopen(f"http://127.0.0.1:{second.port()}/healthz", timeout=5) as answer:
+                assert answer.status == 200
+            team.apply(WALKS)
+            team.wait_for_state(WALKS, "Running")
+            assert not leads(second)
+            assert second.writes() == 0
+            began = time.monotonic()
+            getattr(first, end)()
+            wait_for(lambda: leads(second), "the second replica leads")
+            assert time.monotonic() - began < 3 + 3 * 3 / 7 + 3, (
+                "within the lease, and what a busy machine adds"
+            )
+            kuberay.script = succeeds
+            team.wait_for_state(WALKS, "Succeeded")
+    assert_each_ran_once(kuberay, {"walks-r1-1"})
+
+
+def test_a_leader_whose_lease_was_taken_ends_at_once(team: Team, run_operator: RunOperator) -> None:
+    with run_operator("--lease-namespace", team.namespace, *LEASE) as operator:
+        wait_for(lambda: leads(operator), "it leads")
+        path = f"{collection('coordination.k8s.io/v1', 'leases', team.namespace)}/leader"
+        team.api.request("PATCH", path, {"spec": {"holderIdentity": "other"}}, "application/merge-patch+json")
+        wait_for(lambda: operator.ended() is not None, "it ends", 5)
+        assert operator.ended() == 1
+        assert operator.has_logged("lease lost")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.timeout(180)
+def test_through_a_bad_connection_the_status_is_right_in_the_end(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay, seed: int
+) -> None:
+    kuberay = play_kuberay()
+    configuration = team.api.client.configuration
+    documents: list[Object] = [recording(f"walks-{number}") for number in range(4)]
+    documents += [training(f"clone-{number}", input=_input(number)) for number in range(4)]
+    with ChaosProxy(configuration.host, configuration.ssl_ca_cert, share=0.1, seed=seed).serving() as proxy:
+        with run_operator(server=proxy.url):
+            for document in documents:
+                team.apply(document)
+            time.sleep(2)
+            team.delete(documents[0])
+            wait_for(lambda: team.get(documents[0]) is None, "one is deleted")
+            team.apply(documents[0])
+            for document in documents:
+                team.wait_for_state(document, "Succeeded", 90)
+        assert {"answer lost", "watch cut"} <= set(proxy.broken)
+        assert {"409", "410", "429", "500"} & set(proxy.broken)
+    doubles = {name for name, uids in kuberay.seen.items() if len(uids) > 1}
+    assert doubles <= {"walks-0-r1-1"}, "only the one that was applied anew may have had two"
+    assert len(kuberay.seen) == len(documents)
+
+
+def _input(number: int) -> list[Object]:
+    return [{"recordingRef": {"name": f"walks-{number}"}}]
+
+
+def test_what_was_deleted_behind_a_cut_watch_is_noticed(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    """A list after `410 Gone` tells what is there, not what is gone."""
+    play_kuberay(runs_on)
+    configuration = team.api.client.configuration
+    chaos = ChaosProxy(configuration.host, configuration.ssl_ca_cert, share=0.0, seed=3)
+    with chaos.serving() as proxy, run_operator(server=proxy.url):
+        team.apply(WALKS)
+        team.wait_for_state(WALKS, "Running")
+        proxy.blind(seconds=3)
+        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
+        wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost", 40)
+
+
+def test_the_api_server_dies_and_comes_back(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    home = _own_control_plane()
+    with run_operator(
+        "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "60"
+    ) as operator:
+        team.apply(WALKS)
+        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        _kill_api_server(home)
+        environment = os.environ | {"CLUSTER_HOME": str(home)}
+        command = [str(CLUSTER), "control-plane"]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+        kuberay = play_kuberay()
+        team.wait_for_state(WALKS, "Succeeded", 60)
+        assert operator.ended() is None
+    assert_each_ran_once(kuberay, {"walks-r1-1"})
+
+
+def _kill_api_server(home: Path) -> None:
+    pid = int((home / "log/pids/kube-apiserver").read_text().split()[0])
+    os.kill(pid, signal.SIGKILL)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_for(lambda: not stat.exists() or ") Z " in stat.read_text(), "the API server is dead")
+
+
+def _own_control_plane() -> Path:
+    """Folder of the control plane that the tests may kill: that of `../shared/cluster`, without a node."""
+    home = Path(os.environ["KUBECONFIG"]).parents[1]
+    pids = home / "log" / "pids"
+    if not CLUSTER.exists() or not (pids / "kube-apiserver").exists() or (pids / "kubelet").exists():
+        pytest.skip("the API server is not ours to kill: that takes a control plane of ../shared/cluster")
+    return home
