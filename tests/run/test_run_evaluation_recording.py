@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import COMPONENT_RL_MODULE, PPOConfig
-from hindcast.errors import OutputConflict, SpecError
+from hindcast.errors import OutputConflict
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
@@ -151,10 +151,15 @@ class TestAnotherRecording:
             algo.evaluate()
 
 
-def test_columns_are_not_written_yet(tmp_path: Path) -> None:
-    config = recorder(tmp_path, output_write_episodes=False)
-    with config.build_algo() as algo, pytest.raises(SpecError, match="Columns cannot be written yet"):
-        algo.evaluate()
+def test_columns_hold_the_same_episodes(tmp_path: Path) -> None:
+    for name, episodes in (("columns", False), ("episodes", True)):
+        config = recorder(tmp_path / name, output_write_episodes=episodes)
+        with config.build_algo() as algo:
+            algo.evaluate()
+    found, expected = (
+        set(episode_hashes(read_all(tmp_path / name)).values()) for name in ("columns", "episodes")
+    )
+    assert found == expected
 
 
 SCRIPT = """

@@ -135,13 +135,6 @@ class TestDataset:
         assert set(found) == set(episode_hashes(read_all(walks)).values())
         assert leftovers(memory_path) == []
 
-    @pytest.mark.parametrize("field", [{"format": "Columns"}])
-    def test_what_cannot_be_written_yet_is_refused(self, tmp_path: Path, field: dict[str, str]) -> None:
-        name, value = next(iter(field.items()))
-        with pytest.raises(SpecError, match=rf"spec\.output\.{name}: {value}"):
-            record(recording(tmp_path / "data", output=field))
-        assert not (tmp_path / "data").exists()
-
 
 class TestTimesteps:
     LENGTHS_TOTAL = 300

@@ -13,7 +13,10 @@ from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
 from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
 
-LAYOUTS = [pytest.param({"encoding": "MessagePack"}, "episodes/messagepack", id="MessagePack")]
+LAYOUTS = [
+    pytest.param({"encoding": "MessagePack"}, "episodes/messagepack", id="MessagePack"),
+    pytest.param({"format": "Columns"}, "columns", id="Columns"),
+]
 
 
 @pytest.mark.parametrize(("output", "layout"), LAYOUTS)

@@ -96,7 +96,10 @@ class TimestepExtent(Extent):
 
 def extent_of(spec: OfflineRecordingSpec) -> Extent:
     """The extent that a resource asks for."""
-    width, rows = spec.runners.envs_per_runner, spec.output.max_rows_per_file
+    width = spec.runners.envs_per_runner
+    rows = (
+        spec.output.max_rows_per_file if spec.output.format == "Episodes" else None
+    )  # else they are timesteps
     if spec.duration.episodes is not None:
         return EpisodeExtent(spec.duration.episodes, width, rows)
     assert spec.duration.timesteps is not None

@@ -45,13 +45,12 @@ class Task(NamedTuple):
     folder: str
     prefix: str
     data: DataSpec
+    guard: Guard | None = None
 
     @property
     def layout(self) -> str:
         """Name of the layout in which it is written."""
         return layout_of_output(self.output.format, self.output.encoding)
-
-    guard: Guard | None = None
 
     @property
     def location(self) -> Location:

@@ -68,7 +68,6 @@ class RecordingRun:
             UserError: what went wrong, in one sentence; committed ranges stay.
         """
         begun = time.monotonic()
-        self._refuse_unready()
         self._check_folder()
         if self._spec.output.on_existing != "Replace":
             refuse_another(self._state, self._resource, self._is_started())
@@ -97,13 +96,6 @@ class RecordingRun:
         """Whether an earlier run left anything that took work."""
         policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
         return policy or bool(read_manifest(self._folder) or read_commits(self._folder))
-
-    def _refuse_unready(self) -> None:
-        """Formats that are modelled before anything writes them."""
-        if self._spec.output.format != "Episodes":
-            raise SpecError(
-                f"{self._name}: spec.output.format: Columns cannot be written yet; leave it at Episodes."
-            )
 
     def _check_folder(self) -> None:
         if not holds_strangers(self._folder, self._state):

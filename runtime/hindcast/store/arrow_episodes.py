@@ -56,9 +56,14 @@ class ArrowEpisodes:
             list(np.split(continued, cuts)) if sizes else [],
         )
 
-    def names(self, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        """See `Layout.names`."""
-        return columns_to_read(leaves)
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
+        """See `Layout.columns`; JSON columns may be missing."""
+        names, there = columns_to_read(leaves), set(schema.names)
+        optional = {name for name in leaves if spec.leaves[name].kind == "json"}
+        absent = [name for name in names if name not in there and name not in optional]
+        if absent:
+            raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
+        return [name for name in names if name in there]
 
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
         """See `Layout.decode`; JSON columns that the file lacks come as empty."""

@@ -14,7 +14,7 @@ from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import drop_repeated, stitch
+from hindcast.store.stitching import check_together, drop_repeated, stitch
 from hindcast.store.units import FilePart, Unit
 
 __all__ = ["Dataset", "FilePart", "Unit", "open_dataset"]
@@ -86,6 +86,7 @@ def open_dataset(
     check_distinct(files)
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
+    check_together(stitched)
     dataset = EpisodeDataset(spec, stitched, notes=tuple(_notes(repeated)))
     if not dataset.num_steps:
         raise DataError(f"{', '.join(str(path) for path in several)} holds no episodes: record some first")

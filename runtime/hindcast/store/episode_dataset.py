@@ -84,23 +84,16 @@ class EpisodeDataset:
         layout = LAYOUTS[indexed.layout]
         groups = [indexed.entry.row_groups[i] for i in part.row_groups]
         lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in groups])
-        names = layout.names(self.spec, leaves)
-        with open_parquet(indexed.location) as file:
-            there = set(file.schema_arrow.names)
-            absent = [name for name in names if name not in there and not self._may_lack(name)]
-            if absent:
-                raise DataError(f"{part.path} has no column {absent[0]!r}, which its dataset has")
-            table = file.read_row_groups(
-                list(part.row_groups), columns=[name for name in names if name in there], use_threads=False
-            )
         try:
+            with open_parquet(indexed.location) as file:
+                names = layout.columns(file.schema_arrow, self.spec, leaves)
+                table = file.read_row_groups(list(part.row_groups), columns=names, use_threads=False)
             return layout.decode(table, lengths, self.spec, leaves)
         except CellError as error:
             row = self._file_row(part, error.row)
             raise DataError(damaged(part.path, f"row {row}: {error}")) from error
-
-    def _may_lack(self, name: str) -> bool:
-        return name in self.spec.leaves and self.spec.leaves[name].kind == "json"
+        except DataError as error:
+            raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
     def _groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]

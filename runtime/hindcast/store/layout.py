@@ -94,15 +94,19 @@ class Layout(Protocol):
         """
         ...
 
-    def names(self, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """The Parquet columns that decoding these leaves takes, those included that a file may lack."""
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
+        """The Parquet columns of a file that decoding these leaves takes.
+
+        Raises:
+            DataError: one that the file lacks, and may not lack.
+        """
         ...
 
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
         """The rows as stored episodes and fragments.
 
         Args:
-            table: whole row groups, with those of `names` that the file has.
+            table: whole row groups, with the file's `columns`.
             lengths: of the stored episodes in them.
             spec: what the leaves hold.
             leaves: which to decode.

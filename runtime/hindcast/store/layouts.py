@@ -13,8 +13,10 @@ from hindcast.store.description import described
 from hindcast.store.layout import Layout
 from hindcast.store.messagepack.index import is_messagepack
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.store.tabular.layout import ColumnsLayout, is_tabular
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
 
-_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes())
+_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
 LAYOUTS: Final = {layout.name: layout for layout in _ALL}
 DEFAULT: Final = ARROW_EPISODES
 
@@ -35,6 +37,8 @@ def layout_of_schema(schema: pa.Schema) -> str:
         return description.layout
     if is_messagepack(schema):
         return MESSAGEPACK_EPISODES
+    if is_tabular(schema):
+        return COLUMNS_LAYOUT
     raise DataError(
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
@@ -44,5 +48,5 @@ def layout_of_schema(schema: pa.Schema) -> str:
 def layout_of_output(form: str, encoding: str) -> str:
     """The layout that `output.format` and `output.encoding` of a resource ask for."""
     if form == "Columns":
-        raise NotImplementedError
+        return COLUMNS_LAYOUT
     return MESSAGEPACK_EPISODES if encoding == "MessagePack" else ARROW_EPISODES

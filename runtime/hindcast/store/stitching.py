@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hindcast.episodes.block import Block
+from hindcast.errors import DataError
 from hindcast.store.entries import RowGroup, Run
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
+from hindcast.store.tabular.index import SORT
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
 
 Place = tuple[int, int, int]  # file, row group, stored row
 
@@ -24,6 +27,7 @@ class Stitched:
 
     eps_id: str
     places: list[Place] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
@@ -47,20 +51,43 @@ def stitch(files: Sequence[Indexed]) -> list[Indexed]:
 
 
 def stitched_episodes(files: Sequence[Indexed]) -> Iterator[Stitched]:
-    """The episodes of those of the files that have runs."""
+    """The episodes that count, of those of the files that have runs."""
     episode: Stitched | None = None
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups if file.runs else ()):
             for row in range(group.rows):
                 run = next(runs)
+                if row in group.dropped:
+                    continue
                 if row not in group.continued or episode is None:
                     if episode is not None:
                         yield episode
                     episode = Stitched(run.eps_id)
                 episode.places.append((number, i, row))
+                episode.runs.append(run)
     if episode is not None:
         yield episode
+
+
+def check_together(files: Sequence[Indexed]) -> None:
+    """Make sure that no episode of rows of timesteps is left in pieces that lie apart.
+
+    Raises:
+        DataError: an episode is in several places, and is not whole in each of them.
+    """
+    tabular = [file for file in files if file.layout == COLUMNS_LAYOUT]
+    places: dict[str, str] = {}
+    in_pieces: set[str] = set()
+    for episode in stitched_episodes(tabular):
+        path = str(tabular[episode.places[0][0]].location)
+        if episode.runs[0].t_started or not episode.runs[-1].ended:
+            in_pieces.add(episode.eps_id)
+        if episode.eps_id in places and episode.eps_id in in_pieces:
+            raise DataError(
+                f"{path}: a part of episode {episode.eps_id} is here, and another in {places[episode.eps_id]}; {SORT}"
+            )
+        places.setdefault(episode.eps_id, path)
 
 
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:

@@ -90,7 +90,8 @@ class EvaluationRecording(RecordingRun):
     @property
     def _range_size(self) -> int:
         """Episodes of a range: whole files where they are limited, and enough to keep all slots busy."""
-        width, rows = self._spec.runners.envs_per_runner, self._spec.output.max_rows_per_file
+        width, output = self._spec.runners.envs_per_runner, self._spec.output
+        rows = output.max_rows_per_file if output.format == "Episodes" else None  # else they are timesteps
         return rows * math.ceil(width / rows) if rows is not None else _WAVES * width
 
     def _ready(self, policy: Policy) -> Here | Processes:
@@ -106,7 +107,6 @@ class EvaluationRecording(RecordingRun):
         return self._hands
 
     def _open(self, policy: Policy) -> None:
-        self._refuse_unready()
         self._check_folder()
         self._held.enter_context(sole_writer(self._state))
         remove_temporary_files(self._state)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from hindcast.store.messagepack.values import Refused, refuse_ext, restore
+from hindcast.store.messagepack.values import refuse_ext, restore
+from hindcast.store.values import Refused
 
 
 class Buffer(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns, per_observation
 from hindcast.store.messagepack.buffers import Buffer
-from hindcast.store.messagepack.values import Refused, refuse_ext, restore, unpack
+from hindcast.store.messagepack.values import refuse_ext, restore, unpack
+from hindcast.store.values import Refused
 
 # The reference's keys of an episode's state, and the columns that they are.
 BUFFERS = {

@@ -18,7 +18,7 @@ from hindcast.store.layout import CellError
 from hindcast.store.messagepack.buffers import Buffer
 from hindcast.store.messagepack.cells import CellReader, State
 from hindcast.store.messagepack.template import Template
-from hindcast.store.messagepack.values import Refused
+from hindcast.store.values import Refused
 
 Arrays = dict[str, NDArray[Any]]
 Spaces = Mapping[str, spaces.Space | None]

@@ -18,8 +18,9 @@ from hindcast.store.entries import Run
 from hindcast.store.layout import CellError, Contents
 from hindcast.store.messagepack.cells import State
 from hindcast.store.messagepack.decoding import columns_of, decode_states, read_states
-from hindcast.store.messagepack.values import Refused, unpack
+from hindcast.store.messagepack.values import unpack
 from hindcast.store.spec import DataSpec
+from hindcast.store.values import Refused
 
 ITEM: Final = "item"  # the reference's name for the only column
 _WHAT = ("observation space", "action space")

@@ -43,8 +43,8 @@ class MessagePackEpisodes:
             return Contents(description.spec, *index)
         return decoded_contents(file)
 
-    def names(self, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        """See `Layout.names`."""
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """See `Layout.columns`."""
         return [ITEM]
 
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002

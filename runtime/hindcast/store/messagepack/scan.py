@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hindcast.store.messagepack.values import Refused, storable
+from hindcast.store.values import Refused, storable
 
 _FLOAT: Final[np.dtype] = np.dtype(np.float64)
 _INTEGER: Final[np.dtype] = np.dtype(np.int64)

@@ -6,18 +6,13 @@ all keys binary. Object arrays are pickles in that format: they are refused, as 
 
 from __future__ import annotations
 
-import re
 from typing import Any, Never
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-STORABLE = re.compile(r"[<>|=]?(?:[biufc]\d{1,2}|U\d{1,6})\Z")
-
-
-class Refused(Exception):
-    """A value that is not read, because reading it could run code, or that is no value at all."""
+from hindcast.store.values import Refused, storable
 
 
 def pack(value: Any) -> bytes:
@@ -55,22 +50,6 @@ def restore(value: dict[Any, Any]) -> Any:
 def refuse_ext(code: int, data: bytes) -> Never:
     """For `ext_hook`."""
     raise Refused(f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have")
-
-
-def storable(dtype: Any, kind: Any = b"") -> np.dtype:
-    """The dtype that a type string names.
-
-    Raises:
-        Refused: objects, structures, dates and other dtypes without a fixed binary form.
-    """
-    if kind == b"O" or dtype in ("|O", "O"):
-        raise Refused("an object array, which is a pickle: Hindcast unpickles nothing that it reads")
-    if kind != b"" or not isinstance(dtype, str) or not STORABLE.match(dtype):
-        raise Refused(f"an array of the dtype {dtype!r}: allowed are booleans, integers, floats and text")
-    try:
-        return np.dtype(dtype)
-    except TypeError as error:
-        raise Refused(f"an array of the dtype {dtype!r}, which does not exist") from error
 
 
 def _encode(value: Any) -> dict[bytes, Any]:

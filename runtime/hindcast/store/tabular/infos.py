@@ -1,0 +1,64 @@
+"""The infos of an episode in a column with one cell per step.
+
+A step's cell is the info that came with its reward. What came with the episode's first observation stands in the
+first step's cell, as `reset_info` before the step's own entries.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import info_to_json
+from hindcast.store.layout import CellError
+
+_RESET: Final = '{"reset_info":'
+
+
+def with_reset(reset: str, own: str) -> str:
+    """The cell of an episode's first step; empty text is an empty info."""
+    if not reset and not own.startswith(_RESET):
+        return own
+    return f"{_RESET}{reset or '{}'}" + (f",{own[1:]}" if own else "}")
+
+
+def without_reset(cell: str) -> tuple[str, str]:
+    """The inverse of `with_reset`: the two infos."""
+    if not cell.startswith(_RESET):
+        return "", cell
+    reset, end = json.JSONDecoder().raw_decode(cell, len(_RESET))
+    own = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
+    return ("" if reset == {} else cell[len(_RESET) : end]), own
+
+
+def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    """`[S]` JSON texts: of cells that are text, or dicts; null is empty."""
+    values = column.to_pylist()
+    return np.array([_text(row, value) for row, value in enumerate(values)], dtype=object)
+
+
+def per_observation(cells: NDArray[np.object_], block: Block) -> NDArray[np.object_]:
+    """`[O]` infos of the block's observations."""
+    infos = np.full(block.num_steps + block.num_episodes, "", dtype=object)
+    infos[block.obs_row + 1] = cells
+    for start, first in zip(block.start.tolist(), block.obs_start.tolist(), strict=True):
+        try:
+            infos[first], infos[first + 1] = without_reset(str(cells[start]))
+        except (ValueError, IndexError) as error:
+            raise CellError(start, f"'infos' is not JSON: {error}") from error
+    return infos
+
+
+def _text(row: int, value: Any) -> str:
+    if not value:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return info_to_json({key: part for key, part in value.items() if part is not None})
+    raise CellError(row, f"'infos' holds {value!r}: expected a dict, or its JSON text")

@@ -1,0 +1,61 @@
+"""The layout "Columns" as the writer, the index and the reader use it: one row per timestep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.episodes.block import I64, Block
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.store.description import described, read_index
+from hindcast.store.layout import Contents
+from hindcast.store.spec import DataSpec
+from hindcast.store.tabular.decoding import decode_rows, flag_columns
+from hindcast.store.tabular.encoding import ColumnsEncoder
+from hindcast.store.tabular.index import decoded_contents
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
+
+
+class ColumnsLayout:
+    """A `Layout`."""
+
+    name = COLUMNS_LAYOUT
+
+    def encoder(self, spec: DataSpec) -> ColumnsEncoder:
+        """See `Layout.encoder`."""
+        return ColumnsEncoder(spec)
+
+    def rows(self, length: I64) -> I64:
+        """See `Layout.rows`: one for each timestep."""
+        return length
+
+    def contents(self, file: pq.ParquetFile) -> Contents:
+        """See `Layout.contents`: from the footer of our own files, from the rows of others."""
+        description, index = described(file.schema_arrow), read_index(file.metadata.metadata)
+        if description is not None and index is not None:
+            return Contents(description.spec, *index)
+        return decoded_contents(file)
+
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """See `Layout.columns`."""
+        there = set(schema.names)
+        roots = dict.fromkeys(root(leaf) for leaf in leaves)
+        needed = [name for name in roots if name != Columns.INFOS]
+        needed += [Columns.EPS_ID, *([Columns.NEXT_OBS] if Columns.OBS in roots else [])]
+        absent = [name for name in needed if name not in there]
+        if absent:
+            raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
+        optional = [Columns.T, *([Columns.INFOS] if Columns.INFOS in roots else [])]
+        return [*needed, *(name for name in optional if name in there), *flag_columns(schema.names)]
+
+    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """See `Layout.decode`."""
+        return decode_rows(table, lengths, spec, leaves)
+
+
+def is_tabular(schema: pa.Schema) -> bool:
+    """Whether a file without our metadata has the reference's columns."""
+    return Columns.OBS in schema.names and bool({Columns.ACTIONS, Columns.REWARDS} & set(schema.names))

@@ -1,0 +1,36 @@
+"""The names of columns in the layout "Columns": the reference's, and `t`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hindcast.episodes.columns import Columns
+
+COLUMNS_LAYOUT: Final = "columns"
+# Of older recordings, where one flag says that an episode is over.
+DONES: Final = ("dones", "done")
+# What stands in files of the reference and is no model output.
+NO_OUTPUTS: Final = frozenset(
+    {
+        Columns.EPS_ID,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+        Columns.T,
+        Columns.OBS,
+        Columns.ACTIONS,
+        Columns.REWARDS,
+        Columns.NEXT_OBS,
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+        Columns.INFOS,
+        *DONES,
+        "agent_index",
+        "unroll_id",
+        "type",
+    }
+)
+
+
+def of_next(leaf: str) -> str:
+    """The leaf of the observation after the step: `obs/camera` -> `new_obs/camera`."""
+    return Columns.NEXT_OBS + leaf.removeprefix(Columns.OBS)

@@ -1,0 +1,93 @@
+"""The reference's compressed cells: base64 of an LZ4 frame of a pickled array."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.store.layout import CellError
+from hindcast.store.tabular.pickles import ArrayPickle
+from hindcast.store.values import Refused
+
+PREFIX: Final = "BCJNG"  # base64 of the magic number with which an LZ4 frame begins
+_MOST_GROWTH: Final = 255  # what LZ4 can make of a byte
+_SIZE_IS_THERE: Final = 0x08
+_CODEC: Final = "lz4"
+
+
+class _Alike(NamedTuple):
+    """Everything in a pickle but the array's own bytes."""
+
+    before: bytes
+    after: bytes
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def read(self, data: bytes) -> Any:
+        """The array of a pickle that differs in its bytes only; None of another."""
+        start, stop = len(self.before), len(data) - len(self.after)
+        nbytes = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        if stop - start != nbytes or not (data.startswith(self.before) and data.endswith(self.after)):
+            return None
+        return np.frombuffer(data[start:stop], self.dtype).reshape(self.shape)
+
+
+def unpack_cells(cells: Iterable[str]) -> list[Any]:
+    """What cells hold: arrays, numbers, or tuples, lists and dicts of such.
+
+    Raises:
+        CellError: with the first cell that holds something else, or calls functions.
+    """
+    values: list[Any] = []
+    alike: _Alike | None = None
+    for row, cell in enumerate(cells):
+        try:
+            data = _decompressed(cell)
+            value = None if alike is None else alike.read(data)
+            if value is None:
+                value, alike = _read(data)
+        except Refused as error:
+            raise CellError(row, f"it holds {error}") from error
+        values.append(value)
+    return values
+
+
+def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
+    """The same for pickles that are not compressed."""
+    values = []
+    for row, cell in enumerate(cells):
+        try:
+            values.append(ArrayPickle(cell).load())
+        except Refused as error:
+            raise CellError(row, f"it holds {error}") from error
+    return values
+
+
+def _read(data: bytes) -> tuple[Any, _Alike | None]:
+    pickle = ArrayPickle(data)
+    value = pickle.load()
+    if not isinstance(value, np.ndarray) or not value.flags.c_contiguous or len(pickle.buffers) != 1:
+        return value, None
+    start, stop = pickle.buffers[0]
+    if stop - start != value.nbytes:
+        return value, None
+    return value, _Alike(data[:start], data[stop:], value.dtype, value.shape)
+
+
+def _decompressed(cell: str) -> bytes:
+    try:
+        frame = base64.b64decode(cell, validate=True)
+        if len(frame) >= 15 and frame[4] & _SIZE_IS_THERE:
+            size = int.from_bytes(frame[6:14], "little")
+            if size > _MOST_GROWTH * len(frame):
+                raise Refused(f"an LZ4 frame of {len(frame)} bytes that claims to hold {size}")
+            return bytes(pa.Codec(_CODEC).decompress(frame, size, asbytes=True))
+        with pa.CompressedInputStream(pa.BufferReader(frame), _CODEC) as stream:
+            return bytes(stream.read())
+    except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
+        raise Refused(f"text that is no base64 of an LZ4 frame ({error})") from error
