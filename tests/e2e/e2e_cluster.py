@@ -169,7 +169,10 @@ def copy_out(kube: Kube, path: str, target: Path) -> Path:
     reader = ("kubectl", "--namespace", kube.namespace, "exec", "reader", "--")
     with tempfile.TemporaryFile() as archive:
         subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", "."], stdout=archive, check=True, timeout=120
+            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", "."],
+            stdout=archive,
+            check=True,
+            timeout=120,
         )
         archive.seek(0)
         subprocess.run(["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=True, timeout=120)
@@ -184,5 +187,8 @@ def put_in(kube: Kube, folder: Path, path: str) -> None:
         subprocess.run(["tar", "-C", str(folder), "-cf", "-", "."], stdout=archive, check=True, timeout=120)
         archive.seek(0)
         subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-xf", "-"], stdin=archive, check=True, timeout=120
+            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-xf", "-"],
+            stdin=archive,
+            check=True,
+            timeout=120,
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifest_examples import defaults, recording, training
 
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests import effective
+from manifest_examples import defaults, recording, training
 
 PLATFORM = defaults(
     image="platform:1",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifest_examples import defaults, recording, refused, training
 
 from hindcast.api import Resource
 from hindcast_operator.defaults import Defaults
+from manifest_examples import defaults, recording, refused, training
 
 CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
 

@@ -53,8 +53,9 @@ def places(resource: Resource) -> list[Place]:
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     """The resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
 
-    Resources of one name in two namespaces are two: neither finds the other's work as its own. A query of the root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root
-    stay relative, as all do without a root; `refusals` says so.
+    Resources of one name in two namespaces are two: neither finds the other's work as its own. A query of the
+    root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root stay relative, as all do
+    without a root; `refusals` says so.
     """
     if root is None:
         return resource
