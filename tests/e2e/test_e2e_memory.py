@@ -42,4 +42,4 @@ def test_out_of_memory(kube: Kube, tmp_path: Path, pool: str, workers: int) -> N
     status = kube.wait_state("OfflineTraining", "hungry", "Failed", seconds=300)
     assert status["runs"][0]["reason"].startswith("OutOfMemory"), status
     assert f"spec.cluster.resources.{pool}.memory" in status["message"]
-    assert "2Gi" in status["message"]
+    assert "2.0 GiB" in status["message"]

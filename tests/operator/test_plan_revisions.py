@@ -1,0 +1,121 @@
+"""Revisions, drift, history, deletion: what starts a run again, and what does not."""
+
+from __future__ import annotations
+
+from plan_world import World, running
+
+from hindcast_operator.decision import CreateAttempt, DeleteAttempt
+
+
+def kinds(world: World) -> dict[str, str]:
+    return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
+
+
+# -- revisions -----------------------------------------------------------------------------------------------
+def test_a_higher_revision_deletes_the_running_attempt_and_starts_anew() -> None:
+    world = running()
+    world.edit(revision=2)
+    decision = world.turn()
+    assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1"),)
+    world.settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert [run.get("outcome") for run in world.status["runs"]] == [None, "Superseded"]
+    assert "progress" not in world.status and "checkpoint" not in world.status
+    assert world.told("Superseded")[0].type == "Normal"
+
+
+def test_a_higher_revision_runs_a_finished_resource_again() -> None:
+    world = running()
+    world.end("Failed", "UserCodeFailed").settle()
+    world.edit(revision=2, stop={"iterations": 5}).settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are removed"
+    assert kinds(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
+
+
+def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
+    world = running()
+    world.edit(stop={"iterations": 7}).settle()
+    assert (world.state, world.reason("SpecDrift")) == ("Running", "SpecChanged")
+    assert "spec.revision" in world.condition("SpecDrift")["message"]  # type: ignore[index]
+    assert world.told("SpecChanged")[0].type == "Warning"
+    world.edit(stop={"iterations": 100}).settle()
+    assert world.condition("SpecDrift") is None
+
+
+def test_a_drifted_spec_is_not_retried() -> None:
+    world = running()
+    world.edit(stop={"iterations": 7}).settle()
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    assert (world.state, world.reason(), len(world.created)) == ("Stalled", "SpecChanged", 1)
+    world.edit(stop={"iterations": 100}).settle()
+    assert len(world.created) == 2
+
+
+def test_pool_sizes_may_change_without_a_revision() -> None:
+    world = running()
+    world.edit(learners={"replicas": 3, "gpus": 1}).settle()
+    assert world.condition("SpecDrift") is None
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    assert world.status["runs"][0]["firstLearners"] == 1, "the global batch is that of the revision's start"
+
+
+def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
+    world = World()
+    world.settle()
+    world.edit(revision=2).settle()
+    for _ in range(40):
+        world.up().beat().settle()
+        world.edit(suspend=True).settle()
+        world.end("Suspended", "Suspended").settle()
+        world.edit(suspend=False).settle()
+    runs = world.status["runs"]
+    assert len(runs) == 32
+    assert runs[0]["attempt"] == 41
+    assert (runs[-1]["revision"], runs[-1]["outcome"]) == (1, "Superseded")
+
+
+# -- what a revision began with ------------------------------------------------------------------------------
+def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
+    world = World(checkpoint={"path": "runs"})
+    world.settle()
+    moved = world.defaults.model_copy(update={"storage_root": "s3://other", "image": "runtime:2"})
+    world.defaults = moved
+    world.up().beat().end("Lost", "WorkerLost").settle()
+    decision = world.tick(60).turn()
+    create = decision.actions[0]
+    assert isinstance(create, CreateAttempt)
+    assert create.resource.spec.checkpoint.path.startswith("s3://bucket/hindcast")  # type: ignore[union-attr]
+    assert create.resource.spec.cluster.image == "hindcast-runtime:0.1.0"
+    world.settle()
+    world.edit(revision=2).settle()
+    assert world.status["runs"][0]["image"] == "runtime:2"
+    assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
+
+
+def test_a_default_image_that_never_ran_may_be_mended() -> None:
+    world = World()
+    world.settle()
+    world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
+    world.up().over("FAILED").tick(10).settle()
+    world.tick(60).settle()
+    assert [run["image"] for run in world.status["runs"]] == ["runtime:2", "hindcast-runtime:0.1.0"]
+
+
+# -- gone ----------------------------------------------------------------------------------------------------
+def test_a_resource_that_is_deleted_is_left_to_the_garbage_collector() -> None:
+    world = running()
+    world.deleting = True
+    decision = world.plan()
+    assert (decision.actions, decision.events) == ((), ())
+    assert not world.write(decision)
+
+
+def test_a_restored_resource_finishes_by_its_marker() -> None:
+    world = World()
+    world.settle()
+    world.up().end("Succeeded", "AlreadyFinished", "The run folder has its success marker").settle()
+    assert world.state == "Succeeded"
+    assert world.status["runs"][0]["reason"] == "AlreadyFinished"
