@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_helm import CHART, Object, Rendered, refusal, render
 from jsonschema import Draft7Validator, Draft202012Validator
 
+from chart_helm import CHART, Object, Rendered, refusal, render
 from hindcast.errors import SpecError
 from hindcast_operator.defaults import Defaults, load_defaults
 

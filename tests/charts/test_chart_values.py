@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chart_helm import CHART, Object, Rendered, render
 from ruamel.yaml import YAML
+
+from chart_helm import CHART, Object, Rendered, render
 
 Look = Callable[[Rendered], Any]
 

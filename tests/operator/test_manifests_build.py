@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hindcast.api import Resource, load_resources
+from hindcast.api.attempt import Attempt
+from hindcast_operator.manifests import build, effective
+from hindcast_operator.manifests.yaml_text import yaml_text
 from manifest_examples import (
     UID,
     attempt_of,
@@ -21,11 +26,6 @@ from manifest_examples import (
     templates,
     training,
 )
-
-from hindcast.api import Resource, load_resources
-from hindcast.api.attempt import Attempt
-from hindcast_operator.manifests import build, effective
-from hindcast_operator.manifests.yaml_text import yaml_text
 
 LONG = "a" * 36
 SCALING = {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}}}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifest_examples import containers, ray_job, recording, refused, templates, training
 
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.overrides import strategic_merge
+from manifest_examples import containers, ray_job, recording, refused, templates, training
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from manifest_examples import DEFAULTS, SMALL, recording, training
 
 from hindcast.api import Resource
 from hindcast.api.attempt import Input
 from hindcast_operator.manifests import Sizes, effective, sizes
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, as_cpus, round_up
+from manifest_examples import DEFAULTS, SMALL, recording, training
 
 LARGE = {"OfflineRecording/cartpole": Input(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from support import train, training
-
 from hindcast.run.cluster.checkpoints import checkpoint_status
 from hindcast.store.filesystem import resolve
+from support import train, training
 
 
 def test_the_latest_checkpoint_with_its_time(walks: Path, tmp_path: Path) -> None:
