@@ -41,7 +41,7 @@ def on_ray() -> Iterator[None]:
             num_cpus=4,
             num_gpus=2,
             include_dashboard=False,
-            log_to_driver=False,
+            log_to_driver=bool(os.environ.get("RAY_LOGS")),
             logging_level="ERROR",
             runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
         )
@@ -65,7 +65,7 @@ class Group:
             child="test-t1-1",
             namespace="tests",
             uid="4f1c",
-            spec_hash="",
+            spec_hash="-",
             first_learners=first_learners,
         )
         inputs = [(str(source.path), source.weight) for source in resource.spec.input]
@@ -91,7 +91,7 @@ def group() -> Group:
     return Group()
 
 
-def described(folder: Path, data: Path, learners: int, **spec: Any) -> OfflineTraining:
+def described(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTraining:
     """24 updates on batches of 64 timesteps, where two learners began."""
     pipeline = {
         "dataWorkers": {"replicas": 1, "cpus": 0.5},
@@ -103,7 +103,7 @@ def described(folder: Path, data: Path, learners: int, **spec: Any) -> OfflineTr
         folder,
         data,
         pipeline=pipeline,
-        learners={"replicas": learners, "device": "cpu", **spec.pop("learners", {})},
+        learners={"replicas": replicas, "device": "cpu", **spec.pop("learners", {})},
         stop={"updates": UPDATES},
         **{"checkpoint": {"every": 2}, **spec},
     )
@@ -137,7 +137,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
 
 def test_two_learners_train_as_one(tmp_path: Path, walks: Path, alone: Path, group: Group) -> None:
     """With GPUs that only Ray believes in: `device: cpu` trains on the CPU all the same."""
-    outcome = group.train(described(tmp_path, walks, 2, learners={"gpus": 1}))
+    outcome = group.train(described(tmp_path, walks, 2, learners={"gpus": 1, "cpus": 1}))
     assert outcome.metrics["timesteps"] == UPDATES * 64
     assert_trained_as(tmp_path, alone)
 
@@ -179,5 +179,5 @@ def test_a_learner_that_was_given_a_gpu_and_finds_none_says_so(
     tmp_path: Path, walks: Path, group: Group
 ) -> None:
     with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
-        group.train(described(tmp_path, walks, 1, learners={"gpus": 1, "device": "auto"}))
+        group.train(described(tmp_path, walks, 1, learners={"gpus": 1, "cpus": 1, "device": "auto"}))
     assert not (tmp_path / "test").exists()

@@ -100,7 +100,7 @@ class RayData:
         import ray
         import ray.data
 
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
         job = ray.put((prelearn, work))
         fewest, most = (min(count, len(work)) for count in self.workers)
         units = ray.data.from_blocks([pa.table({_PLACE: [place]}) for place in range(len(work))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import tempfile
@@ -83,7 +82,6 @@ def _fit(
     learners = resource.spec.learners
     options = pools.options("learner", _cpus(learners), learners.gpus)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # relative paths are the user's
-    logging.getLogger("ray.train").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="hindcast-learners-") as scratch:
         trainer = TorchTrainer(
             partial(_learn, resource, inputs, mailbox, pools, restart),
@@ -94,7 +92,13 @@ def _fit(
                 resources_per_worker={"CPU": options["num_cpus"], "GPU": learners.gpus},
                 label_selector=options.get("label_selector"),
             ),
-            run_config=ray.train.RunConfig(name=uuid.uuid4().hex, storage_path=scratch),
+            run_config=ray.train.RunConfig(
+                name=uuid.uuid4().hex,
+                storage_path=scratch,
+                logging_config=ray.train.LoggingConfig(
+                    log_level="CRITICAL"
+                ),  # who calls us tells what went wrong
+            ),
         )
         ended: Outcome | UserError = trainer.fit().return_value
     return ended
@@ -103,9 +107,20 @@ def _fit(
 def _learn(
     resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, restart: int
 ) -> Outcome | UserError | None:
-    """What a learner does. A mistake that all learners know of is a value; one that the others wait upon is raised."""
-    if restart and oom_kills():
-        raise OutOfMemory("a learner was killed for memory: raise spec.learners.memory")
+    """What a learner does. A mistake is a value; where others wait for this learner it is raised, which ends them."""
+    try:
+        if restart and oom_kills():
+            raise OutOfMemory("a learner was killed for memory: raise spec.learners.memory")
+        return _take_part(resource, inputs, mailbox, pools)
+    except UserError as error:
+        if ray.train.get_context().get_world_size() > 1:
+            raise
+        return error
+
+
+def _take_part(
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools
+) -> Outcome | UserError | None:
     device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
     group = Ranks(device) if ray.train.get_context().get_world_size() > 1 else Group()
     if isinstance(group, Ranks) and not group.leads:
@@ -114,9 +129,7 @@ def _learn(
     run = TrainingRun(resource, inputs, mailbox.reporter(), mailbox.interruption(), pools, group=group)
     try:
         ended: Outcome | UserError = run.carry_out()
-    except UserError as error:
-        if group.share.size > 1 and not isinstance(error, Interrupted):
-            raise
+    except Interrupted as error:
         ended = error
     group.tell(["end"])
     return ended
