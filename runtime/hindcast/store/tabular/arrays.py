@@ -15,8 +15,10 @@ from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
 from hindcast.store.layout import CellError
 from hindcast.store.tabular.packed import PREFIX, unpack_cells, unpickle_cells
+from hindcast.store.tabular.pickles import ArrayPickle
+from hindcast.store.values import Refused
 
-TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+_TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
 _PICKLED: Final = "ray.data.arrow_pickled_object"
 _NAME, _METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
@@ -58,7 +60,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
 def _of_extension(storage: pa.ChunkedArray, name: str, extension: str, metadata: bytes) -> Arrays:
     if extension == _PICKLED:
         return _of_samples(unpickle_cells(storage.to_pylist()), name)
-    if extension not in TENSORS:
+    if extension not in _TENSORS:
         raise DataError(
             f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of one shape"
         )
@@ -72,10 +74,10 @@ def is_list(kind: pa.DataType) -> bool:
 
 def _extension(field: pa.Field) -> tuple[str | None, bytes]:
     """Name and metadata of a field's extension type, whether the process knows that type or not."""
-    if isinstance(field.type, pa.ExtensionType):
-        return field.type.extension_name, field.type.__arrow_ext_serialize__()
     if isinstance(field.type, pa.BaseExtensionType):
-        return field.type.extension_name, b""
+        order = list(getattr(field.type, "permutation", None) or ())
+        shape = getattr(field.type, "shape", None) if order == sorted(order) else None
+        return field.type.extension_name, json.dumps(shape).encode()
     metadata = field.metadata or {}
     name = metadata.get(_NAME)
     return (None if name is None else name.decode()), metadata.get(_METADATA, b"")
@@ -91,10 +93,18 @@ def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
     try:
         shape = json.loads(metadata)
     except ValueError:
-        shape = None
-    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        shape = _pickled_shape(metadata)
+    if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise DataError(f"{name!r} is a tensor whose shape cannot be read: {metadata[:40]!r}")
     return tuple(shape)
+
+
+def _pickled_shape(metadata: bytes) -> Any:
+    """Some versions of Ray write the shape as a pickle."""
+    try:
+        return ArrayPickle(metadata).load()
+    except Refused:
+        return None
 
 
 def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:

@@ -47,12 +47,13 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
     row = 0
     for i in range(file.num_row_groups):
         table = file.read_row_group(i, use_threads=False)
+        if not len(table):
+            lengths.append(np.zeros(0, dtype=np.int64))
+            continue
         rows = _Rows(table, row)
         lengths.append(rows.lengths)
         runs += rows.runs()
         row += len(table)
-        if not len(table):
-            continue
         difference = None if spec is None else spec.difference(rows.spec)
         if difference:
             raise DataError(f"row group {i} differs from those before it: {difference}")
@@ -113,7 +114,7 @@ class _Rows:
             if self._following[name].shape != column.shape or self._following[name].dtype != column.dtype:
                 raise DataError(f"{of_next(name)!r} is unlike {name!r}: both must have one dtype and shape")
         found = {name: _leaf(column) for own in leaves.values() for name, column in own.items()}
-        if Columns.INFOS in schema.names and infos.texts_of(table.column(Columns.INFOS)).any():
+        if Columns.INFOS in schema.names and infos.are_told(table.column(Columns.INFOS)):
             found[Columns.INFOS] = Leaf(None, (), "json")
         self.spec = DataSpec(found)
         ids = table.column(Columns.EPS_ID)

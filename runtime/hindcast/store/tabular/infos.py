@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.convert import info_to_json
+from hindcast.episodes.convert import info_from_json, info_to_json
 from hindcast.store.layout import CellError
 
 _RESET: Final = '{"reset_info":'
@@ -40,6 +40,21 @@ def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
     """`[S]` JSON texts: of cells that are text, or dicts; null is empty."""
     values = column.to_pylist()
     return np.array([_text(row, value) for row, value in enumerate(values)], dtype=object)
+
+
+def are_told(column: pa.ChunkedArray) -> bool:
+    """Whether any cell says something.
+
+    Raises:
+        CellError: one that is no JSON.
+    """
+    texts = texts_of(column)
+    for row, text in enumerate(texts):
+        try:
+            info_from_json(text)
+        except (ValueError, TypeError) as error:
+            raise CellError(row, f"'infos' is not the JSON of a dict: {error}") from error
+    return bool(texts.any())
 
 
 def per_observation(cells: NDArray[np.object_], block: Block) -> NDArray[np.object_]:
