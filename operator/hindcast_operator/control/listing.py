@@ -9,8 +9,8 @@ from hindcast_operator.control.kinds import WATCHED, Kind
 
 async def served(api: Api) -> frozenset[Kind]:
     """The watched kinds that the API server knows now. Without KubeRay there are no RayJobs."""
-    known: set[Kind] = set()
-    for root in {kind.root for kind in WATCHED}:
+    known = {kind for kind in WATCHED if not kind.group}
+    for root in {kind.root for kind in WATCHED if kind.group}:
         try:
             found = (await api.read(root)).get("resources") or ()
         except ApiError as error:

