@@ -39,9 +39,7 @@ def in_ranks(size, **jobs):
 def _work(answers, store, rank, size, jobs):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    answers.put(
-        (rank, {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()})
-    )
+    answers.put((rank, {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()}))
     dist.barrier()
     dist.destroy_process_group()
 
