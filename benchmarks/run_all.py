@@ -28,7 +28,7 @@ def install_rllib() -> str:
 
 def main() -> None:
     """Run them all; stop at the first that fails."""
-    for script in ("decode.py", "learner_overhead.py", "training.py", "cartpole.py"):
+    for script in ("decode.py", "learner_overhead.py", "training.py", "cartpole.py", "ray_data.py"):
         subprocess.run([sys.executable, str(HERE / script)], check=True)
     subprocess.run([sys.executable, str(HERE / "recording.py"), "--rllib", install_rllib()], check=True)
 
