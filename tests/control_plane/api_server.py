@@ -150,7 +150,7 @@ def collection(version: str, plural_name: str, namespace: str | None = None) -> 
     return f"{root}/namespaces/{namespace}/{plural_name}" if namespace else f"{root}/{plural_name}"
 
 
-def wait_for(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Look until it holds; fails with `what` when it does not in time."""
     end = time.monotonic() + seconds
     while not holds():

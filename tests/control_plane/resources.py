@@ -72,7 +72,7 @@ class Team:
         found = self.get(document)
         return (found or {}).get("status") or {}
 
-    def wait_for_state(self, document: Object, state: str, seconds: float = 20.0) -> Object:
+    def wait_for_state(self, document: Object, state: str, seconds: float = 60.0) -> Object:
         """The resource, once it is in a state."""
         wait_for(
             lambda: self.status(document).get("state") == state, f"{state}: {document['metadata']}", seconds

@@ -32,7 +32,7 @@ def _serve(api: ApiServer, served: bool) -> None:
             {"op": "replace", "path": f"/spec/versions/{at}/served", "value": served} for at in versions
         ]
         api.request("PATCH", path, change, "application/json-patch+json")
-    wait_for(lambda: _knows_ray_jobs(api) is served, f"RayJobs are served: {served}", 30)
+    wait_for(lambda: _knows_ray_jobs(api) is served, f"RayJobs are served: {served}")
 
 
 def _knows_ray_jobs(api: ApiServer) -> bool:
@@ -58,7 +58,7 @@ def test_installed_after_us_it_heals_by_itself(
         wait_for(lambda: team.condition(WALKS, "Ready") == ("False", "KubeRayNotInstalled"), "it says so")
         _serve(api, True)
         play_kuberay()
-        team.wait_for_state(WALKS, "Succeeded", 30)
+        team.wait_for_state(WALKS, "Succeeded")
     assert "KubeRayNotInstalled" in team.events(WALKS)
 
 

@@ -51,13 +51,13 @@ def test_deleted_and_applied_again_at_once(
         team.apply(WALKS)
         first = team.wait_for_state(WALKS, "Running")["metadata"]["uid"]
         team.delete(WALKS, policy)
-        wait_for(lambda: _applied_anew(team, first), "the second one is accepted", 30)
+        wait_for(lambda: _applied_anew(team, first), "the second one is accepted")
         # The garbage collector may look for what the first one left as late as it likes.
-        second = team.wait_for_state(WALKS, "Running", 60)
+        second = team.wait_for_state(WALKS, "Running")
         assert second["metadata"]["uid"] != first
         job = team.api.get("RayJob", team.namespace, "walks-r1-1")
         assert job["metadata"]["ownerReferences"][0]["uid"] == second["metadata"]["uid"]
-        wait_for(lambda: not _owned_by(team, first), "nothing is left of the first one", 30)
+        wait_for(lambda: not _owned_by(team, first), "nothing is left of the first one")
         assert team.condition(WALKS, "Stalled") is None
 
 
@@ -155,7 +155,7 @@ def test_a_lost_attempt_is_followed_by_another_one(
         team.wait_for_state(WALKS, "Running")
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
         team.wait_for_state(WALKS, "Retrying")
-        status = team.wait_for_state(WALKS, "Succeeded", 40)["status"]
+        status = team.wait_for_state(WALKS, "Succeeded")["status"]
     assert [run["outcome"] for run in status["runs"]] == ["Succeeded", "Lost"]
     assert set(kuberay.seen) == {"walks-r1-1", "walks-r1-2"}
 

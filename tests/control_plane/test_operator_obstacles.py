@@ -44,7 +44,7 @@ def test_a_name_that_someone_else_has_is_said_and_not_taken(
         assert team.api.request("GET", path)["metadata"]["resourceVersion"] == version
         team.api.delete(path)
         play_kuberay()
-        team.wait_for_state(WALKS, "Succeeded", 30)
+        team.wait_for_state(WALKS, "Succeeded")
 
 
 def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
@@ -53,7 +53,7 @@ def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
     path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
-    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts", 30)
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts")
     with run_operator(setup=SOONER) as operator:
         team.apply(WALKS)
         wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it says so")

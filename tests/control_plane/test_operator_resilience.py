@@ -111,7 +111,7 @@ def test_what_was_deleted_behind_a_cut_watch_is_noticed(
         team.wait_for_state(WALKS, "Running")
         proxy.blind(seconds=3)
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
-        wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost", 40)
+        wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost")
 
 
 def test_the_api_server_dies_and_comes_back(
@@ -124,13 +124,18 @@ def test_the_api_server_dies_and_comes_back(
         team.apply(WALKS)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
         _kill_api_server(home)
-        environment = os.environ | {"CLUSTER_HOME": str(home)}
-        command = [str(CLUSTER), "control-plane"]
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+        wait_for(lambda: _is_up(home), "the API server is back", 200)
         kuberay = play_kuberay()
-        team.wait_for_state(WALKS, "Succeeded", 60)
+        team.wait_for_state(WALKS, "Succeeded")
         assert operator.ended() is None
     assert_each_ran_once(kuberay, {"walks-r1-1"})
+
+
+def _is_up(home: Path) -> bool:
+    """Start what is missing. A busy machine may take longer than one try waits."""
+    environment = os.environ | {"CLUSTER_HOME": str(home)}
+    command = [str(CLUSTER), "control-plane"]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
 
 
 def _kill_api_server(home: Path) -> None:
