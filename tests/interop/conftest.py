@@ -1,0 +1,42 @@
+"""RLlib in an environment of its own, where HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def rllib(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """`rllib("script.py", *arguments)` runs a script beside this file and answers what it printed last."""
+    python = os.environ.get("HINDCAST_RLLIB_PYTHON")
+    if not python:
+        pytest.skip(
+            "HINDCAST_RLLIB_PYTHON names no interpreter with RLlib 2.60 (CONTRIBUTING.md says how to make one)"
+        )
+    folder = tmp_path_factory.mktemp("rllib")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        "RAY_DATA_USE_DATASOURCE_V2": "0",  # its new reader starts 32 processes
+        "RAY_worker_niceness": "0",
+    }
+
+    def run(script: str, *arguments: object) -> str:
+        command = [python, str(HERE / script), *map(str, arguments)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
+        )
+        assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout.strip().splitlines()[-1]
+
+    return run

@@ -1,0 +1,83 @@
+"""What RLlib 2.60 reads in recordings: one .npz for each folder, of leaves by episode or by row.
+
+Runs in RLlib's environment: `python rllib_read.py KIND FOLDER OUT.npz [FOLDER OUT.npz …]`; KIND is `episodes` or
+`columns`.
+"""
+
+import sys
+from pathlib import Path
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pyarrow.parquet as pq
+import ray.data  # noqa: F401  it makes Arrow know Ray's tensors
+from ray.data.block import BlockAccessor
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.offline.offline_prelearner import OfflinePreLearner
+
+
+def leaves(value, name):
+    if isinstance(value, dict):
+        return {
+            leaf: part for key, own in value.items() for leaf, part in leaves(own, f"{name}/{key}").items()
+        }
+    if isinstance(value, tuple | list):
+        return {
+            leaf: part for i, own in enumerate(value) for leaf, part in leaves(own, f"{name}/{i}").items()
+        }
+    return {name: np.asarray(value)}
+
+
+def described(episode):
+    """An episode's leaves and flags, as RLlib's own getters answer them.
+
+    Step by step: RLlib cannot make arrays of the tuples that it reads back as lists.
+    """
+    columns = {
+        "obs": episode.get_observations(),
+        "actions": episode.get_actions(),
+        "rewards": episode.get_rewards(),
+    }
+    columns |= {name: buffer.get() for name, buffer in episode.extra_model_outputs.items()}
+    found = {}
+    for name, items in columns.items():
+        steps = [leaves(item, name) for item in items]
+        found |= {leaf: np.stack([step[leaf] for step in steps]) for leaf in steps[0]}
+    found["flags"] = np.array([bool(episode.is_terminated), bool(episode.is_truncated)])
+    return found
+
+
+def episodes_of(files):
+    cells = [cell for file in files for cell in pq.read_table(file)["item"].to_pylist()]
+    episodes = [
+        SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
+        for cell in cells
+    ]
+    return {
+        f"{episode.id_}|{name}": leaf for episode in episodes for name, leaf in described(episode).items()
+    }
+
+
+def rows_of(files):
+    prelearner = object.__new__(OfflinePreLearner)
+    prelearner.config = BCConfig().offline_data()
+    found, number = {}, 0
+    for file in files:
+        batch = BlockAccessor.for_block(pq.read_table(file)).to_numpy()
+        for episode in prelearner._map_to_episodes(batch)["episodes"]:
+            found |= {f"{number}|{episode.id_}|{name}": leaf for name, leaf in described(episode).items()}
+            number += 1
+    return found
+
+
+def main():
+    read = {"episodes": episodes_of, "columns": rows_of}[sys.argv[1]]
+    for folder, out in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
+        np.savez(out, **read(sorted(Path(folder).rglob("*.parquet"))))
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""RLlib 2.60 reads packed episodes and packs them again: the cells of IN.parquet must come out byte for byte.
+
+Runs in RLlib's environment: `python rllib_repack.py IN.parquet OUT.parquet`.
+"""
+
+import sys
+
+import msgpack
+import msgpack_numpy
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+
+def main():
+    cells = pq.read_table(sys.argv[1])["item"].to_pylist()
+    episodes = [
+        SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
+        for cell in cells
+    ]
+    packed = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
+    pq.write_table(pa.table({"item": pa.array(packed, pa.binary())}), sys.argv[2])
+    print(sum(len(episode) for episode in episodes))
+
+
+if __name__ == "__main__":
+    main()

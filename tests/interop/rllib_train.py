@@ -1,0 +1,39 @@
+"""RLlib 2.60 trains BC on a recording of CartPole for a few iterations; prints the losses as JSON.
+
+Runs in RLlib's environment: `python rllib_train.py KIND FOLDER`, KIND `episodes` or `columns`.
+"""
+
+import json
+import sys
+
+import gymnasium as gym
+import ray
+from ray.rllib.algorithms.bc import BCConfig
+
+
+def main():
+    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", object_store_memory=500 * 2**20)
+    environment = gym.make("CartPole-v1")
+    reading = {
+        "episodes": {"input_read_episodes": True, "input_read_batch_size": 10},
+        "columns": {"input_compress_columns": []},
+    }[sys.argv[1]]
+    config = (
+        BCConfig()
+        .environment(observation_space=environment.observation_space, action_space=environment.action_space)
+        .training(lr=3e-3, train_batch_size_per_learner=256)
+        .offline_data(
+            input_=[sys.argv[2]],
+            dataset_num_iters_per_learner=5,
+            map_batches_kwargs={"concurrency": 1, "num_cpus": 1},
+            **reading,
+        )
+    )
+    algorithm = config.build_algo()
+    losses = [float(algorithm.train()["learners"]["default_policy"]["policy_loss"]) for _ in range(6)]
+    algorithm.stop()
+    print(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""RLlib 2.60 and Hindcast read each other's recordings: equal value by value, and MessagePack byte by byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.api import EnvironmentSpec
+from hindcast.episodes.block import Block
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
+from hindcast.store.writer import EpisodeWriter
+from support import CARTPOLE, make_policy, record, recording
+
+Run = Callable[..., str]
+CASES = ("box", "float64", "image", "discrete", "multi", "dict", "tuple")
+OUTPUTS = {"episodes": {"encoding": "MessagePack"}, "columns": {"format": "Columns"}}
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture(scope="module")
+def recorded(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What RLlib recorded: `<case>/<format>/…`, and beside each `<format>.npz`, what RLlib reads in it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    rllib("rllib_record.py", folder)
+    for kind, formats in (
+        ("episodes", ("episodes", "episodes-repeated")),
+        ("columns", ("columns", "columns-packed")),
+    ):
+        places = [folder / case / name for case in CASES for name in formats]
+        rllib("rllib_read.py", kind, *(part for place in places for part in (place, f"{place}.npz")))
+    return folder
+
+
+def read_all(dataset: Dataset) -> Block:
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def episodes_of(block: Block) -> dict[str, np.ndarray]:
+    """`<id>|<leaf>` -> array, as `rllib_read.py` writes it."""
+    found = {}
+    for i, eps_id in enumerate(block.eps_id):
+        for name, column in block.columns.items():
+            if name != "infos":
+                found[f"{eps_id}|{name}"] = column[block.rows_of(name, i)]
+        found[f"{eps_id}|flags"] = np.array([block.terminated[i], block.truncated[i]])
+    return found
+
+
+def rows_of(block: Block) -> set[tuple[object, ...]]:
+    """Each timestep as a tuple of all its bytes."""
+    terminated, truncated = block.step_flags(block.terminated), block.step_flags(block.truncated)
+    rows = set()
+    for t, (episode, o) in enumerate(zip(block.episode_of_step, block.obs_row, strict=True)):
+        values = {
+            name: (column[o : o + 2] if name.startswith("obs") else column[t : t + 1])
+            for name, column in block.columns.items()
+        }
+        values["flags"] = np.array([terminated[t], truncated[t]])
+        rows.add(as_row(str(block.eps_id[episode]), values))
+    return rows
+
+
+def as_row(eps_id: str, values: dict[str, np.ndarray]) -> tuple[object, ...]:
+    leaves = ((name, str(leaf.dtype), leaf.shape, leaf.tobytes()) for name, leaf in sorted(values.items()))
+    return (eps_id, *leaves)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("form", ["episodes", "episodes-repeated"])
+def test_its_episodes_are_read_as_it_reads_them(recorded: Path, case: str, form: str) -> None:
+    dataset = open_dataset(recorded / case / form)
+    expected, found = dict(np.load(recorded / case / f"{form}.npz")), episodes_of(read_all(dataset))
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        assert found[name].dtype == leaf.dtype, name
+        np.testing.assert_array_equal(found[name], leaf)
+    assert bool(dataset.notes) == (form == "episodes-repeated")
+    assert dataset.spec.observation_space is not None
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("form", ["columns", "columns-packed"])
+def test_its_columns_are_read_as_it_reads_them(recorded: Path, case: str, form: str) -> None:
+    """RLlib reads each row for itself, and repeated rows again; here they are episodes, each once."""
+    dataset = open_dataset(recorded / case / form)
+    rows: dict[str, dict[str, np.ndarray]] = {}
+    for key, leaf in np.load(recorded / case / f"{form}.npz").items():
+        number, eps_id, name = key.split("|")
+        rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
+    expected = {as_row(key.split("|")[1], values) for key, values in rows.items()}
+    block = read_all(dataset)
+    assert rows_of(block) == expected
+    assert dataset.num_steps == len(expected)
+    assert dataset.num_episodes == 4
+    assert dataset.notes[0].startswith("3 stored episodes repeat others")
+
+
+def test_infos_are_read_too(recorded: Path) -> None:
+    block = read_all(open_dataset(recorded / "float64" / "episodes"))
+    texts = [json.loads(text) for text in block.columns["infos"]]
+    assert texts[0] == {"seed": block.length[0] - 4}
+    assert texts[1] == {"t": 1, "x": 2.5, "v": [0, 1]}
+    assert len(texts) == block.num_steps + block.num_episodes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_our_bytes_are_its_bytes(rllib: Run, recorded: Path, tmp_path: Path, case: str) -> None:
+    """Its recording, written by us; read and packed again by it; and read by us once more."""
+    dataset = open_dataset(recorded / case / "episodes")
+    block = read_all(dataset)
+    with EpisodeWriter(resolve(tmp_path), dataset.spec, "ours", layout=MESSAGEPACK_EPISODES) as writer:
+        writer.write(block)
+    ours = tmp_path / "ours-000.parquet"
+    steps = int(rllib("rllib_repack.py", ours, tmp_path / "theirs.parquet"))
+    cells = [pq.read_table(path)["item"].to_pylist() for path in (ours, tmp_path / "theirs.parquet")]
+    assert cells[0] == cells[1]
+    assert steps == block.num_steps
+    again = read_all(open_dataset(tmp_path / "theirs.parquet"))
+    assert {name: leaf.tobytes() for name, leaf in episodes_of(again).items()} == {
+        name: leaf.tobytes() for name, leaf in episodes_of(block).items()
+    }
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_it_trains_on_what_we_record(rllib: Run, tmp_path: Path, kind: str) -> None:
+    make_policy(CARTPOLE).save(tmp_path / "policy")
+    resource = recording(
+        tmp_path / "data",
+        environment=EnvironmentSpec.model_validate(CARTPOLE).model_dump(by_alias=True, exclude_defaults=True),
+        policy={"checkpoint": {"path": str(tmp_path / "policy")}},
+        duration={"episodes": 60},
+        output=OUTPUTS[kind],
+    )
+    record(resource)
+    losses = json.loads(rllib("rllib_train.py", kind, tmp_path / "data"))
+    assert np.mean(losses[-3:]) < 0.68  # a policy that has learnt nothing has ln 2 = 0.693
