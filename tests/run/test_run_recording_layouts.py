@@ -5,13 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hindcast.errors import Interrupted
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
-from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
+from support import (
+    WALK,
+    After,
+    Heard,
+    episode_hashes,
+    leftovers,
+    read_all,
+    record,
+    recording,
+    train,
+    training,
+)
 
 LAYOUTS = [
     pytest.param({"encoding": "MessagePack"}, "episodes/messagepack", id="MessagePack"),
@@ -59,3 +71,18 @@ class TestLayouts:
         record(recording(tmp_path / "arrow"))
         results = [train(training(tmp_path / f"run-{name}", tmp_path / name)) for name in ("this", "arrow")]
         assert results[0].metrics["loss"] == results[1].metrics["loss"]
+
+
+@pytest.mark.parametrize(("output", "layout"), LAYOUTS)
+def test_as_somebody_else_left_it(tmp_path: Path, output: dict[str, Any], layout: str) -> None:
+    """No manifest, no metadata, the whole of it twice: trained on like the recording itself, and it says so."""
+    record(recording(tmp_path / "data", output=output))
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "data").glob("*.parquet")))
+    (tmp_path / "others").mkdir()
+    for name in ("a", "b"):
+        pq.write_table(table.replace_schema_metadata(None), tmp_path / "others" / f"{name}.parquet")
+    heard = Heard()
+    found = train(training(tmp_path / "one", tmp_path / "others", environment=WALK), reporter=heard)
+    expected = train(training(tmp_path / "other", tmp_path / "data", environment=WALK))
+    assert found.metrics["loss"] == expected.metrics["loss"]
+    assert [note for note in heard.notes if "40 stored episodes repeat others" in note]

@@ -78,6 +78,7 @@ class TrainingSession:
         self.notes = [clamped] if clamped else []
         self.algorithm = make_algorithm(resource)
         sources = open_sources(inputs)
+        self.notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
         spaces = spaces_of(resource, sources)
         self.policy, nets = _networks(resource, self.algorithm, spaces, self.device)
         self.learner = Learner(self.algorithm, nets, self.device, spec.seed, self._group)
