@@ -30,7 +30,8 @@ def main() -> None:
     """Run them all; stop at the first that fails."""
     for script in ("decode.py", "learner_overhead.py", "training.py", "cartpole.py", "ray_data.py"):
         subprocess.run([sys.executable, str(HERE / script)], check=True)
-    subprocess.run([sys.executable, str(HERE / "recording.py"), "--rllib", install_rllib()], check=True)
+    for script in ("recording.py", "decode_messagepack.py", "columns.py"):
+        subprocess.run([sys.executable, str(HERE / script), "--rllib", install_rllib()], check=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
         "jinja2",
         "matplotlib",
         "msgpack",
-        "msgpack_numpy",
+        "msgpack",
         "numpy",
         "orjson",
         "pyarrow",

@@ -44,7 +44,7 @@ class EpisodeDataset:
         self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)
         self.nbytes = sum(unit.nbytes for unit in self.units)
         self.notes = notes
-        self._files = {str(file.location): file for file in files}
+        self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""

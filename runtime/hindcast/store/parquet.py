@@ -15,6 +15,7 @@ from hindcast.store.storage_errors import reason_of, storage_errors
 
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
+_MOST_OF_A_REASON = 400
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
@@ -32,6 +33,8 @@ def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
 
 def damaged(path: str, reason: str) -> str:
     """The sentence for a file that cannot be decoded."""
+    if len(reason) > _MOST_OF_A_REASON:
+        reason = f"{reason[:_MOST_OF_A_REASON]}…"
     return f"{path} is damaged ({reason}): {_REMEDY}"
 
 

@@ -8,46 +8,14 @@ pickle that names any other function is refused before anything happens. Python'
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hindcast.store.values import Refused, storable
+from hindcast.store.tabular import pickle_calls as calls
+from hindcast.store.values import Refused
 
-
-class Callee(Enum):
-    """The functions that pickles of arrays name."""
-
-    FROM_BUFFER = "_frombuffer"
-    RECONSTRUCT = "_reconstruct"
-    ARRAY = "ndarray"
-    DTYPE = "dtype"
-    SCALAR = "scalar"
-    ENCODE = "encode"
-    BYTES = "bytes"
-
-
-_NUMPY = ("numpy._core", "numpy.core")
-_NAMES: Final = {
-    **{(f"{core}.numeric", "_frombuffer"): Callee.FROM_BUFFER for core in _NUMPY},
-    **{(f"{core}.multiarray", "_reconstruct"): Callee.RECONSTRUCT for core in _NUMPY},
-    **{(f"{core}.multiarray", "scalar"): Callee.SCALAR for core in _NUMPY},
-    ("numpy", "ndarray"): Callee.ARRAY,
-    ("numpy", "dtype"): Callee.DTYPE,
-    ("_codecs", "encode"): Callee.ENCODE,
-    ("__builtin__", "bytes"): Callee.BYTES,
-}
 _MARK: Final = object()
-
-
-class _Unbuilt:
-    """A dtype or an array whose state is still to come, and where it is remembered."""
-
-    def __init__(self, dtype: np.dtype | None = None) -> None:
-        self.dtype = dtype
-        self.keys: list[int] = []
 
 
 class ArrayPickle:
@@ -79,7 +47,7 @@ class ArrayPickle:
                 if step is None:
                     raise Refused(f"a pickle with the instruction {code:#04x}, which arrays do not need")
                 step(self)
-            return _finished(self._stack.pop())
+            return calls.finished(self._stack.pop())
         except (
             IndexError,
             KeyError,
@@ -143,25 +111,25 @@ class ArrayPickle:
         """Remember the top of the stack."""
         place = len(self._memo) if key is None else key
         self._memo[place] = self._stack[-1]
-        if isinstance(self._stack[-1], _Unbuilt):
+        if isinstance(self._stack[-1], calls.Unbuilt):
             self._stack[-1].keys.append(place)
 
     def recall(self, key: int) -> None:
         """Put what was remembered on the stack; not what could then contain itself, or grow with each use."""
         value = self._memo[key]
-        if isinstance(value, list | dict) or (isinstance(value, tuple) and not _is_shape(value)):
+        if isinstance(value, list | dict) or (isinstance(value, tuple) and not calls.is_shape(value)):
             raise Refused("a pickle that holds the same list twice")
         self.push(value)
 
     def name(self) -> None:
         """A function, by module and name from the stack."""
         name, module = self._stack.pop(), self._stack.pop()
-        self.push(_callee(module, name))
+        self.push(calls.callee(module, name))
 
     def name_in_text(self) -> None:
         """A function, by module and name in two lines."""
         module, name = self._line(), self._line()
-        self.push(_callee(module, name))
+        self.push(calls.callee(module, name))
 
     def since_mark(self) -> list[Any]:
         """Take everything from the stack that was put there after the mark."""
@@ -202,14 +170,14 @@ class ArrayPickle:
     def call(self) -> None:
         """Carry out what a named function would do."""
         arguments, function = self._stack.pop(), self._stack.pop()
-        self.push(_call(function, arguments))
+        self.push(calls.call(function, arguments))
 
     def build(self) -> None:
         """Give a dtype or an array its state."""
         state, target = self._stack.pop(), self._stack.pop()
-        if not isinstance(target, _Unbuilt) or not isinstance(state, tuple):
+        if not isinstance(target, calls.Unbuilt) or not isinstance(state, tuple):
             raise Refused("a pickle that gives something other than an array a state")
-        value = _array(*state) if target.dtype is None else _ordered(target.dtype, state)
+        value = calls.array(*state) if target.dtype is None else calls.ordered(target.dtype, state)
         self._memo.update(dict.fromkeys(target.keys, value))
         self.push(value)
 
@@ -222,63 +190,6 @@ class ArrayPickle:
         if not isinstance(self._stack[-1], dict):
             raise Refused("a pickle that changes something other than a dict")
         return self._stack[-1]
-
-
-def _callee(module: Any, name: Any) -> Callee:
-    callee = _NAMES.get((module, name))
-    if callee is None:
-        raise Refused(f"a pickle that calls {module}.{name}: Hindcast runs nothing that it reads")
-    return callee
-
-
-def _call(function: Any, arguments: Any) -> Any:
-    if function is Callee.DTYPE:
-        return _Unbuilt(storable(arguments[0]))
-    if function is Callee.FROM_BUFFER:
-        data, dtype, shape, order = arguments
-        return np.frombuffer(data, _dtype(dtype)).reshape(shape, order=order)
-    if function is Callee.SCALAR:
-        dtype, data = arguments
-        return np.frombuffer(data, _dtype(dtype), count=1)[0]
-    if function is Callee.RECONSTRUCT and arguments[0] is Callee.ARRAY:
-        return _Unbuilt()
-    if function is Callee.BYTES and arguments == ():
-        return b""
-    if function is Callee.ENCODE and arguments[1] in ("latin1", "latin-1"):
-        return arguments[0].encode("latin-1")
-    raise Refused("a pickle that calls what makes no array")
-
-
-def _ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:
-    """The dtype in the byte order that its state tells."""
-    if state[2:5] != (None, None, None):
-        raise Refused("a pickle with a structured dtype")
-    return dtype.newbyteorder(state[1]) if state[1] in ("<", ">") else dtype
-
-
-def _array(_: int, shape: Any, dtype: Any, is_fortran: bool, data: bytes) -> NDArray[Any]:
-    return np.frombuffer(data, _dtype(dtype)).reshape(shape, order="F" if is_fortran else "C")
-
-
-def _dtype(value: Any) -> np.dtype:
-    dtype = value.dtype if isinstance(value, _Unbuilt) else value
-    if not isinstance(dtype, np.dtype):
-        raise Refused("a pickle of an array without a dtype")
-    return dtype
-
-
-def _is_shape(value: tuple[Any, ...]) -> bool:
-    return all(isinstance(part, int) for part in value)
-
-
-def _finished(value: Any) -> Any:
-    """The value, once there is nothing in it that only building it took."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    for part in parts:
-        _finished(part)
-    if isinstance(value, _Unbuilt | Callee | np.dtype) or value is _MARK:
-        raise Refused("a pickle of something other than an array")
-    return value
 
 
 _Step = Callable[[ArrayPickle], None]
