@@ -122,7 +122,8 @@ class TestRuns:
         assert leftovers(tmp_path / "data") == []
 
     def test_a_superseded_training_writes_nothing_more(self, tmp_path: Path, walks: Path) -> None:
-        resource = training(tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1})
+        here = {"dataWorkers": {"replicas": 0}}
+        resource = training(tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1}, pipeline=here)
         folder = tmp_path / "test/r1"
         taking = Taking(3, folder, attempt(resource, 2))
         pools = Alone(attempt(resource, 1))
