@@ -31,7 +31,6 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
         "jinja2",
         "matplotlib",
         "msgpack",
-        "msgpack",
         "numpy",
         "orjson",
         "pyarrow",

@@ -121,13 +121,16 @@ def _indexed(folder: Location, entries: list[Entry]) -> list[Indexed]:
     cache = IndexCache(folder)
 
     def index(entry: Entry) -> Indexed:
-        return cache.get(entry) or index_file(entry.location, entry.relative)
+        known = cache.get(entry)
+        if known is not None:
+            return known
+        found = index_file(entry.location, entry.relative)
+        cache.put(entry, found)
+        return found
 
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         files = list(pool.map(index, entries))
-    for entry, file in zip(entries, files, strict=True):
-        if cache.get(entry) is None:
-            cache.put(entry, file)
+    for file in files:
         if file.layout != files[0].layout:
             raise DataError(
                 f"{folder} mixes layouts: {files[0].entry.path} is {files[0].layout} and {file.entry.path} is "
