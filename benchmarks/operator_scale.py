@@ -114,7 +114,7 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         )
         yield Row("… wall", f"{time.monotonic() - started:.0f} s", "")
         cluster.each(cluster.take_up)
-        time.sleep(5)
+        settle(running)
         writes, began = running.writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
         yield Row(f"writes at rest, in {REST_SECONDS} s", f"{running.writes() - writes:.0f}", "0")
@@ -126,7 +126,7 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
             "p99 < 1 s",
         )
         yield Row("peak memory", f"{peak_memory(pid):.0f} MB", "< 300 MB")
-        time.sleep(5)
+        settle(running)
     started = time.monotonic()
     with operator() as again:
         wait_for(lambda: again.has_logged("listens"), "the operator is back", 60)
@@ -135,6 +135,14 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         time.sleep(5)
         yield Row("writes after the restart", f"{again.writes():.0f}", "0")
         yield Row("peak memory after the restart", f"{peak_memory(again.process.pid):.0f} MB", "< 300 MB")
+
+
+def settle(operator: OperatorProcess) -> None:
+    """Return when nothing was written for five seconds."""
+    before = -1.0
+    while (now := operator.writes()) != before:
+        before = now
+        time.sleep(5)
 
 
 def looks(operator: OperatorProcess) -> float:
