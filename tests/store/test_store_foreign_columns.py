@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pickle
 import random
@@ -427,3 +428,21 @@ def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
         path.write_bytes(whole[:size])
         with pytest.raises(DataError, match=re.escape(str(path))):
             read_all(folder)
+
+
+def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:
+    """Where Ray Data is loaded, Arrow asks it for the shapes, and it refuses to unpickle them."""
+    from ray.data._internal.tensor_extensions.arrow import ArrowTensorType
+
+    shape = pickle.dumps((2,))
+    field = pa.field(
+        "obs",
+        pa.list_(pa.float32()),
+        metadata={b"ARROW:extension:name": b"ray.data.arrow_tensor", b"ARROW:extension:metadata": shape},
+    )
+    pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
+    with contextlib.suppress(pa.ArrowKeyError):
+        pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
+    with pytest.raises(DataError, match=r"a\.parquet holds tensors whose shapes Ray 2\.49 to 2\.54 pickled"):
+        open_dataset(str(tmp_path))
+    pa.unregister_extension_type("ray.data.arrow_tensor")

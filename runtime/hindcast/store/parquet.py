@@ -29,6 +29,13 @@ def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
             yield pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(damaged(str(location), reason_of(error))) from error
+        except ValueError as error:
+            if "Unable to deserialize" not in str(error):
+                raise
+            raise DataError(
+                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled, which cannot be read beside Ray Data: "
+                "write the dataset anew with a later Ray"
+            ) from error
 
 
 def damaged(path: str, reason: str) -> str:
