@@ -33,7 +33,7 @@ def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
             if "Unable to deserialize" not in str(error):
                 raise
             raise DataError(
-                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled, which cannot be read beside Ray Data: "
+                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; beside Ray Data they cannot be read: "
                 "write the dataset anew with a later Ray"
             ) from error
 
