@@ -14,14 +14,33 @@ from hindcast.run.session import Inputs
 from support import Heard, episode_hashes, read_all, record
 from support import recording as local_recording
 
+SLOW = """\
+import time
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Slow(CartPoleEnv):
+    def reset(self, **options):
+        time.sleep(0.5)
+        return super().reset(**options)
+"""
+ITERATIONS = 250
+
 
 def test_a_head_deleted_in_mid_training(kube: Kube, tmp_path: Path) -> None:
-    data = record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
-    del data
+    """Each iteration ends with an evaluation that takes its time: a learner outlives its head by a minute."""
+    record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
-    long = {"stop": {"iterations": 150}, "checkpoint": {"path": "runs", "every": 3}}
-    kube.apply(training("clone", "data", **long))
-    before = iteration_reached(kube, "clone", 20)
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"slow.py": SLOW}}
+    evaluated = {
+        "environment": {"id": "slow:Slow", "maxEpisodeSteps": 10},
+        "evaluation": {"interval": 1, "duration": 1},
+        "cluster": {"code": {"configMap": {"name": "code"}}},
+        "checkpoint": {"path": "runs", "every": 3},
+    }
+    kube.apply(code, training("clone", "data", stop={"iterations": ITERATIONS}, **evaluated))
+    iteration_reached(kube, "clone", 20)
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
     kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
@@ -30,14 +49,15 @@ def test_a_head_deleted_in_mid_training(kube: Kube, tmp_path: Path) -> None:
     assert [(run["attempt"], run["outcome"]) for run in status["runs"]] == [(2, "Succeeded"), (1, "Lost")]
     run = copy_out(kube, "runs/clone/r1", tmp_path)
     results = [orjson.loads(line) for line in (run / "results.jsonl").read_bytes().splitlines()]
-    assert [result["training_iteration"] for result in results] == list(range(1, 151))
-    assert [result["num_updates_lifetime"] for result in results] == [200 * n for n in range(1, 151)]
+    assert [result["training_iteration"] for result in results] == list(range(1, ITERATIONS + 1))
+    assert [result["num_updates_lifetime"] for result in results] == [
+        200 * n for n in range(1, ITERATIONS + 1)
+    ]
     first = (run / "logs" / "clone-t1-1.log").read_text()
     second = (run / "logs" / "clone-t1-2.log").read_text()
     assert "goes on at" not in first
     assert "goes on at update" in second
-    assert before >= 20
-    alone = uninterrupted(tmp_path, long)
+    alone = uninterrupted(tmp_path, {"stop": {"iterations": ITERATIONS}})
     assert losses(results) == pytest.approx(losses(alone), rel=1e-4)
 
 
@@ -87,9 +107,7 @@ def uninterrupted(folder: Path, spec: dict) -> list[dict]:
     from hindcast.run.interruption import Interruption
     from hindcast.run.training import TrainingRun
 
-    resource = training(
-        "clone", str(folder / "data"), **spec | {"checkpoint": {"path": str(folder / "local")}}
-    )
+    resource = training("clone", str(folder / "data"), **spec, checkpoint={"path": str(folder / "local")})
     inputs: Inputs = [(str(folder / "data"), None)]
     TrainingRun(validate_resource(resource), inputs, Heard(), Interruption()).carry_out()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
