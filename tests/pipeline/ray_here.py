@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+POOL = {"hindcast.dev/pool": "data"}
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def ray_here():
-    """Ray with 4 CPUs, whose workers import the test modules."""
+    """Ray with 4 CPUs and the label of the pool `data`, whose workers import the test modules."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray
@@ -20,6 +21,7 @@ def ray_here():
         paths = [str(TESTS), str(TESTS / "pipeline"), str(TESTS / "learn"), *sys.path]
         ray.init(
             num_cpus=4,
+            labels=POOL,
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

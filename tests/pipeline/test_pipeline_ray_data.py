@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from pipeline_fakes import FakeDataset
-from ray_here import ray_here  # noqa: F401
+from ray_here import POOL, ray_here  # noqa: F401
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
@@ -73,7 +73,8 @@ def test_batches_are_those_of_local(recorded, workers):
     """Over epochs and segments, with randomness in a connector, and after a jump."""
     dataset = recorded(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
-    ray = data(dataset, RayData((workers, workers), num_cpus=0.5, segment=12), **pipeline)
+    there = {"label_selector": POOL}
+    ray = data(dataset, RayData((workers, workers), num_cpus=0.5, remote_args=there, segment=12), **pipeline)
     local = data(dataset, Local(), **pipeline)
     assert_same_batches(ray, local, 12)
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}

@@ -40,6 +40,7 @@ def on_ray() -> Iterator[None]:
         ray.init(
             num_cpus=4,
             num_gpus=2,
+            labels={"hindcast.dev/pool": "learner"},
             include_dashboard=False,
             log_to_driver=bool(os.environ.get("RAY_LOGS")),
             logging_level="ERROR",
@@ -56,7 +57,8 @@ class Group:
         self.mailbox = Mailbox.open({"num_cpus": 0})
         self.notes: list[str] = []
 
-    def train(self, resource: OfflineTraining, first_learners: int = 2) -> Outcome:
+    def train(self, resource: OfflineTraining, labelled: bool = False) -> Outcome:
+        """Where two learners began."""
         from hindcast.run.cluster.learners import train as train_in_group
 
         attempt = Attempt(
@@ -66,11 +68,11 @@ class Group:
             namespace="tests",
             uid="4f1c",
             spec_hash="-",
-            first_learners=first_learners,
+            first_learners=2,
         )
         inputs = [(str(source.path), source.weight) for source in resource.spec.input]
         try:
-            return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled=False))
+            return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled))
         finally:
             self.notes = [note for _, note in self.mailbox.take(30).notes]
 
@@ -179,5 +181,6 @@ def test_a_learner_that_was_given_a_gpu_and_finds_none_says_so(
     tmp_path: Path, walks: Path, group: Group
 ) -> None:
     with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
-        group.train(described(tmp_path, walks, 1, learners={"gpus": 1, "cpus": 1, "device": "auto"}))
+        learners = {"gpus": 1, "cpus": 1, "device": "auto"}
+        group.train(described(tmp_path, walks, 1, learners=learners), labelled=True)
     assert not (tmp_path / "test").exists()

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from hindcast.api.attempt import Attempt
+from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.errors import Interrupted, NoCudaDevice, SpecError
+from hindcast.pipeline.executors import Local
+from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.share import Share
+from hindcast.run.cluster.pools import Pools
 from hindcast.run.machine import learner_device
+from hindcast.run.placement import HERE
 from hindcast.run.session import TrainingSession
 from support import After, Heard, train, training
 
@@ -76,6 +82,25 @@ class TestDevice:
         assert "learners.gpus 1 clamped to 0: torch finds no CUDA device here" in heard.notes
 
 
+class TestDataWorkers:
+    def test_of_a_cluster_are_actors_in_their_pool(self) -> None:
+        workers = DataWorkersSpec(minReplicas=2, maxReplicas=5, cpus=1.5, gpus=1)
+        assert pools().data_workers(workers) == RayData(
+            (2, 5), num_cpus=2, num_gpus=1, remote_args={"label_selector": {"hindcast.dev/pool": "data"}}
+        )
+
+    def test_none_are_needed(self) -> None:
+        """A learner then reads for itself; and so does this machine, whatever it is asked for."""
+        assert isinstance(pools().data_workers(DataWorkersSpec(replicas=0)), Local)
+        assert isinstance(HERE.data_workers(DataWorkersSpec(replicas=4)), Local)
+
+    def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
+        session = TrainingSession(training(tmp_path, walks), [(str(walks), None)], pools())
+        assert session.data.plan()["executor"] == "RayData"
+        session = TrainingSession(training(tmp_path, walks), [(str(walks), None)])
+        assert session.data.plan()["executor"] == "Local"
+
+
 class TestGlobalBatch:
     def test_stays_that_of_the_start(self, tmp_path: Path, walks: Path) -> None:
         """Interrupted with two learners in the resource, continued with five, then with one."""
@@ -106,6 +131,11 @@ class TestGlobalBatch:
     def test_smaller_than_the_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, and a batch has 32 timesteps"):
             in_group(training(tmp_path, walks), walks, Share(0, 40), first_learners=1)
+
+
+def pools() -> Pools:
+    attempt = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
+    return Pools(attempt)
 
 
 def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> TrainingSession:
