@@ -126,7 +126,7 @@ def test_the_api_server_dies_and_comes_back(
         _kill_api_server(home)
         wait_for(lambda: _is_up(home), "the API server is back", 200)
         kuberay = play_kuberay()
-        team.wait_for_state(WALKS, "Succeeded")
+        team.wait_for_state(WALKS, "Succeeded", 180)
         assert operator.ended() is None
     assert_each_ran_once(kuberay, {"walks-r1-1"})
 
