@@ -65,8 +65,8 @@ class Module(RandomRLModule):
     def to(self, device):
         return self
 
-    def _random_forward(self, batch, **kwargs):
-        output = super()._random_forward(batch, **kwargs)
+    def _forward(self, batch, **kwargs):
+        output = super()._forward(batch, **kwargs)
         rows = len(tree.flatten(batch["obs"])[0])
         output["action_logp"] = -np.random.default_rng(rows).random(rows, dtype=np.float32)
         output["vf_preds"] = np.random.default_rng(rows + 1).random((rows, 2))

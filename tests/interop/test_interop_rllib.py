@@ -84,6 +84,7 @@ def test_its_episodes_are_read_as_it_reads_them(recorded: Path, case: str, form:
         np.testing.assert_array_equal(found[name], leaf)
     assert bool(dataset.notes) == (form == "episodes-repeated")
     assert dataset.spec.observation_space is not None
+    assert {"action_logp", "vf_preds", "weights_seq_no"} <= dataset.spec.leaves.keys()
 
 
 @pytest.mark.parametrize("case", CASES)
