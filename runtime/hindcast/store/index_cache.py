@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -99,4 +100,8 @@ def _home() -> Path:
     given = os.environ.get("HINDCAST_CACHE")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "hindcast"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    except RuntimeError:  # a user without a home
+        caches = Path(tempfile.gettempdir())
+    return caches / "hindcast"
