@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,16 @@ from support import Heard, record, recording
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Indices of others' files are kept with the tests, not at home."""
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ray_left_running() -> Iterator[None]:
+    """A Ray that a module leaves behind would be met by the next one, with other resources."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+        pytest.fail("a test of this module left Ray running")
 
 
 @pytest.fixture(scope="session")
