@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Anything, Location, Model, ShortText
+from hindcast.api.base import Anything, FreeForm, Location, Model, ShortText
 from hindcast.api.metadata import Reference
 
 
@@ -23,6 +23,20 @@ class FilterTerm(Model):
     """A number, string or boolean; for `in` a list of them."""
 
 
+class PrepareSpec(Model):
+    """How rows become whole episodes, where the data do not hold them whole and in order."""
+
+    order: Literal["Auto", "Time", "Stored", "Chain"] = "Auto"
+    """What orders the rows of an episode: `Time` their column `t`, `Stored` their order in the files, `Chain`
+    each row's next observation, which must be another row's observation. `Auto`: the first that can."""
+    gaps: Literal["Refuse", "Split"] = "Refuse"
+    """When timesteps are missing within an episode: `Split` makes pieces of it."""
+    duplicates: Literal["Drop", "Refuse"] = "Drop"
+    """When rows repeat others: `Drop` counts them once. Rows of one timestep that differ are always refused."""
+    unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
+    """When an episode ends neither terminated nor truncated."""
+
+
 class InputSource(Model):
     """One source of data."""
 
@@ -36,9 +50,31 @@ class InputSource(Model):
     """Live samples."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
+    format: Literal[
+        "Auto",
+        "Parquet",
+        "JSON",
+        "CSV",
+        "SampleBatch",
+        "Minari",
+        "D4RL",
+        "TFRecord",
+        "Text",
+        "Images",
+        "Binary",
+    ] = "Auto"
+    """What the files are. `Auto` finds out; `Text`, `Images` and `Binary` need `pipeline.preLearner`."""
+    read_options: FreeForm = {}
+    """Options of the format's reader, such as a CSV file's delimiter."""
     columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
     """Columns to read. Default: those that the algorithm needs."""
     filter: Annotated[list[FilterTerm], Field(max_length=32)] = []
     """Comparisons that must all hold."""
     schema_map: Annotated[dict[ShortText, ShortText], Field(alias="schema", max_length=64)] = {}
     """Names in the data that differ: from Hindcast's column name (`obs`, `actions` …) to the data's."""
+    compress_columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
+    """Columns that may hold compressed cells. Default: any, found in the data."""
+    ignore_final_observation: bool = False
+    """Read data that have no next observations: the last observation of an episode is zeros then."""
+    prepare: PrepareSpec = PrepareSpec()
+    """How rows become whole episodes, where they are not."""

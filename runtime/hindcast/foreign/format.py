@@ -1,0 +1,97 @@
+"""What a foreign format is: how its files are recognised, cut into pieces and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from hindcast.api.input import FilterTerm
+from hindcast.episodes.block import Block
+from hindcast.foreign.rows import Rows
+from hindcast.store.filesystem import Location
+from hindcast.store.spec import DataSpec
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a source is read: see the fields of `InputSource` with these names.
+
+    Attributes:
+        schema: from Hindcast's column name to the data's.
+        columns: Hindcast's names of those to read; all if None.
+        filter: comparisons that must all hold for a row.
+        compress_columns: those that may hold compressed cells; any if None.
+        ignore_final_observation: whether data without next observations are read.
+        options: of the format's own reader.
+        mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
+    """
+
+    schema: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] | None = None
+    filter: Sequence[FilterTerm] = ()
+    compress_columns: Sequence[str] | None = None
+    ignore_final_observation: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    mapper: str | None = None
+
+
+class Piece(NamedTuple):
+    """A part of a file that is read at once, about 16 MiB. It travels to workers.
+
+    Attributes:
+        location: the file.
+        number: of the piece in its file, from 0; pieces are in stored order.
+        nbytes: size in memory, about.
+        part: the format's own: where in the file. It pickles.
+    """
+
+    location: Location
+    number: int
+    nbytes: int
+    part: Any = None
+
+
+class Format(Protocol):
+    """One kind of foreign file. Stateless; it travels to workers by its name.
+
+    Attributes:
+        name: as `InputSource.format` names it.
+    """
+
+    name: str
+
+    def recognises(self, location: Location) -> bool:
+        """Whether a file is of this kind: by its name, then by its first bytes or footer, never by all of it.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        ...
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """The file in pieces; cheap: no more is read than finding their bounds takes.
+
+        Raises:
+            DataError: a damaged file, or one that lacks what the format needs.
+        """
+        ...
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
+        """Spaces and environment, where the file says them; no leaves. Cheap.
+
+        Raises:
+            DataError: as `pieces`.
+        """
+        ...
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
+        """The piece's timesteps, in stored order; or whole episodes, where the format holds them whole.
+
+        A `Block` holds nothing but whole episodes and is not put in order any more. `options.columns` and
+        `options.filter` have been applied to `Rows`, and not to a `Block`.
+
+        Raises:
+            DataError: damage, or a cell that cannot be read, with file and row.
+        """
+        ...
