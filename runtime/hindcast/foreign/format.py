@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.foreign.rows import Rows
-from hindcast.store.filesystem import Location
+from hindcast.store.filesystem import Entry, Location
 from hindcast.store.spec import DataSpec
 
 
@@ -25,6 +25,7 @@ class ReadOptions:
         ignore_final_observation: whether data without next observations are read.
         options: of the format's own reader.
         mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
+        mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
     """
 
     schema: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class ReadOptions:
     ignore_final_observation: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     mapper: str | None = None
+    mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):
@@ -50,6 +52,30 @@ class Piece(NamedTuple):
     number: int
     nbytes: int
     part: Any = None
+
+
+class Group(NamedTuple):
+    """Files that are read together, as one location.
+
+    Attributes:
+        location: what `Format.pieces` is given: a file that stands for all, or a folder.
+        files: relative paths of all that belong to it, data or not; none is read on its own.
+    """
+
+    location: Location
+    files: frozenset[str]
+
+
+class Grouping(Protocol):
+    """A format whose files are not read one by one."""
+
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+        """The groups in a folder's recursive listing.
+
+        Raises:
+            StorageError: a file cannot be looked into.
+        """
+        ...
 
 
 class Format(Protocol):

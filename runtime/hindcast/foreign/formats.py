@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from hindcast.foreign.format import Format
-from hindcast.store.filesystem import Location
+from hindcast.foreign.format import Format, Grouping
+from hindcast.store.filesystem import Entry, Location
 
 _ALL: Final[tuple[Format, ...]] = ()
 FORMATS: Final = {known.name: known for known in _ALL}
+_GROUPING: Final[dict[str, Grouping]] = {}
+_FOUND_OUT: Final = ()  # of _GROUPING, those that `Auto` looks for
 
 
 def format_of(location: Location) -> Format | None:
@@ -18,3 +21,31 @@ def format_of(location: Location) -> Format | None:
         StorageError: it cannot be read.
     """
     return next((known for known in _ALL if known.recognises(location)), None)
+
+
+def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
+    """What is read of a folder's recursive listing, in the listing's order.
+
+    Hidden files are left out. Files that only together are data (Minari's, a folder of images) are one
+    place. With "Auto" each place is still to be asked for its format, and may have none.
+
+    Args:
+        entries: what `Location.list(recursive=True)` gave.
+        format: as `InputSource.format` names it.
+
+    Raises:
+        StorageError: a file cannot be looked into.
+    """
+    names = _FOUND_OUT if format == "Auto" else (format,)
+    groups = [group for name in names if name in _GROUPING for group in _GROUPING[name].groups(entries)]
+    grouped = {file for group in groups for file in group.files}
+    files = [
+        entry.location
+        for entry in entries
+        if entry.is_file and entry.relative not in grouped and not _is_hidden(entry.relative)
+    ]
+    return sorted([*files, *(group.location for group in groups)], key=lambda place: place.path)
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.split("/"))
