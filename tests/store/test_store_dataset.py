@@ -13,7 +13,9 @@ from gymnasium import spaces
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.store import sources
 from hindcast.store.arrow_layout import encode
+from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import resolve
@@ -45,6 +47,21 @@ def test_a_recording_is_what_it_lists_and_nothing_else(kit, tmp_path, blocks, ma
     assert dataset.spec == kit.spec(blocks[0])
     kit.assert_same(read_all(dataset), Block.concat(blocks))
     assert np.concatenate([unit.lengths for unit in dataset.units]).tolist() == [3, 5, 2, 4, 1, 6]
+
+
+def test_a_file_that_is_committed_between_listing_and_reading_the_commits_counts(
+    kit, tmp_path, blocks, monkeypatch
+):
+    kit.record(tmp_path / "d", *blocks, manifest=False)
+    late = min((tmp_path / "d").glob("*.parquet"))
+    late.rename(tmp_path / "late")
+
+    def read_commits_later(folder):
+        (tmp_path / "late").rename(late)
+        return read_commits(folder)
+
+    monkeypatch.setattr(sources, "read_commits", read_commits_later)
+    assert open_dataset(tmp_path / "d").num_episodes == 6
 
 
 def test_a_folder_without_a_manifest_is_read_by_footers_recursively(kit, tmp_path, blocks):

@@ -17,6 +17,7 @@ from hindcast.store.footers import Indexed, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
+from hindcast.store.unready import NotReadable
 
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
@@ -111,7 +112,7 @@ def _files_of(place: Location, verify: bool) -> list[Indexed]:
     plain = [entry for entry in entries if _is_data_file(entry, recordings)]
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
-        raise DataError(f"{place} holds no Parquet files: it holds {names}")
+        raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
     found.update({file.entry.path: [file] for file in _indexed(place, plain)})
     return [file for name in sorted(found) for file in found[name]]
 
@@ -166,7 +167,9 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Inde
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
         what = None
-    sizes = {entry.relative: entry.size for entry in entries if entry.is_file}
+    sizes = _sizes(entries)
+    if any(file.path not in sizes for file in files):
+        sizes = _sizes(folder.list(recursive=True))  # a recording that goes on committed it after it was listed
     for file in files:
         _check_size(folder, file, sizes)
     if verify:
@@ -174,6 +177,10 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Inde
             list(pool.map(partial(_check_content, folder), files))
     what = what or describe_file(folder.child(files[0].path))
     return [Indexed(folder.child(file.path), file, *what) for file in files]
+
+
+def _sizes(entries: list[Entry]) -> dict[str, int]:
+    return {entry.relative: entry.size for entry in entries if entry.is_file}
 
 
 def _check_size(folder: Location, file: FileEntry, sizes: Mapping[str, int]) -> None:
