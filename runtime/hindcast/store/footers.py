@@ -92,7 +92,7 @@ def _layout(location: Location, file: pq.ParquetFile) -> str:
     try:
         return layout_of_schema(file.schema_arrow)
     except DataError as error:
-        raise DataError(f"{location}: {error}") from error
+        raise type(error)(f"{location}: {error}") from error
 
 
 def _contents(location: Location, file: pq.ParquetFile, layout: str) -> Contents:
@@ -101,4 +101,4 @@ def _contents(location: Location, file: pq.ParquetFile, layout: str) -> Contents
     except CellError as error:
         raise DataError(damaged(str(location), f"row {error.row}: {error}")) from error
     except DataError as error:
-        raise DataError(f"{location}: {error}") from error
+        raise type(error)(f"{location}: {error}") from error

@@ -15,6 +15,7 @@ from hindcast.store.messagepack.index import is_messagepack
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.store.tabular.layout import ColumnsLayout, is_tabular
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
+from hindcast.store.unready import NotReadable
 
 _ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
 LAYOUTS: Final = {layout.name: layout for layout in _ALL}
@@ -39,7 +40,7 @@ def layout_of_schema(schema: pa.Schema) -> str:
         return MESSAGEPACK_EPISODES
     if is_tabular(schema):
         return COLUMNS_LAYOUT
-    raise DataError(
+    raise NotReadable(
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
     )

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from hindcast.errors import DataError
 from hindcast.store.filesystem import Location
 from hindcast.store.storage_errors import reason_of, storage_errors
+from hindcast.store.unready import NotReadable
 
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
@@ -62,7 +63,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     if size == 0:
         raise DataError(f"{location} is empty (0 bytes): delete it and record its episodes again")
     if not head.startswith(_MAGIC):
-        raise DataError(
+        raise NotReadable(
             f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
         )
     if not tail.endswith(_MAGIC):

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.errors import DataError
 from hindcast.store.entries import RowGroup, Run
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.index import SORT
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
+from hindcast.store.unready import OutOfOrder
 
 Place = tuple[int, int, int]  # file, row group, stored row
 
@@ -74,7 +74,7 @@ def check_together(files: Sequence[Indexed]) -> None:
     """Make sure that no episode of rows of timesteps is left in pieces that lie apart.
 
     Raises:
-        DataError: an episode is in several places, and is not whole in each of them.
+        OutOfOrder: an episode is in several places, and is not whole in each of them.
     """
     tabular = [file for file in files if file.layout == COLUMNS_LAYOUT]
     places: dict[str, str] = {}
@@ -84,7 +84,7 @@ def check_together(files: Sequence[Indexed]) -> None:
         if episode.runs[0].t_started or not episode.runs[-1].ended:
             in_pieces.add(episode.eps_id)
         if episode.eps_id in places and episode.eps_id in in_pieces:
-            raise DataError(
+            raise OutOfOrder(
                 f"{path}: a part of episode {episode.eps_id} is here, and another in {places[episode.eps_id]}; {SORT}"
             )
         places.setdefault(episode.eps_id, path)

@@ -23,6 +23,7 @@ from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
 from hindcast.store.tabular.decoding import ends_of
 from hindcast.store.tabular.names import NO_OUTPUTS, of_next
+from hindcast.store.unready import NotReadable, OutOfOrder
 
 SORT: Final = "the rows of an episode must stand together and in order: sort them by eps_id and t"
 _OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
@@ -40,7 +41,7 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
         (Columns.NEXT_OBS, "the observation after it"),
     ):
         if name not in file.schema_arrow.names:
-            raise DataError(f"it has no column {name!r}, which says for each timestep {what}")
+            raise NotReadable(f"it has no column {name!r}, which says for each timestep {what}")
     lengths: list[I64] = []
     runs: list[Run] = []
     spec: DataSpec | None = None
@@ -129,7 +130,7 @@ class _Rows:
         """Rows at which an episode, or a part of one, begins.
 
         Raises:
-            DataError: rows of one episode that do not follow each other.
+            OutOfOrder: rows of one episode that do not follow each other.
         """
         count = len(self._ids)
         begins = np.ones(count, dtype=np.bool_)
@@ -142,7 +143,7 @@ class _Rows:
                 if self._t is not None
                 else "the observation is not the next observation of the row before"
             )
-            raise DataError(f"row {self._first + row} (episode {self._ids[row]}): {what}; {SORT}")
+            raise OutOfOrder(f"row {self._first + row} (episode {self._ids[row]}): {what}; {SORT}")
         return np.flatnonzero(begins)
 
     def _follows(self) -> Bool:

@@ -1,0 +1,13 @@
+"""Data that cannot be opened as they are, and may become a dataset once they are prepared."""
+
+from __future__ import annotations
+
+from hindcast.errors import DataError
+
+
+class NotReadable(DataError):
+    """Files in none of the layouts that are opened directly."""
+
+
+class OutOfOrder(DataError):
+    """Timesteps of which an episode's do not stand together and in order."""
