@@ -16,10 +16,10 @@ import torch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
 from hindcast.models.policy import Policy
-from hindcast.run.claim import sole_writer
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.sole_writer import sole_writer
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from support import WALK, After, Heard, make_policy, record, recording, train, training

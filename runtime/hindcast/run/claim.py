@@ -1,23 +1,17 @@
-"""Whose an output folder is: it carries its spec's hash, and one process at a time fills it."""
+"""Whose an output folder is: it carries its spec's hash."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
-from hindcast.store.filesystem import Guard, Location
-from hindcast.store.storage_errors import storage_errors
+from hindcast.store.filesystem import Location
+from hindcast.store.sole_writer import LOCK_FILE
 
 SPEC_FILE = "spec.json"
-LOCK_FILE = "lock"
 ATTEMPTS = "attempts"
 LOGS = "logs"
 NOT_THE_RUNS = (LOCK_FILE, ATTEMPTS, LOGS)
@@ -108,43 +102,3 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
         f"{state} holds {found['resource']} with spec hash {found['specHash']}, and {title(resource)} has "
         f"{spec_hash(resource)}: the spec changed or the folder is another run's; {way_out}."
     )
-
-
-@contextlib.contextmanager
-def sole_writer(state: Location) -> Iterator[Guard | None]:
-    """Keep other processes of this machine out of the folder while the block runs.
-
-    The lock goes with the process, however it ends. Only local folders are locked.
-
-    Raises:
-        OutputConflict: another process is writing there.
-    """
-    if not state.is_local:
-        yield None
-        return
-    state.mkdirs()
-    path = Path(state.path) / LOCK_FILE
-    with storage_errors("write", str(state), state.fs):
-        descriptor = _lock(path)
-    if descriptor is None:
-        raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
-    try:
-        yield None
-    finally:
-        with contextlib.suppress(OSError):  # a file system that has become read-only
-            path.unlink()
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock file's lock; None where another process holds it."""
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-            return descriptor
-        os.close(descriptor)  # its last holder removed it between our opening and locking it

@@ -12,10 +12,10 @@ from hindcast.evaluate.parallel import LocalPlayers, Players
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.record.pool import NextWork, record_here, record_on_ray
 from hindcast.record.recorder import OnEpisode, Task
-from hindcast.run.claim import sole_writer
 from hindcast.run.machine import clamp_replicas
 from hindcast.store.commits import Commit
 from hindcast.store.filesystem import Guard, Location
+from hindcast.store.sole_writer import sole_writer
 
 
 class Placement(Protocol):

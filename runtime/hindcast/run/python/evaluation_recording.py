@@ -18,7 +18,7 @@ from hindcast.evaluate.environment import EnvReport
 from hindcast.models.policy import Policy
 from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorder import Task, Work
-from hindcast.run.claim import claim, sole_writer
+from hindcast.run.claim import claim
 from hindcast.run.events import Reporter
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
@@ -28,6 +28,7 @@ from hindcast.store.commits import Commit, read_commits, remove_temporary_files
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
 from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
+from hindcast.store.sole_writer import sole_writer
 
 _WAVES = 4
 
