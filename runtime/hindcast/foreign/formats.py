@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from hindcast.foreign.format import Format, Grouping
+from hindcast.foreign.tables.parquet import Parquet
 from hindcast.store.filesystem import Entry, Location
 
-_ALL: Final[tuple[Format, ...]] = ()
+_ALL: Final[tuple[Format, ...]] = (Parquet(),)
 FORMATS: Final = {known.name: known for known in _ALL}
 _GROUPING: Final[dict[str, Grouping]] = {}
 _FOUND_OUT: Final = ()  # of _GROUPING, those that `Auto` looks for

@@ -1,0 +1,179 @@
+"""Tables of Arrow as `Rows`. Shape suffix: R = rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.foreign.rows import Rows
+from hindcast.foreign.tables.ends import ends_of
+from hindcast.foreign.tables.ids import episodes_of, timesteps_of
+from hindcast.foreign.tables.json_cells import json_cells
+from hindcast.foreign.tables.naming import ROLES, Plan, Source
+from hindcast.store.layout import CellError
+from hindcast.store.spec import DataSpec, Leaf
+from hindcast.store.tabular import infos
+from hindcast.store.tabular.arrays import Arrays, leaves_of
+
+
+class Reader(NamedTuple):
+    """How the tables of one file become `Rows`.
+
+    Attributes:
+        path: the file, for sentences.
+        plan: which columns are which.
+        spec: what leaves hold, where the file says so: their dtypes and shapes are made those.
+        packed: `compress_columns`.
+    """
+
+    path: str
+    plan: Plan
+    spec: DataSpec
+    packed: Sequence[str] | None
+
+
+def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
+    """A table's rows.
+
+    Args:
+        table: the columns of the plan.
+        row: `[R]` their numbers in the file.
+        reader: of the file.
+
+    Raises:
+        DataError: cells that cannot be read, with file and row.
+    """
+    path, plan, spec, _ = reader
+    with sentences(path, row):
+        columns: dict[str, NDArray[Any]] = {}
+        for name, source in plan.sources.items():
+            if name == Columns.INFOS:
+                columns[name] = _infos(table.column(source.columns[0]))
+            elif name not in ROLES and not _is_empty(table, source):
+                columns.update(_as_spec(_leaves(table, name, source, reader), spec))
+        _check_next(columns)
+        terminated, truncated = ends_of(table, plan)
+        return Rows(
+            columns=columns,
+            terminated=terminated,
+            truncated=truncated,
+            path=path,
+            row=row,
+            eps_id=episodes_of(table, plan),
+            t=timesteps_of(table, plan),
+        )
+
+
+@contextmanager
+def sentences(path: str, row: I64) -> Iterator[None]:
+    """Put file and row before what is wrong with a cell."""
+    try:
+        yield
+    except CellError as error:
+        number = int(row[error.row]) if error.row < len(row) else error.row
+        raise DataError(f"{path}, row {number}: {error}") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _is_empty(table: pa.Table, source: Source) -> bool:
+    return bool(pa.types.is_null(table.schema.field(source.columns[0]).type))
+
+
+def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Arrays:
+    if source.shape is not None:
+        return {name: _assembled(table, name, source, source.shape)}
+    own = source.columns[0]
+    column, field = table.column(own), table.schema.field(own)
+    if _is_text(column.type) and column.null_count == 0:
+        known = reader.spec.leaves.get(_as_obs(name))
+        if known is not None and known.kind == "text":
+            return _text(column, name)
+        if reader.packed is not None and _as_obs(root(name)) not in map(_as_obs, reader.packed):
+            return _text(column, name)
+        parsed = json_cells(column, own)
+        if parsed is not None:
+            column, field = parsed, pa.field(own, parsed.type)
+    return leaves_of(column, field, name)
+
+
+def _text(column: pa.ChunkedArray, name: str) -> Arrays:
+    return {name: np.array(column.to_pylist(), dtype=object)}
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...]) -> NDArray[Any]:
+    parts = []
+    for own in source.columns:
+        (part,) = leaves_of(table.column(own), table.schema.field(own), own).values()
+        if part.ndim != 1 or part.dtype == object:
+            raise CellError(0, f"{own!r} is not a column of numbers, as a part of {name!r} must be")
+        parts.append(part)
+    dtype = np.result_type(*parts)
+    out = np.empty((len(table), len(parts)), dtype=dtype)
+    for i, part in enumerate(parts):
+        out[:, i] = part
+    return out.reshape(len(table), *shape)
+
+
+def _infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    if _is_text(column.type):
+        return np.array(column.fill_null("").to_pylist(), dtype=object)
+    return infos.texts_of(column)
+
+
+def _check_next(columns: dict[str, NDArray[Any]]) -> None:
+    """Make sure that the observations after a step are like those before it."""
+    following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
+    if not following:
+        return
+    now = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
+    if {_as_obs(name) for name in following} != now.keys():
+        raise DataError(f"the leaves {sorted(following)} are not those of {sorted(now)}")
+    for name, column in following.items():
+        other = now[_as_obs(name)]
+        if (column.dtype, column.shape) != (other.dtype, other.shape):
+            raise DataError(
+                f"{name!r} is {_kind(column)} and {_as_obs(name)!r} is {_kind(other)}: both must be alike"
+            )
+
+
+def _as_obs(name: str) -> str:
+    """The leaf of the observation before the step: `new_obs/camera` -> `obs/camera`."""
+    if root(name) != Columns.NEXT_OBS:
+        return name
+    return Columns.OBS + name.removeprefix(Columns.NEXT_OBS)
+
+
+def _as_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
+    """The leaves in the dtype and shape that the file's own description gives them."""
+    return {name: _as_leaf(name, array, spec.leaves.get(_as_obs(name))) for name, array in leaves.items()}
+
+
+def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
+    if leaf is None or leaf.dtype is None:
+        return array
+    if array.dtype == object:
+        raise CellError(0, f"{name!r} is text: expected {leaf}")
+    if leaf.dtype.kind == "c" and array.shape[-1:] == (2,):
+        half = np.dtype(f"<f{leaf.dtype.itemsize // 2}")
+        array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
+    wanted = (len(array), *leaf.shape)
+    if array.size != np.prod(wanted, dtype=np.int64):
+        raise CellError(0, f"{name!r} is {_kind(array)}: expected {leaf}")
+    return array.astype(leaf.dtype, copy=False).reshape(wanted)
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"

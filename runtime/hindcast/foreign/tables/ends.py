@@ -1,0 +1,88 @@
+"""Where episodes end, by the flags of a table and, in logs of Gym's older interface, by their infos."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.episodes.block import Bool
+from hindcast.episodes.columns import Columns
+from hindcast.foreign.tables.naming import Plan
+from hindcast.store.layout import CellError
+
+_TIME_LIMIT: Final = "TimeLimit.truncated"
+_TRUE: Final = ("true", "1", "1.0", "t", "yes")
+_FALSE: Final = ("false", "0", "0.0", "f", "no")
+
+
+def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
+    """`[R]` each: where the environment ended an episode, and where it was cut off.
+
+    Raises:
+        CellError: nulls, or values other than true and false.
+    """
+    over, cut = _flags(table, plan, Columns.TERMINATEDS), _flags(table, plan, Columns.TRUNCATEDS)
+    if plan.end_infos is not None:
+        cut = over & _cut_by_time(table.column(plan.end_infos), over)
+        return over & ~cut, cut
+    return over, cut
+
+
+def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
+    source = plan.sources.get(own)
+    if source is None:
+        return np.zeros(len(table), dtype=np.bool_)
+    column = table.column(source.columns[0])
+    if column.null_count:
+        raise CellError(first(column.is_null()), f"{source.columns[0]!r} is null: expected true or false")
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return column.to_numpy()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = _of_text(column, source.columns[0])
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise CellError(0, f"{source.columns[0]!r} is a column of {kind}: expected true or false")
+    values = column.to_numpy()
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if len(wrong):
+        row = int(wrong[0])
+        raise CellError(row, f"{source.columns[0]!r} is {values[row]}: expected true or false")
+    return values.astype(np.bool_)
+
+
+def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    lower = pc.utf8_lower(column)
+    true = pc.is_in(lower, pa.array(_TRUE))
+    known = pc.or_(true, pc.is_in(lower, pa.array(_FALSE)))
+    if not pc.all(known, min_count=0).as_py():
+        row = first(pc.invert(known))
+        raise CellError(row, f"{name!r} is {column[row].as_py()!r}: expected true or false")
+    return true
+
+
+def _cut_by_time(infos: pa.ChunkedArray, over: Bool) -> Bool:
+    """Whether an info says that a time limit ended the episode; looked at where an episode is over."""
+    cut = np.zeros(len(infos), dtype=np.bool_)
+    for row in np.flatnonzero(over).tolist():
+        cut[row] = _says_cut(infos[row].as_py(), row)
+    return cut
+
+
+def _says_cut(info: Any, row: int) -> bool:
+    if isinstance(info, str):
+        if _TIME_LIMIT not in info:
+            return False
+        try:
+            info = json.loads(info)
+        except ValueError as error:
+            raise CellError(row, f"its info is not JSON: {error}") from error
+    return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))
+
+
+def first(flags: pa.ChunkedArray) -> int:
+    """The first row for which a flag is set."""
+    return int(np.flatnonzero(flags.to_numpy())[0])

@@ -1,0 +1,78 @@
+"""Which episode a row belongs to, and which timestep of it the row is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns
+from hindcast.foreign.tables.ends import first
+from hindcast.foreign.tables.naming import Plan
+from hindcast.store.layout import CellError
+
+
+def episodes_of(table: pa.Table, plan: Plan) -> NDArray[np.object_] | None:
+    """`[R]` the episodes' ids as text; with the agent's behind a slash, where rows tell their agent.
+
+    Raises:
+        CellError: nulls, or a column of neither text nor whole numbers.
+    """
+    source = plan.sources.get(Columns.EPS_ID)
+    if source is None:
+        return None
+    name = source.columns[0]
+    column = table.column(name)
+    if column.null_count:
+        raise CellError(first(column.is_null()), f"{name!r} is null: every row needs the id of its episode")
+    episodes = _texts(column, name)
+    agents = plan.sources.get(Columns.AGENT_ID)
+    if agents is None or table.column(agents.columns[0]).null_count == len(table):
+        return episodes
+    agent = table.column(agents.columns[0])
+    if agent.null_count:
+        raise CellError(first(agent.is_null()), f"{agents.columns[0]!r} is null, and in other rows it is not")
+    return episodes + "/" + _texts(agent, agents.columns[0])
+
+
+def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
+    """`[R]` the timesteps; None where no column tells.
+
+    Raises:
+        CellError: nulls, or values that are no whole numbers.
+    """
+    source = plan.sources.get(Columns.T)
+    if source is None:
+        return None
+    return _whole(table.column(source.columns[0]), source.columns[0])
+
+
+def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
+    """One `str` for each distinct value, so that many rows cost no more objects than they have episodes."""
+    if pa.types.is_floating(column.type):
+        column = pa.chunked_array([pa.array(_whole(column, name))])
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
+    parts = []
+    for chunk in column.chunks:
+        encoded = chunk if pa.types.is_dictionary(chunk.type) else pc.dictionary_encode(chunk)
+        known = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+        parts.append(known[encoded.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=object)
+
+
+def _whole(column: pa.ChunkedArray, name: str) -> I64:
+    if column.null_count:
+        raise CellError(first(column.is_null()), f"{name!r} is null: expected a whole number")
+    if pa.types.is_integer(column.type):
+        return column.to_numpy().astype(np.int64, copy=False)
+    if not pa.types.is_floating(column.type):
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected whole numbers")
+    values = column.to_numpy()
+    wrong = np.flatnonzero(values != np.floor(values))
+    if len(wrong):
+        raise CellError(int(wrong[0]), f"{name!r} is {values[wrong[0]]}: expected a whole number")
+    return values.astype(np.int64)

@@ -1,0 +1,154 @@
+"""The format "Parquet": tables of timesteps, one row group or several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from hindcast.errors import DataError
+from hindcast.foreign.format import Piece, ReadOptions
+from hindcast.foreign.rows import Rows
+from hindcast.foreign.tables.decoding import Reader, rows_of
+from hindcast.foreign.tables.filters import expression_of, passing
+from hindcast.foreign.tables.naming import Plan, plan_of
+from hindcast.foreign.tables.read_options import check_options
+from hindcast.store.description import described
+from hindcast.store.filesystem import Location
+from hindcast.store.parquet import damaged, fingerprint, open_parquet
+from hindcast.store.spec import DataSpec
+from hindcast.store.storage_errors import storage_errors
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
+
+_PIECE: Final = 16 << 20
+_LARGEST: Final = 64 << 20
+_MAGIC: Final = b"PAR1"
+
+
+class _Groups(NamedTuple):
+    """Row groups that are read together, and the number of their first row in the file."""
+
+    groups: tuple[int, ...]
+    first: int
+
+
+class Parquet:
+    """A `Format`: Parquet of any kind, whose rows are timesteps."""
+
+    name = "Parquet"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`."""
+        if location.name.endswith((".parquet", ".pq")):
+            return True
+        with (
+            storage_errors("read", location.uri, location.fs),
+            location.fs.open_input_file(location.path) as stream,
+        ):
+            return bytes(stream.read(4)) == _MAGIC
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`; row groups that no row of can pass the filter, by their statistics, are left out."""
+        check_options(self.name, options.options, ())
+        fingerprint(location)
+        with open_parquet(location) as file:
+            _check(location, file)
+            _planned(location, file.schema_arrow, options)
+            metadata = file.metadata
+            sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+            rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            wanted = _groups_that_can_pass(location, file, options)
+        if not sum(rows):
+            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        first = np.cumsum([0, *rows]).tolist()
+        return [
+            Piece(location, number, sum(sizes[i] for i in groups), _Groups(groups, first[groups[0]]))
+            for number, groups in enumerate(_together(wanted, sizes))
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: of Hindcast's own files, spaces and environment."""
+        with open_parquet(location) as file:
+            spec = _own_spec(location, file.schema_arrow)
+        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
+        groups, row = piece.part
+        with open_parquet(piece.location) as file:
+            schema = file.schema_arrow
+            plan, keep = _planned(piece.location, schema, options)
+            spec = _own_spec(piece.location, schema)
+            reader = Reader(str(piece.location), plan, spec, options.compress_columns)
+            names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
+            for table in _tables(file, groups, names, piece.nbytes):
+                kept, number = passing(table, keep, options.filter, row)
+                row += len(table)
+                if len(kept):
+                    yield rows_of(kept, number, reader)
+
+
+def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int) -> Iterator[pa.Table]:
+    if nbytes <= _LARGEST:
+        yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
+        return
+    rows = sum(file.metadata.row_group(i).num_rows for i in groups)
+    size = max(1, rows * _PIECE // nbytes)
+    for batch in file.iter_batches(size, row_groups=list(groups), columns=names, use_threads=False):
+        yield pa.Table.from_batches([batch]).select(names)
+
+
+def _check(location: Location, file: pq.ParquetFile) -> None:
+    """Make sure that the rows are timesteps, and that there are as many as the footer says."""
+    description = described(file.schema_arrow)
+    if description is not None and description.layout != COLUMNS_LAYOUT:
+        raise DataError(f"{location} holds whole episodes, one a row: leave `format` out, or say `Auto`")
+    metadata = file.metadata
+    rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:
+        raise DataError(damaged(str(location), f"{rows} rows, and its footer says {metadata.num_rows}"))
+
+
+def _planned(
+    location: Location, schema: pa.Schema, options: ReadOptions
+) -> tuple[Plan, pc.Expression | None]:
+    try:
+        return plan_of(schema.names, options), expression_of(options.filter, schema)
+    except DataError as error:
+        raise DataError(f"{location}: {error}") from error
+
+
+def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
+    """What Hindcast wrote about the data; nothing of files of others."""
+    try:
+        description = described(schema)
+    except DataError as error:
+        raise DataError(f"{location}: {error}") from error
+    return DataSpec() if description is None else description.spec
+
+
+def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
+    keep = expression_of(options.filter, file.schema_arrow)
+    if keep is None:
+        return list(range(file.num_row_groups))
+    fragment = pads.ParquetFileFormat().make_fragment(location.path, location.fs)
+    return [group.id for group in fragment.subset(keep, schema=file.schema_arrow).row_groups]
+
+
+def _together(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Neighbouring row groups in pieces of about 16 MiB."""
+    pieces: list[list[int]] = []
+    nbytes = 0
+    for group in groups:
+        if pieces and pieces[-1][-1] == group - 1 and nbytes + sizes[group] <= _PIECE:
+            pieces[-1].append(group)
+            nbytes += sizes[group]
+        else:
+            pieces.append([group])
+            nbytes = sizes[group]
+    return [tuple(piece) for piece in pieces]
