@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,15 +128,16 @@ class TestMailbox:
 
         @ray.remote(num_cpus=0)
         def work(mailbox: Mailbox) -> float:
-            reporter, interruption = mailbox.reporter(), mailbox.interruption()
+            reporter = mailbox.reporter()
             reporter.note("a/b", "begins")
             for done in range(1000):
                 reporter.progress(Progress("a/b", "Recording", done, 1000, "episodes"))
             reporter.progress(Progress("a/b", "Recording", 1000, 1000, "episodes"))
             reporter.note("a/b", "waits")
             begun = time.monotonic()
-            while not interruption.requested:
-                time.sleep(0.05)
+            with mailbox.interruption() as interruption:
+                while not interruption.requested:
+                    time.sleep(0.05)
             return time.monotonic() - begun
 
         ended = work.remote(mailbox)
@@ -406,7 +408,8 @@ def process(name: str) -> int:
 
 def test_an_interruption_without_a_wish_does_not_stop() -> None:
     mailbox = Mailbox.open({"num_cpus": 0})
-    interruption = mailbox.interruption()
-    assert isinstance(interruption, Interruption)
-    time.sleep(1.5)
-    interruption.check()
+    with mailbox.interruption() as interruption:
+        assert isinstance(interruption, Interruption)
+        time.sleep(1.5)
+        interruption.check()
+    assert "hindcast-stop" not in {thread.name for thread in threading.enumerate()}

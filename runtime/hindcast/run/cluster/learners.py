@@ -126,11 +126,12 @@ def _take_part(
     if isinstance(group, Ranks) and not group.leads:
         _follow(resource, inputs, pools, group)
         return None
-    run = TrainingRun(resource, inputs, mailbox.reporter(), mailbox.interruption(), pools, group=group)
-    try:
-        ended: Outcome | UserError = run.carry_out()
-    except Interrupted as error:
-        ended = error
+    with mailbox.interruption() as interruption:
+        run = TrainingRun(resource, inputs, mailbox.reporter(), interruption, pools, group=group)
+        try:
+            ended: Outcome | UserError = run.carry_out()
+        except Interrupted as error:
+            ended = error
     group.tell(["end"])
     return ended
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,9 +89,14 @@ class Mailbox:
         """Says that work goes on, where progress comes seldom; to be used where the work is done. It pickles."""
         return Pulse(self._box)
 
-    def interruption(self) -> Interruption:
+    @contextmanager
+    def interruption(self) -> Iterator[Interruption]:
         """Sees the driver's wish to stop within about a second; to be made where it is looked at."""
-        return _WishToStop(self._box)
+        wish = _WishToStop(self._box)
+        try:
+            yield wish
+        finally:
+            wish.end()
 
     def take(self, timeout: float) -> Mail:
         """What was posted since the last call.
@@ -152,11 +159,17 @@ class _WishToStop(Interruption):
     def __init__(self, box: Any) -> None:
         super().__init__()
         self._box = box
-        threading.Thread(target=self._watch, name="hindcast-stop", daemon=True).start()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="hindcast-stop", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ask no more: a call after Ray was shut down would start another one."""
+        self._ended.set()
+        self._thread.join(timeout=_LOOK_EVERY_S)
 
     def _watch(self) -> None:
-        while not self.requested:
-            time.sleep(_LOOK_EVERY_S)
+        while not self.requested and not self._ended.wait(_LOOK_EVERY_S):
             try:
                 self.requested = ray.get(self._box.stop_requested.remote())
             except Exception:  # the box went with the head, and this process is about to

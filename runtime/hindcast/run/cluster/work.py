@@ -63,7 +63,8 @@ def carry_out(
 
 def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
     told = replace(pools, on_episode=mailbox.pulse())
-    outcome = carry_out_recording(resource, references, mailbox.reporter(), mailbox.interruption(), told)
+    with mailbox.interruption() as interruption:
+        outcome = carry_out_recording(resource, references, mailbox.reporter(), interruption, told)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
     output = OutputStatus(
