@@ -7,6 +7,7 @@ same range the last commit stays; both are complete and hold the same episodes.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -31,6 +32,7 @@ class Commit(Stored):
         episodes: how many.
         timesteps: their steps.
         first: index of the first episode.
+        content: what it holds, where what was read is known to compare it with (`Content.to_json`).
     """
 
     range: int
@@ -38,6 +40,7 @@ class Commit(Stored):
     episodes: int
     timesteps: int
     first: int
+    content: dict[str, Any] | None = None
 
 
 def file_stem(number: int, writer: str) -> str:

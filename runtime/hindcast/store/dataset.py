@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Protocol
 
 from hindcast import words
+from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
+from hindcast.store.merged import merge
+from hindcast.store.selection import Episodes, Selection
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
 from hindcast.store.stitching import check_together, drop_repeated, stitch
 from hindcast.store.units import FilePart, Unit
 
-__all__ = ["Dataset", "FilePart", "Unit", "open_dataset"]
+__all__ = ["Dataset", "FilePart", "Selection", "Unit", "merge", "open_dataset"]
 
 
 class Dataset(Protocol):
@@ -30,6 +33,8 @@ class Dataset(Protocol):
         num_episodes: episodes in all; one in fragments counts once.
         num_steps: timesteps in all.
         nbytes: size in memory.
+        nbytes_stored: size of the files.
+        layouts: names of those that the files have.
         notes: what opening it found that a user should know, in sentences.
     """
 
@@ -39,6 +44,8 @@ class Dataset(Protocol):
     num_episodes: int
     num_steps: int
     nbytes: int
+    nbytes_stored: int
+    layouts: tuple[str, ...]
     notes: tuple[str, ...]
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -53,8 +60,35 @@ class Dataset(Protocol):
         """
         ...
 
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """The files of a unit that cannot be read, and why."""
+        ...
+
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """File and row (in the file) of an episode of the block that `read` gives."""
+        ...
+
+    def select(self, episodes: Episodes) -> Selection:
+        """See `Selectable.select`."""
+        ...
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Selection, Selection]:
+        """See `Selectable.split`."""
+        ...
+
+    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Selection:
+        """See `Selectable.filter`."""
+        ...
+
+    def sample(
+        self,
+        episodes: int | None = None,
+        *,
+        timesteps: int | None = None,
+        fraction: float | None = None,
+        seed: int = 0,
+    ) -> Selection:
+        """See `Selectable.sample`."""
         ...
 
 

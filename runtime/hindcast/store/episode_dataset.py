@@ -16,11 +16,12 @@ from hindcast.store.layout import CellError
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
 from hindcast.store.parquet import damaged, open_parquet
+from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
 
 
-class EpisodeDataset:
+class EpisodeDataset(Selectable):
     """A `Dataset` (see there) of Parquet files.
 
     Args:
@@ -43,6 +44,8 @@ class EpisodeDataset:
         self.num_episodes = sum(len(unit.lengths) for unit in self.units)
         self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)
         self.nbytes = sum(unit.nbytes for unit in self.units)
+        self.nbytes_stored = sum(file.entry.bytes for file in files)
+        self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
         self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
 
@@ -65,6 +68,15 @@ class EpisodeDataset:
         groups = self._groups(unit)
         heads = counting_rows(groups) & ~continued_rows(groups)
         return self._locate_stored(unit, int(np.flatnonzero(heads)[episode]))
+
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """See `Dataset.unreadable`."""
+        leaves = self._leaves(columns)
+        for part in unit.parts:
+            try:
+                self._read_part(part, leaves)
+            except DataError as error:
+                yield part.path, error
 
     def _leaves(self, columns: Iterable[str] | None) -> list[str]:
         if columns is None:

@@ -1,0 +1,59 @@
+"""Comparisons as people write them: `rewards > 0`, `eps_id in ["a", "b"]`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hindcast.api.input import FilterTerm
+from hindcast.errors import SpecError
+
+_NAME = re.compile(r"\s*([^\s=!<>\"']+)\s*")
+_OPERATOR = re.compile(r"(==|!=|<=|>=|<(?!>)|>|in\b)(?![=<>])\s*")
+_BARE = re.compile(r"[^\s=!<>\"'\[\]{},]+\Z")
+_OPERATORS = "==, !=, <, <=, >, >= or in"
+
+
+def parse_filter(text: str) -> FilterTerm:
+    """A comparison: a column, an operator and a value (a number, true, false or text; for `in` a list of them).
+
+    Raises:
+        SpecError: what was found at which character, and what was expected.
+    """
+    name = _NAME.match(text)
+    if name is None:
+        raise _wrong(text, 0, "a column's name")
+    operator = _OPERATOR.match(text, name.end())
+    if operator is None:
+        raise _wrong(text, name.end(), _OPERATORS)
+    value = _value(text, operator.end(), is_list=operator[1] == "in")
+    return FilterTerm.model_validate({"column": name[1], "op": operator[1], "value": value})
+
+
+def _value(text: str, start: int, is_list: bool) -> Any:
+    given = text[start:].strip()
+    expected = 'a list such as ["a", "b"] or [1, 2]' if is_list else "a number, true, false or text"
+    if not given:
+        raise _wrong(text, start, expected)
+    try:
+        value = json.loads(given)
+    except ValueError:
+        value = _plain(given)
+    fits = isinstance(value, list) if is_list else isinstance(value, str | int | float | bool)
+    if not fits:
+        raise _wrong(text, start, expected)
+    return value
+
+
+def _plain(given: str) -> Any:
+    """Text in single quotes or none, or None."""
+    if len(given) > 1 and given[0] == given[-1] == "'":
+        return given[1:-1]
+    return given if _BARE.match(given) else None
+
+
+def _wrong(text: str, position: int, expected: str) -> SpecError:
+    found = text[position:].strip()
+    place = f"{found!r} at character {position + 1}" if found else "nothing more"
+    return SpecError(f"the comparison {text!r} cannot be read: expected {expected}, found {place}")

@@ -1,0 +1,223 @@
+"""Several datasets as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from hindcast import words
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import root
+from hindcast.errors import DataError
+from hindcast.store.content import Content
+from hindcast.store.episode_table import tabulate
+from hindcast.store.manifest import digest_of
+from hindcast.store.selection import Selectable
+from hindcast.store.spec import DataSpec
+from hindcast.store.units import Unit
+
+if TYPE_CHECKING:
+    from hindcast.store.dataset import Dataset
+
+OnConflict = Literal["Refuse", "Rename"]
+NewNames = Mapping[int, str]  # episode of a dataset -> the id that it gets
+
+
+def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Merged:
+    """Several datasets as one, in order; nothing is copied.
+
+    An episode that is in several with the same id and the same content counts once, and `notes` say so.
+
+    Args:
+        datasets: at least one; they hold the same columns and spaces.
+        on_conflict: when episodes of one id differ: `Refuse`, or `Rename` the later one to `<id>-2`, `<id>-3`, ….
+
+    Raises:
+        DataError: columns, dtypes, shapes or spaces that differ; episodes of one id that differ.
+    """
+    if not datasets:
+        raise DataError("no data are given to merge: name at least one folder or file with episodes")
+    spec = _common_spec(datasets)
+    places = [
+        _Place(number, episode, eps_id)
+        for number, dataset in enumerate(datasets)
+        for episode, eps_id in enumerate(tabulate(dataset).eps_id.tolist())
+    ]
+    counts = Counter(place.eps_id for place in places)
+    repeated = [place for place in places if counts[place.eps_id] > 1]
+    if not repeated:
+        return Merged(spec, datasets, [{} for _ in datasets])
+    return _without_repeated(spec, datasets, repeated, set(counts), on_conflict)
+
+
+class Merged(Selectable):
+    """A `Dataset` (see there) of others, one after the other.
+
+    Args:
+        spec: what all hold.
+        parts: the others.
+        renamed: for each, the episodes that have another id here.
+        notes: see `Dataset`, beside those of the parts.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        parts: Sequence[Dataset],
+        renamed: Sequence[NewNames],
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.spec = spec
+        self.digest = digest_of(
+            [*(part.digest for part in parts), *(repr(sorted(names.items())) for names in renamed)]
+        )
+        self.num_episodes = sum(part.num_episodes for part in parts)
+        self.num_steps = sum(part.num_steps for part in parts)
+        self.nbytes = sum(part.nbytes for part in parts)
+        self.notes = (*(note for part in parts for note in part.notes), *notes)
+        self._parts = tuple(parts)
+        self._places: list[tuple[int, Unit, NewNames]] = []
+        units: list[Unit] = []
+        for number, part in enumerate(parts):
+            first = 0
+            for unit in part.units:
+                own = range(first, first + len(unit.lengths))
+                names = {i - first: renamed[number][i] for i in own if i in renamed[number]}
+                self._places.append((number, unit, names))
+                units.append(unit._replace(id=len(units)))
+                first = own.stop
+        self.units: Sequence[Unit] = tuple(units)
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        """See `Dataset.read`; JSON columns that its part has not got are empty."""
+        number, own, names = self._places[unit.id]
+        part = self._parts[number]
+        lacking = [leaf for leaf in self.spec.leaves if leaf not in part.spec.leaves]
+        wanted = None if columns is None else set(columns)
+        block = part.read(own, None if wanted is None else wanted - {*lacking, *map(root, lacking)})
+        empty = {
+            leaf: np.full(block.num_steps + block.num_episodes, "", dtype=object)
+            for leaf in lacking
+            if wanted is None or leaf in wanted
+        }
+        eps_id = block.eps_id.copy()
+        for episode, name in names.items():
+            eps_id[episode] = name
+        return Block(
+            {**block.columns, **empty},
+            block.length,
+            eps_id,
+            block.t_started,
+            block.terminated,
+            block.truncated,
+        )
+
+    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+        """See `Dataset.locate`."""
+        number, own, _ = self._places[unit.id]
+        return self._parts[number].locate(own, episode)
+
+
+class _Place(NamedTuple):
+    """An episode: of which dataset, where in it, and its id."""
+
+    dataset: int
+    episode: int
+    eps_id: str
+
+
+def _without_repeated(
+    spec: DataSpec,
+    datasets: Sequence[Dataset],
+    repeated: Sequence[_Place],
+    taken: set[str],
+    on_conflict: OnConflict,
+) -> Merged:
+    """The datasets as one, once it is known which of the repeated episodes are the same."""
+    contents = _contents(datasets, repeated)
+    first: dict[str, _Place] = {}
+    seen: set[tuple[str, str]] = set()
+    dropped: list[set[int]] = [set() for _ in datasets]
+    renamed: list[dict[int, str]] = [{} for _ in datasets]
+    for place in repeated:
+        key = (place.eps_id, contents[place])
+        if key in seen:
+            dropped[place.dataset].add(place.episode)
+        elif place.eps_id in first:
+            if on_conflict == "Refuse":
+                raise _conflict(datasets, first[place.eps_id], place)
+            renamed[place.dataset][place.episode] = _free_name(place.eps_id, taken)
+        seen.add(key)
+        first.setdefault(place.eps_id, place)
+    parts, names = [], []
+    for dataset, gone, new in zip(datasets, dropped, renamed, strict=True):
+        keep = np.ones(dataset.num_episodes, dtype=np.bool_)
+        keep[list(gone)] = False
+        position = np.cumsum(keep) - 1
+        parts.append(dataset.select(keep) if gone else dataset)
+        names.append({int(position[episode]): name for episode, name in new.items()})
+    return Merged(spec, parts, names, tuple(_notes(sum(map(len, dropped)), sum(map(len, renamed)))))
+
+
+def _contents(datasets: Sequence[Dataset], places: Sequence[_Place]) -> dict[_Place, str]:
+    """What each of the episodes holds; only units with one of them are read."""
+    found: dict[_Place, str] = {}
+    for number, dataset in enumerate(datasets):
+        wanted = {place.episode: place for place in places if place.dataset == number}
+        first = 0
+        for unit in dataset.units:
+            own = range(first, first + len(unit.lengths))
+            here = [i for i in own if i in wanted]
+            first = own.stop
+            if not here:
+                continue
+            block = dataset.read(unit)
+            for i in here:
+                found[wanted[i]] = Content.of(block.take([i - own.start])).checksum
+    return found
+
+
+def _conflict(datasets: Sequence[Dataset], one: _Place, other: _Place) -> DataError:
+    places = [_path(datasets[place.dataset], place.episode) for place in (one, other)]
+    return DataError(
+        f"episode {one.eps_id} is in {places[0]} and, with other content, in {places[1]}: rename the second "
+        '(on_conflict="Rename", --on-conflict Rename), or leave one of them out'
+    )
+
+
+def _path(dataset: Dataset, episode: int) -> str:
+    for unit in dataset.units:
+        if episode < len(unit.lengths):
+            path, row = dataset.locate(unit, episode)
+            return f"{path}, row {row},"
+        episode -= len(unit.lengths)
+    raise IndexError(f"the dataset has {episode} episodes less")
+
+
+def _free_name(eps_id: str, taken: set[str]) -> str:
+    number = 2
+    while f"{eps_id}-{number}" in taken:
+        number += 1
+    taken.add(f"{eps_id}-{number}")
+    return f"{eps_id}-{number}"
+
+
+def _notes(dropped: int, renamed: int) -> Iterable[str]:
+    if dropped:
+        yield f"{words.plural(dropped, 'episode')} repeated others (the same id and the same content): each counts once"
+    if renamed:
+        yield f"{words.plural(renamed, 'episode')} had the id of another with other content: renamed"
+
+
+def _common_spec(datasets: Sequence[Dataset]) -> DataSpec:
+    common = datasets[0].spec
+    for dataset in datasets[1:]:
+        difference = common.difference(dataset.spec)
+        if difference:
+            first, other = (_path(each, 0).split(", row")[0] for each in (datasets[0], dataset))
+            raise DataError(f"{first} and {other} cannot be merged: {difference}")
+        common = common.merge(dataset.spec)
+    return common
