@@ -72,7 +72,8 @@ class Reconciler:
     async def _reconcile(self, key: Key) -> None:
         facts = await self.observer.facts(key)
         self._forget_earlier(key, facts)
-        if facts is None or facts.deleting:
+        resource = self._cache.resources.get(key)
+        if facts is None or facts.deleting or resource is None:
             return
         decision = plan(facts, self._defaults)
         status = plain_status(decision.status)
@@ -81,7 +82,7 @@ class Reconciler:
         if await self._act(key, decision):
             self._queue.add(key)
         for event in decision.events:
-            await events.post(self._api, self._cache.resources[key], event)
+            await events.post(self._api, resource, event)
         self._look_again(key, facts, decision.look_again)
 
     async def _report(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:

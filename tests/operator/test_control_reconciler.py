@@ -1,0 +1,68 @@
+"""One look at a resource, with an API server that is played."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hindcast_operator.control import kinds
+from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.reconciler import Reconciler
+from hindcast_operator.control.work_queue import WorkQueue
+from hindcast_operator.defaults import Defaults
+
+WALKS = Key("OfflineRecording", "team", "walks")
+REFUSED: dict[str, Any] = {
+    "apiVersion": "hindcast.dev/v1alpha1",
+    "kind": "OfflineRecording",
+    "metadata": {
+        "name": "walks",
+        "namespace": "team",
+        "uid": "u1",
+        "resourceVersion": "5",
+        "generation": 1,
+        "creationTimestamp": "2026-11-21T06:00:00Z",
+    },
+    "spec": {"environment": {"id": "Walk-v0"}},
+    "status": {"observedGeneration": -1},
+}
+
+
+class ForgetfulCache(Cache):
+    """The watch is opened anew while a status is written: for a moment the resource is not known."""
+
+    def put(self, kind: Kind, raw: dict[str, Any]) -> set[Key]:
+        concerned = super().put(kind, raw)
+        if "state" in raw["status"]:
+            self.resources.clear()
+        return concerned
+
+
+class PlayedApi:
+    """Takes every write."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    async def apply(self, *given: Any, subresource: str) -> dict[str, Any]:
+        assert subresource == "/status"
+        metadata = {**REFUSED["metadata"], "resourceVersion": "6"}
+        return {**REFUSED, "metadata": metadata, "status": given[-1]["status"]}
+
+    async def create(self, kind: Kind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
+        self.events.append(manifest)
+        return manifest
+
+
+def test_an_event_is_posted_though_the_resource_is_out_of_sight_meanwhile() -> None:
+    async def look() -> list[dict[str, Any]]:
+        cache, api = ForgetfulCache(), PlayedApi()
+        cache.put(kinds.RECORDING, REFUSED)
+        reconciler = Reconciler(api, cache, WorkQueue[Key](), Defaults())  # type: ignore[arg-type]
+        await reconciler._reconcile(WALKS)
+        assert not cache.resources
+        return api.events
+
+    events = asyncio.run(look())
+    assert [event["regarding"]["uid"] for event in events] == ["u1"]
