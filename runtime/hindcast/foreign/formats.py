@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from hindcast.foreign.format import Format, Grouping
+from hindcast.foreign.hdf5.minari import Minari
 from hindcast.foreign.tables.parquet import Parquet
 from hindcast.store.filesystem import Entry, Location
 
-_ALL: Final[tuple[Format, ...]] = (Parquet(),)
+_ALL: Final[tuple[Format, ...]] = (
+    Minari(),
+    Parquet(),
+)
 FORMATS: Final = {known.name: known for known in _ALL}
-_GROUPING: Final[dict[str, Grouping]] = {}
-_FOUND_OUT: Final = ()  # of _GROUPING, those that `Auto` looks for
+_GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari()}
+_FOUND_OUT: Final = ("Minari",)  # of _GROUPING, those that `Auto` looks for
 
 
 def format_of(location: Location) -> Format | None:

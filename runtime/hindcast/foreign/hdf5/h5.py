@@ -1,0 +1,185 @@
+"""HDF5 files, opened and read so that nothing outside the file is touched and every fault is a sentence.
+
+HDF5 can name other files in four ways: external links, external storage, virtual datasets, and soft links that
+lead over one of these. None is followed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.errors import DataError, UserError
+from hindcast.store.filesystem import Location
+from hindcast.store.storage_errors import reason_of, storage_errors
+
+SUFFIXES: Final = (".hdf5", ".h5", ".hdf")
+_READ_AHEAD: Final = 1 << 20
+_MAX_LEAVES: Final = 4096
+_MAX_DEPTH: Final = 16
+
+Group = Any  # h5py.Group
+Dataset = Any  # h5py.Dataset
+
+
+@contextmanager
+def opened(location: Location) -> Iterator[Group]:
+    """The file's root group.
+
+    Raises:
+        DataError: h5py is not installed; it is no HDF5 file, or a damaged one.
+        StorageError: it cannot be read.
+    """
+    h5py = _h5py(location)
+    with _source(location) as source, faults(location), h5py.File(source, "r", locking=False) as file:
+        yield file
+
+
+@contextmanager
+def faults(location: Location, inside: str = "/") -> Iterator[None]:
+    """Turn what h5py raises into a sentence with the file and the path in it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{location} is damaged, or no HDF5 file (at {inside}): {reason_of(error)}; copy it again"
+        ) from error
+
+
+def names(location: Location, group: Group) -> list[str]:
+    """What a group holds, sorted."""
+    with faults(location, group.name):
+        return sorted(group)
+
+
+def child(location: Location, group: Group, name: str) -> Any:
+    """A group or dataset in a group.
+
+    Raises:
+        DataError: it is missing, lies in another file, or holds what is neither numbers nor text.
+    """
+    h5py = _h5py(location)
+    path = f"{group.name.rstrip('/')}/{name}"
+    with faults(location, path):
+        link = group.get(name, getlink=True)
+        if link is None:
+            raise DataError(f"{location} has no {path}: {_holds(group)}")
+        if not isinstance(link, h5py.HardLink):
+            raise DataError(
+                f"{location} has a link at {path}, which may lead out of the file and is not followed: "
+                "copy what it leads to into the file"
+            )
+        found = group[name]
+        if isinstance(found, h5py.Dataset):
+            _check(location, found)
+        elif not isinstance(found, h5py.Group):
+            raise DataError(f"{location} has neither a group nor a dataset at {path}")
+        return found
+
+
+def is_group(node: Any) -> bool:
+    """Whether it is a group (else a dataset)."""
+    return not hasattr(node, "shape")
+
+
+def datasets(location: Location, node: Any, depth: int = 0) -> dict[str, Dataset]:
+    """All datasets below a group by their path in it (`a/b`), sorted; a dataset by itself is at "".
+
+    Raises:
+        DataError: as `child`; groups nested without end.
+    """
+    if not is_group(node):
+        return {"": node}
+    if depth > _MAX_DEPTH:
+        raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
+    found: dict[str, Dataset] = {}
+    for name in names(location, node):
+        below = datasets(location, child(location, node, name), depth + 1)
+        found |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
+        if len(found) > _MAX_LEAVES:
+            raise DataError(f"{location} has more than {_MAX_LEAVES} datasets below {node.name}")
+    return found
+
+
+def rows(location: Location, dataset: Dataset) -> int:
+    """The length of a dataset's first dimension.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not dataset.shape:
+        raise DataError(f"{location} has one value at {dataset.name}, where one for each step is expected")
+    return int(dataset.shape[0])
+
+
+def values(location: Location, dataset: Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+    """`[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
+
+    Raises:
+        DataError: damage; text that is not UTF-8.
+    """
+    h5py = _h5py(location)
+    with faults(location, dataset.name):
+        if h5py.check_string_dtype(dataset.dtype) is not None:
+            return np.asarray(dataset.asstr()[start:stop], dtype=object)
+        array = np.asarray(dataset[start:stop])
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def is_text(dataset: Dataset) -> bool:
+    """Whether it holds strings."""
+    import h5py
+
+    return h5py.check_string_dtype(dataset.dtype) is not None
+
+
+def is_bytes(dataset: Dataset) -> bool:
+    """Whether each element is bytes of any number, as Minari stores compressed images."""
+    import h5py
+
+    return h5py.check_vlen_dtype(dataset.dtype) == np.dtype(np.uint8)
+
+
+def _check(location: Location, dataset: Dataset) -> None:
+    if dataset.is_virtual or dataset.external:
+        raise DataError(
+            f"{location} keeps the data of {dataset.name} in other files, which are not read: "
+            "copy them into the file"
+        )
+    if dataset.shape is None or not (dataset.dtype.kind in "biufc" or is_text(dataset) or is_bytes(dataset)):
+        raise DataError(
+            f"{location} holds neither numbers nor text at {dataset.name} (its type is {dataset.dtype})"
+        )
+
+
+def _holds(group: Group) -> str:
+    found = sorted(group)
+    return f"it holds {', '.join(found[:8])}{' …' if len(found) > 8 else ''}" if found else "it is empty"
+
+
+@contextmanager
+def _source(location: Location) -> Iterator[Any]:
+    if location.is_local:
+        yield location.path
+        return
+    with storage_errors("read", location.uri, location.fs):
+        stream = location.fs.open_input_file(location.path)
+    with stream, io.BufferedReader(stream, _READ_AHEAD) as source:
+        yield source
+
+
+def _h5py(location: Location) -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError(
+            f"reading {location} takes h5py, which is not installed: pip install 'hindcast-rl[hdf5]'"
+        ) from error
+    return h5py
