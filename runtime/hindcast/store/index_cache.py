@@ -50,7 +50,7 @@ class IndexCache:
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         name = hashlib.sha256(f"{folder.fs.type_name} {folder.path}".encode()).hexdigest()[:32]
-        self._place = resolve(_home() / "index" / f"{name}.json")
+        self._place = resolve(cache_folder() / "index" / f"{name}.json")
         self._files = self._load()
         self._has_new = False
 
@@ -96,7 +96,8 @@ class IndexCache:
         return document.files if document.version == _VERSION else {}
 
 
-def _home() -> Path:
+def cache_folder() -> Path:
+    """`$HINDCAST_CACHE`, by default `~/.cache/hindcast`: what can be made again lies there."""
     given = os.environ.get("HINDCAST_CACHE")
     if given:
         return Path(given)

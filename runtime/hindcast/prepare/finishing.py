@@ -1,0 +1,113 @@
+"""From partitions that are all made to one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.prepare.findings import Findings
+from hindcast.prepare.job import Job
+from hindcast.prepare.partitions import Record, read_record, write_blocks
+from hindcast.store.commits import Commit, read_commits
+from hindcast.store.episode_dataset import EpisodeDataset
+from hindcast.store.filesystem import Location
+from hindcast.store.footers import Indexed
+from hindcast.store.manifest import Manifest, read_manifest, write_manifest
+from hindcast.store.spec import DataSpec, Leaf
+
+PREPARED = "prepared.json"
+
+
+def finish(job: Job, notes: tuple[str, ...]) -> None:
+    """Say what was made, then list it in a manifest: from then on it is a dataset.
+
+    Args:
+        job: all of its partitions are made.
+        notes: what else a user should know.
+
+    Raises:
+        DataError: partitions that do not make one dataset, or no episodes.
+    """
+    records = {number: read_record(job.folder, number) for number in range(job.partitions)}
+    findings = Findings.merged([record.findings for record in records.values()])
+    if not findings.timesteps:
+        raise DataError(
+            f"{job.parts[0].path if job.parts else job.folder} holds no rows that make an episode"
+        )
+    spec = _common(records)
+    for number, record in records.items():
+        if record.spec is not None and DataSpec.from_json(record.spec).difference(spec):
+            _widen(job.folder, number, record, spec)
+    commits = read_commits(job.folder)
+    document = {
+        "notes": [*findings.sentences(), *notes],
+        "findings": findings.to_json(),
+        "files": list(dict.fromkeys(part.path for part in job.parts)),
+        "partitions": job.partitions,
+    }
+    job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    files = tuple(file for number in range(job.partitions) for file in commits[number].files)
+    write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
+
+
+def notes_of(folder: Location) -> tuple[str, ...] | None:
+    """What preparing a finished folder found; None where it is not finished.
+
+    Raises:
+        DataError: files in it that cannot be read.
+    """
+    if read_manifest(folder) is None:
+        return None
+    return tuple(orjson.loads(folder.child(PREPARED).read_bytes())["notes"])
+
+
+def _common(records: Mapping[int, Record]) -> DataSpec:
+    """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
+    specs = [DataSpec.from_json(record.spec) for record in records.values() if record.spec is not None]
+    common = specs[0]
+    for spec in specs[1:]:
+        leaves = {**spec.leaves, **common.leaves}
+        for name in common.leaves.keys() & spec.leaves.keys():
+            leaves[name] = _wider(name, common.leaves[name], spec.leaves[name])
+        common = replace(common, leaves=leaves)
+        difference = common.difference(replace(spec, leaves={name: leaves[name] for name in spec.leaves}))
+        if difference:
+            raise DataError(f"the data differ from file to file: {difference}")
+    return common
+
+
+def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
+    if one == other:
+        return one
+    if one.dtype is None or other.dtype is None or one.shape != other.shape:
+        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be alike")
+    return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
+
+
+def _widen(folder: Location, number: int, record: Record, spec: DataSpec) -> None:
+    """Write a partition anew in the dtypes of all."""
+    commit = read_commits(folder)[number]
+    blocks = [_cast(block, spec) for block in _blocks(folder, commit, DataSpec.from_json(record.spec or {}))]
+    write_blocks(folder, number, spec, blocks, record.findings)
+    for file in commit.files:
+        folder.child(file.path).delete()
+
+
+def _blocks(folder: Location, commit: Commit, spec: DataSpec) -> list[Block]:
+    dataset = EpisodeDataset(spec, [Indexed(folder.child(file.path), file, spec) for file in commit.files])
+    return [dataset.read(unit) for unit in dataset.units]
+
+
+def _cast(block: Block, spec: DataSpec) -> Block:
+    columns: dict[str, Any] = {}
+    for name, column in block.columns.items():
+        columns[name] = (
+            column if column.dtype == object else column.astype(spec.leaves[name].dtype, copy=False)
+        )
+    return block.with_columns(columns)

@@ -1,0 +1,204 @@
+"""Opening data of any kind: as they are where they are whole episodes in order, prepared otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hindcast import words
+from hindcast.errors import DataError, OutputConflict
+from hindcast.prepare.finishing import finish, notes_of
+from hindcast.prepare.job import Job, Progress, is_grouped
+from hindcast.prepare.local import make_here
+from hindcast.prepare.parts import ForeignPart, Part, StoredPart
+from hindcast.prepare.places import Found, Place, digest, digest_of, find, recognised
+from hindcast.prepare.reading import Reading
+from hindcast.prepare.rules import Rules
+from hindcast.store.commits import read_commits, remove_orphans
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.filesystem import Location, resolve
+from hindcast.store.index_cache import cache_folder
+from hindcast.store.manifest import FOLDER
+from hindcast.store.sole_writer import sole_writer
+from hindcast.store.spec import DataSpec
+from hindcast.store.unready import NotReadable, OutOfOrder
+
+_LOOK_S: Final = 0.5
+_THREADS: Final = 8
+
+Data = str | Path | Location | Reading
+
+
+class Ready(NamedTuple):
+    """Data that `open_dataset` opens.
+
+    Attributes:
+        paths: what it is to be given.
+        notes: what preparing them found, in sentences; none where nothing was prepared.
+    """
+
+    paths: list[str | Location]
+    notes: tuple[str, ...] = ()
+
+
+def open_data(
+    data: Data | Sequence[Data],
+    *,
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+    verify: bool = False,
+) -> Dataset:
+    """Any data, as one dataset.
+
+    Args:
+        data: paths (files, folders, globs, URIs) or readings. Paths are one reading, whose rows may belong together.
+        cache: folder for what is prepared; `$HINDCAST_CACHE`, by default `~/.cache/hindcast`.
+        progress: hears how preparing goes.
+        verify: read all files of recordings and compare their checksums.
+
+    Raises:
+        DataError: nothing there, damaged data, or rows that make no whole episodes under the reading's rules.
+        StorageError: storage that refuses or fails.
+    """
+    several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
+    paths = tuple(
+        one if isinstance(one, Location) else str(one) for one in several if not isinstance(one, Reading)
+    )
+    readings = [one for one in several if isinstance(one, Reading)]
+    if paths or not several:
+        readings.insert(0, Reading(paths))
+    found = [ready(reading, cache=cache, progress=progress) for reading in readings]
+    filesystems = {id(reading.filesystem): reading.filesystem for reading in readings}
+    filesystem = next(iter(filesystems.values())) if len(filesystems) == 1 else None
+    dataset = open_dataset([path for one in found for path in one.paths], filesystem, verify)
+    notes = tuple(note for one in found for note in one.notes)
+    if notes:
+        dataset.notes = (*notes, *dataset.notes)
+    return dataset
+
+
+def ready(reading: Reading, *, cache: str | Path | None = None, progress: Progress | None = None) -> Ready:
+    """What `open_dataset` is to be given for a reading, prepared where that is needed.
+
+    Episodes that lie whole and in order are left where they are. All else becomes a dataset in the cache, once:
+    a preparation that was interrupted goes on, and one that is finished is found finished.
+
+    Raises:
+        DataError: as `open_data`.
+        StorageError: storage that refuses or fails.
+    """
+    home = resolve(cache if cache is not None else cache_folder()).child("prepared")
+    locations = [resolve(path, reading.filesystem) for path in reading.paths]
+    as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
+    if reading.is_plain and locations and all(place.child(FOLDER).exists() for place in locations):
+        return as_they_are
+    if reading.format in ("Auto", "Parquet") and not reading.options.schema:
+        try:
+            dataset = open_dataset(list(locations))
+        except (NotReadable, OutOfOrder) as error:
+            return _foreign(reading, home, progress, error)
+        if reading.is_plain:
+            return as_they_are
+        folder = home.child(digest_of([dataset.digest], reading))
+        return _prepared(folder, lambda: _stored(dataset, reading), reading, progress)
+    return _foreign(reading, home, progress, None)
+
+
+class _Work(NamedTuple):
+    """What is prepared, and what a user should know of how it was found."""
+
+    parts: list[Part]
+    spec: DataSpec
+    notes: tuple[str, ...]
+
+
+def _stored(dataset: Dataset, reading: Reading) -> _Work:
+    parts: list[Part] = [StoredPart(dataset, unit, reading.options) for unit in dataset.units]
+    return _Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
+
+
+def _foreign(reading: Reading, home: Location, progress: Progress | None, error: DataError | None) -> Ready:
+    found = find(reading)
+    return _prepared(
+        home.child(digest(found, reading)), lambda: _pieces(found, reading, error), reading, progress
+    )
+
+
+def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _Work:
+    """The pieces of foreign files.
+
+    Raises:
+        DataError: none of them is of a known format.
+    """
+    known, others = recognised(found, reading)
+    named = [place.location for place in found if place.is_named and place.location in others]
+    if not known or named:
+        file = (named or others or [place.location for place in found])[0]
+        raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pieces = list(pool.map(lambda one: one.format.pieces(one.location, reading.options), known))
+        specs = list(pool.map(lambda one: one.format.describe(one.location, reading.options), known))
+    parts: list[Part] = [
+        ForeignPart(one.format.name, piece, reading.options)
+        for one, own in zip(known, pieces, strict=True)
+        for piece in own
+    ]
+    return _Work(parts, _common_spec(known, specs), _notes(known, others))
+
+
+def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:
+    common = specs[0]
+    for one, spec in zip(known[1:], specs[1:], strict=True):
+        difference = common.difference(spec)
+        if difference:
+            raise DataError(f"{known[0].location} and {one.location} cannot be one dataset: {difference}")
+        common = common.merge(spec)
+    return common
+
+
+def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...]:
+    formats = ", ".join(sorted({one.format.name for one in known}))
+    said = (f"read {words.plural(len(known), 'file')} as {formats}",)
+    if not others:
+        return said
+    names = ", ".join(place.name for place in others[:3]) + (", …" if len(others) > 3 else "")
+    return (*said, f"{words.plural(len(others), 'file')} of no known format were left out: {names}")
+
+
+def _prepared(
+    folder: Location, look: Callable[[], _Work], reading: Reading, progress: Progress | None
+) -> Ready:
+    """The folder, once it is complete: made here, or by another process of this machine that is at it."""
+    while (notes := notes_of(folder)) is None:
+        try:
+            with sole_writer(folder.child(FOLDER)):
+                if notes_of(folder) is None:
+                    _make(folder, look(), reading, progress or _nobody)
+        except OutputConflict:
+            time.sleep(_LOOK_S)
+    return Ready([folder.uri], notes)
+
+
+def _make(folder: Location, work: _Work, reading: Reading, progress: Progress) -> None:
+    if folder.is_local:  # elsewhere another machine may be at it
+        remove_orphans(
+            folder, {file.path for commit in read_commits(folder).values() for file in commit.files}
+        )
+    rules = Rules(
+        spec=reading.prepare,
+        paths=[part.path for part in work.parts],
+        is_filtered=bool(reading.options.filter),
+        zero_final=reading.options.ignore_final_observation,
+        is_grouped=is_grouped(work.parts),
+    )
+    job = Job(folder, work.parts, rules, work.spec)
+    make_here(job, progress)
+    finish(job, work.notes)
+
+
+def _nobody(done: int, total: int) -> None:
+    """Hears nothing."""

@@ -1,0 +1,202 @@
+"""Which rows follow each other: by their timestep, as stored, or by chaining observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hindcast.episodes.block import I64, Bool
+from hindcast.prepare import chaining
+from hindcast.prepare.alike import follows, same_rows
+from hindcast.prepare.findings import Finding, Kind
+from hindcast.prepare.rules import Rules
+from hindcast.prepare.steps import Steps
+
+_SPLIT = "set prepare.gaps to Split to make pieces of such episodes"
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Rows in order. Shape suffix: K = rows that count.
+
+    Attributes:
+        index: `[K]` row of the steps.
+        begins: `[K]` whether a piece begins with the row: an episode, or what follows a gap.
+        t: `[K]` timestep.
+        orders: see `Findings`.
+        found: see `Findings`.
+    """
+
+    index: I64
+    begins: Bool
+    t: I64
+    orders: dict[str, int] = field(default_factory=dict)
+    found: dict[Kind, Finding] = field(default_factory=dict)
+
+
+def in_order(steps: Steps, rules: Rules) -> Order:
+    """The rows of whole episodes in order.
+
+    Args:
+        steps: in stored order; one row at least.
+        rules: by which.
+
+    Raises:
+        DataError: rows whose order is in doubt, that are missing, or that contradict each other.
+    """
+    kind = rules.spec.order
+    if kind == "Time" and steps.t is None:
+        raise rules.refuse(
+            steps, 0, "the data have no 't', which prepare.order is to go by; name it by `schema`"
+        )
+    if steps.t is not None and kind in ("Auto", "Time"):
+        return _by_time(steps, rules)
+    if kind == "Chain" and not rules.is_grouped:
+        raise rules.refuse(steps, 0, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
+    if rules.is_filtered and not chaining.has_next(steps):
+        raise rules.refuse(
+            steps,
+            0,
+            "there is neither 't' nor 'new_obs', so nothing tells which of the rows that pass the filter follow each "
+            "other; name one of them by `schema`",
+        )
+    steps = replace(steps, t=None)
+    return (
+        _chained(steps, rules)
+        if kind == "Chain"
+        else _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
+    )
+
+
+def _by_time(steps: Steps, rules: Rules) -> Order:
+    assert steps.t is not None
+    index = np.lexsort((steps.t, steps.episode))
+    index, found = _distinct(steps, index, rules)
+    episode, t, ended = steps.episode[index], steps.t[index], steps.ended[index]
+    same = episode[1:] == episode[:-1]
+    gap = same & (np.diff(t) != 1) & ~ended[:-1]
+    restart = same & ended[:-1]
+    if gap.any() and not rules.splits:
+        place = int(np.flatnonzero(gap)[0])
+        raise rules.refuse(
+            steps,
+            int(index[place + 1]),
+            f"t is {t[place + 1]} after {t[place]}: timestep {t[place] + 1} is missing; {_SPLIT}",
+        )
+    begins = np.ones(len(index), dtype=np.bool_)
+    begins[1:] = ~same | gap | restart
+    heads = np.append(True, ~same)
+    found |= _told(steps, rules, index, {"late": heads & (t > 0), "restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    return Order(index, begins, t, {"time": int(heads.sum())}, found)
+
+
+def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows without those that repeat the one before: the same episode, timestep, and all else."""
+    assert steps.t is not None
+    episode, t = steps.episode[index], steps.t[index]
+    repeated = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
+    if not len(repeated):
+        return index, {}
+    one, other = index[repeated - 1], index[repeated]
+    alike = same_rows(steps, one, other)
+    if not alike.all():
+        first = int(np.flatnonzero(~alike)[0])
+        raise rules.refuse(
+            steps,
+            int(other[first]),
+            f"the timestep is there twice, with other content in {rules.finding(steps, one[first : first + 1])}: "
+            "are episode ids unique?",
+        )
+    if rules.spec.duplicates == "Refuse":
+        raise rules.refuse(
+            steps,
+            int(other[0]),
+            f"it repeats {rules.finding(steps, one[:1])}, and prepare.duplicates is Refuse",
+        )
+    return np.delete(index, repeated), {"duplicates": rules.finding(steps, np.sort(other))}
+
+
+def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
+    """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
+    index = np.argsort(steps.episode, kind="stable")
+    same = steps.episode[index][1:] == steps.episode[index][:-1]
+    ended = steps.ended[index]
+    broken = same & ~ended[:-1] & ~follows(steps, index[:-1], index[1:])
+    restart = same & ended[:-1]
+    doubtful = np.unique(steps.episode[index][1:][broken | restart])
+    rank = np.arange(len(steps))
+    chained = np.zeros(0, dtype=np.int64)
+    if chain and len(doubtful) and chaining.has_next(steps):
+        chained, places = chaining.chained_episodes(steps, doubtful)
+        rank[places.rows] = places.rank
+    if len(chained):
+        index = np.lexsort((rank, steps.episode))
+        is_chained = np.isin(steps.episode[index][1:], chained)
+        broken, restart = broken & ~is_chained, restart & ~is_chained
+    begins = np.append(True, ~same | broken | restart)
+    if broken.any() and not rules.splits:
+        row = int(index[int(np.flatnonzero(broken)[0]) + 1])
+        raise rules.refuse(
+            steps,
+            row,
+            "the observation is not the next observation of the episode's row before, and the rows cannot be put in "
+            f"order by 't' or by their observations; {_SPLIT}",
+        )
+    found = _told(steps, rules, index, {"restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(broken)})
+    orders = {"stored": len(np.unique(steps.episode)) - len(chained), "chain": len(chained)}
+    return Order(index, begins, _count(steps.episode[index], begins, _after(restart)), orders, found)
+
+
+def _chained(steps: Steps, rules: Rules) -> Order:
+    """By chaining alone; rows of an episode in several chains are pieces of it."""
+    if not chaining.has_next(steps):
+        raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain goes by")
+    links = chaining.link(steps)
+    if links.ambiguous.any():
+        row = int(np.flatnonzero(links.ambiguous)[0])
+        raise rules.refuse(
+            steps,
+            row,
+            "an observation occurs twice in the episode, so its rows cannot be chained; take another order",
+        )
+    index = np.lexsort((links.place, links.chain, steps.episode))
+    episode, chain = steps.episode[index], links.chain[index]
+    same = episode[1:] == episode[:-1]
+    gap = same & (chain[1:] != chain[:-1])
+    restart = gap & steps.ended[index][:-1]
+    gap &= ~restart
+    if gap.any() and not rules.splits:
+        row = int(index[int(np.flatnonzero(gap)[0]) + 1])
+        raise rules.refuse(
+            steps,
+            row,
+            f"no row's next observation is this row's, so a timestep before it is missing; {_SPLIT}",
+        )
+    begins = np.append(True, ~same | gap | restart)
+    found = _told(steps, rules, index, {"restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    orders = {"chain": len(np.unique(steps.episode))}
+    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
+
+
+def _count(episode: I64, begins: Bool, restarts: Bool) -> I64:
+    """`[K]` timesteps of rows that do not say them: from 0, with one left out at each cut within an episode."""
+    position = np.arange(len(episode)) + np.cumsum(begins)
+    heads = np.append(True, episode[1:] != episode[:-1]) | restarts
+    starts = np.maximum.accumulate(np.where(heads, np.arange(len(episode)), 0))
+    return position - position[starts]
+
+
+def _after(where: Bool) -> Bool:
+    """`[K]` of `[K - 1]` pairs: the second of each."""
+    return np.append(False, where)
+
+
+def _told(steps: Steps, rules: Rules, index: I64, where: dict[Kind, Bool]) -> dict[Kind, Finding]:
+    return {kind: rules.finding(steps, np.sort(index[rows])) for kind, rows in where.items() if rows.any()}
