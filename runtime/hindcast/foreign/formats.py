@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from hindcast.foreign.format import Format, Grouping
+from hindcast.foreign.hdf5.d4rl import D4RL
 from hindcast.foreign.hdf5.minari import Minari
+from hindcast.foreign.tables.csv_table import Csv
+from hindcast.foreign.tables.json_table import Json
 from hindcast.foreign.tables.parquet import Parquet
 from hindcast.store.filesystem import Entry, Location
 
 _ALL: Final[tuple[Format, ...]] = (
     Minari(),
+    D4RL(),
     Parquet(),
+    Json(),
+    Csv(),
 )
 FORMATS: Final = {known.name: known for known in _ALL}
 _GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari()}

@@ -15,8 +15,8 @@ from hindcast.foreign.format import Group, Piece, ReadOptions
 from hindcast.foreign.hdf5 import h5, minari_arrow, minari_hdf5
 from hindcast.foreign.hdf5.minari_episodes import block_of
 from hindcast.foreign.hdf5.minari_metadata import MAIN, METADATA, MinariMetadata, metadata_of, read_json
-from hindcast.foreign.options import check_options
 from hindcast.foreign.rows import Rows
+from hindcast.foreign.tables.read_options import check_options
 from hindcast.store.filesystem import Entry, Location
 from hindcast.store.spec import DataSpec
 
@@ -69,10 +69,9 @@ class Minari:
         """Adjacent episodes of about 16 MiB.
 
         Raises:
-            DataError: a damaged file, or episodes missing.
-            SpecError: options that it does not have.
+            DataError: a damaged file, episodes missing, or options that it does not have.
         """
-        check_options(options.options, {}, self.name)
+        check_options(self.name, options.options, ())
         metadata = metadata_of(location)
         if metadata.format not in _FORMATS:
             raise DataError(f"{location} is stored as {metadata.format!r}: known are {', '.join(_FORMATS)}")
