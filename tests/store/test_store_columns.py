@@ -39,7 +39,7 @@ def write(folder, spec, *blocks, **options):
 @given(recordings())
 def test_blocks_survive_bit_for_bit(kit, recording):
     block, spec = recording
-    table = LAYOUT.encoder(spec).encode(block)
+    table = LAYOUT.encoder(spec).encode(block).table
     assert len(table) == block.num_steps
     kit.assert_same(LAYOUT.decode(table, block.length, spec, list(spec.leaves)), block)
 

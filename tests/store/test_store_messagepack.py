@@ -80,7 +80,7 @@ def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpi
 @given(recordings())
 def test_each_cell_is_the_packed_state_of_the_episode(recording):
     block, spec = recording
-    cells = LAYOUT.encoder(spec).encode(block).column("item").to_pylist()
+    cells = LAYOUT.encoder(spec).encode(block).table.column("item").to_pylist()
     for i, cell in enumerate(cells):
         state = state_of(as_recorder_holds_it(block, spec, i))
         assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
@@ -90,7 +90,7 @@ def test_each_cell_is_the_packed_state_of_the_episode(recording):
 @given(recordings())
 def test_blocks_survive_bit_for_bit(kit, recording):
     block, spec = recording
-    table = LAYOUT.encoder(spec).encode(block)
+    table = LAYOUT.encoder(spec).encode(block).table
     kit.assert_same(LAYOUT.decode(table, block.length, spec, list(spec.leaves)), block)
 
 
@@ -98,7 +98,7 @@ def test_blocks_survive_bit_for_bit(kit, recording):
 @given(recordings())
 def test_slices_chunks_and_single_columns_survive(kit, recording):
     block, spec = recording
-    table = LAYOUT.encoder(spec).encode(block)
+    table = LAYOUT.encoder(spec).encode(block).table
     cut = block.num_episodes // 2
     chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
     order = [*range(cut, block.num_episodes), *range(cut)]
@@ -189,7 +189,7 @@ def test_numbers_keep_their_kind(kit):
     flags = np.zeros(1, dtype=bool)
     block = Block(columns, np.array([1]), np.array(["e"], object), np.array([0]), flags, flags)
     spec = DataSpec.of_block(block, space)
-    table = LAYOUT.encoder(spec).encode(block)
+    table = LAYOUT.encoder(spec).encode(block).table
     state = msgpack.unpackb(table["item"][0].as_py())
     assert state["observations"]["data"][0] == {
         "a": [{b"nd": False, b"type": "<i8", b"data": (1).to_bytes(8, "little")}, 0.5]

@@ -229,7 +229,7 @@ def test_fragments_join_to_the_same_episodes(kit, lengths, limit):
 
 def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hindcast.store.writer.split_long", lambda block, size, longest: split_long(block, size, 4_000)
+        "hindcast.store.parquet_file.split_long", lambda block, size, longest: split_long(block, size, 4_000)
     )
     block = kit.block([10, 700, 10, 400])
     (entry,) = kit.write(tmp_path, block)
@@ -248,7 +248,7 @@ def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, mon
 
 def test_an_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hindcast.store.writer.split_long", lambda block, size, longest: split_long(block, size, 4_000)
+        "hindcast.store.parquet_file.split_long", lambda block, size, longest: split_long(block, size, 4_000)
     )
     entries = kit.write(tmp_path, kit.block([300, 300]), max_rows_per_file=1)
     assert [entry.episodes for entry in entries] == [1, 1]

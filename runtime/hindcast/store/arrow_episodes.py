@@ -22,8 +22,10 @@ from hindcast.store.arrow_layout import (
     episode_bytes,
     spec_of_schema,
 )
+from hindcast.store.data_file import Group
 from hindcast.store.fragments import find_continued
 from hindcast.store.layout import CellError, Contents
+from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec
 
 _LONGEST = 64 << 20
@@ -74,7 +76,7 @@ class ArrowEpisodes:
         return decode(table, spec, leaves)
 
 
-class ArrowEncoder:
+class ArrowEncoder(ParquetEncoder):
     """An `Encoder`."""
 
     longest = _LONGEST
@@ -84,16 +86,17 @@ class ArrowEncoder:
         self._spec = spec
         self._schema = arrow_schema(spec)
 
-    def encode(self, block: Block) -> pa.Table:
+    def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; fixed-shape columns are not copied."""
-        return encode(block, self._spec, self._schema)
+        table = encode(block, self._spec, self._schema)
+        return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        """See `Encoder.sizes`."""
+        """See `ParquetEncoder.sizes`."""
         return episode_bytes(block, self._spec)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
-        """See `Encoder.options`."""
+        """See `ParquetEncoder.options`."""
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 

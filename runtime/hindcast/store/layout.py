@@ -1,18 +1,20 @@
-"""What a layout is: how episodes become rows of a Parquet file, and rows become episodes again.
+"""What a layout is: how episodes become rows of a file, and rows become episodes again.
 
 Layouts know nothing of files, commits or manifests; `layouts` finds one by its name or by a file's schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block, Bool
+from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import Run
+from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec
 
 
@@ -41,35 +43,47 @@ class Contents(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Makes tables of blocks that fit one spec.
+    """Makes rows of blocks that fit one spec, and the files that they go into.
 
     Attributes:
-        longest: bytes; an episode of more is given in fragments.
-        has_index: whether the lengths stand in the file's footer, because no column has them.
+        suffix: how the files' names end.
+        compressions: those that the files can have, by their names in a resource; the first is the default.
     """
 
-    longest: int
-    has_index: bool
+    suffix: str
+    compressions: tuple[str, ...]
 
-    def encode(self, block: Block) -> pa.Table:
-        """The block's episodes as rows.
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
+
+        Yields:
+            A piece, and whether it goes on with the episode of the piece before.
+        """
+        ...
+
+    def encode(self, block: Block) -> Group:
+        """A piece's episodes as rows.
 
         Raises:
             DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
         """
         ...
 
-    def sizes(self, block: Block) -> I64:
-        """`[N]` bytes that each episode takes before compression, about."""
+    def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
+        """A new file for rows of this schema.
+
+        Raises:
+            StorageError: with path and reason.
+        """
         ...
 
-    def options(self, schema: pa.Schema) -> dict[str, Any]:
-        """Arguments of `pq.ParquetWriter`."""
+    def overhead(self, schema: pa.Schema, groups: int) -> int:
+        """Bytes (at most, about) of a file of so many row groups beside its rows."""
         ...
 
 
-class Layout(Protocol):
-    """One way to store episodes.
+class WrittenLayout(Protocol):
+    """One way to write episodes.
 
     Attributes:
         name: stands in manifests and in the files' metadata.
@@ -78,8 +92,16 @@ class Layout(Protocol):
     name: str
 
     def encoder(self, spec: DataSpec) -> Encoder:
-        """What writes data of this spec."""
+        """What writes data of this spec.
+
+        Raises:
+            DataError: the layout cannot hold them.
+        """
         ...
+
+
+class Layout(WrittenLayout, Protocol):
+    """One way to store episodes in Parquet files, from which they are read as they are."""
 
     def rows(self, length: I64) -> I64:
         """`[N]` Parquet rows that episodes of these lengths take."""

@@ -10,15 +10,23 @@ from hindcast.errors import DataError
 from hindcast.store.arrow_episodes import ArrowEpisodes
 from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.description import described
-from hindcast.store.layout import Layout
+from hindcast.store.layout import Layout, WrittenLayout
 from hindcast.store.messagepack.index import is_messagepack
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.store.tabular.layout import ColumnsLayout, is_tabular
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
+from hindcast.store.text.csv_layout import CsvLayout
+from hindcast.store.text.json_layout import JsonLayout
+from hindcast.store.text.sample_batch import SampleBatchLayout
 from hindcast.store.unready import NotReadable
 
 _ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
+_TEXT: Final[tuple[WrittenLayout, ...]] = (JsonLayout(), CsvLayout(), SampleBatchLayout())
 LAYOUTS: Final = {layout.name: layout for layout in _ALL}
+"""Parquet's: read as they are."""
+TEXT_LAYOUTS: Final = {layout.name: layout for layout in _TEXT}
+"""Written for others; to be trained on they are prepared, like anybody's text."""
+WRITTEN_LAYOUTS: Final[dict[str, WrittenLayout]] = {**LAYOUTS, **TEXT_LAYOUTS}
 DEFAULT: Final = ARROW_EPISODES
 
 
@@ -48,6 +56,8 @@ def layout_of_schema(schema: pa.Schema) -> str:
 
 def layout_of_output(form: str, encoding: str) -> str:
     """The layout that `output.format` and `output.encoding` of a resource ask for."""
+    if form in TEXT_LAYOUTS:
+        return form
     if form == "Columns":
         return COLUMNS_LAYOUT
     return MESSAGEPACK_EPISODES if encoding == "MessagePack" else ARROW_EPISODES

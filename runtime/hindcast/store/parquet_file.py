@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hindcast.episodes.block import I64
+from hindcast.episodes.block import I64, Block
 from hindcast.store.atomic import AtomicFile
+from hindcast.store.data_file import Group, entry_of
 from hindcast.store.description import index_metadata
 from hindcast.store.entries import FileEntry, RowGroup
 from hindcast.store.filesystem import Location
-from hindcast.store.layout import Encoder
+from hindcast.store.fragments import split_long
+
+_COLUMN_OVERHEAD = 256
 
 
-class Group(NamedTuple):
-    """Encoded episodes: their rows, and for each its steps, how many rows it has, and how many bytes."""
+class ParquetEncoder(ABC):
+    """What the encoders of all Parquet layouts have in common.
 
-    table: pa.Table
-    length: I64
-    rows: I64
-    nbytes: I64
+    Attributes:
+        longest: bytes; an episode of more is given in fragments.
+        has_index: whether the lengths stand in the file's footer, because no column has them.
+    """
 
-    @classmethod
-    def concat(cls, groups: Sequence[Group]) -> Group:
-        tables, *figures = zip(*groups, strict=True)
-        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in figures))
+    suffix = ".parquet"
+    compressions: tuple[str, ...] = ("lz4", "zstd", "none")
+    longest: int
+    has_index: bool
 
-    def slice(self, start: int, stop: int) -> Group:
-        """Some of the episodes."""
-        first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
-        figures = (figure[start:stop] for figure in (self.length, self.rows, self.nbytes))
-        return Group(self.table.slice(first, count), *figures)
+    @abstractmethod
+    def sizes(self, block: Block) -> I64:
+        """`[N]` bytes that each episode takes before compression, about."""
+
+    @abstractmethod
+    def options(self, schema: pa.Schema) -> dict[str, Any]:
+        """Arguments of `pq.ParquetWriter`."""
+
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """See `Encoder.pieces`."""
+        return split_long(block, self.sizes(block), self.longest)
+
+    def open(self, location: Location, schema: pa.Schema, compression: str) -> ParquetFile:
+        """See `Encoder.open`."""
+        return ParquetFile(location, schema, self, compression)
+
+    def overhead(self, schema: pa.Schema, groups: int) -> int:
+        """See `Encoder.overhead`: the schema, and what describes each column."""
+        return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
 class ParquetFile:
-    """One file being written."""
+    """A `DataFile`."""
 
-    def __init__(self, location: Location, schema: pa.Schema, encoder: Encoder, compression: str) -> None:
+    def __init__(self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str) -> None:
         self.rows = 0
         self._name = location.name
         self._schema = schema
@@ -74,7 +91,7 @@ class ParquetFile:
         return len(self._groups)
 
     def takes(self, schema: pa.Schema) -> bool:
-        """Whether rows of this schema can follow: columns that they lack are empty."""
+        """See `DataFile.takes`: columns that they lack are empty."""
         return set(schema.names) <= set(self._schema.names)
 
     def write(self, group: Group, continued: bool) -> None:
@@ -95,7 +112,7 @@ class ParquetFile:
         self._writer.close()
         self._sink.file.commit()
         metadata = self._metadata[0]
-        groups = tuple(
+        groups = [
             RowGroup(
                 rows=len(lengths),
                 timesteps=sum(lengths),
@@ -104,15 +121,8 @@ class ParquetFile:
                 continued=continued,
             )
             for i, (lengths, continued) in enumerate(self._groups)
-        )
-        return FileEntry(
-            path=self._name,
-            rows=sum(group.rows for group in groups),
-            timesteps=sum(group.timesteps for group in groups),
-            bytes=self.size,
-            checksum=self._sink.file.checksum,
-            row_groups=groups,
-        )
+        ]
+        return entry_of(self._name, self.size, self._sink.file.checksum, groups)
 
     def abort(self) -> None:
         """Remove it."""

@@ -1,28 +1,24 @@
-"""Writes blocks to Parquet files that appear whole or not at all."""
+"""Writes blocks to files that appear whole or not at all."""
 
 from __future__ import annotations
 
 from types import TracebackType
 
 import numpy as np
-import pyarrow as pa
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
+from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Location
-from hindcast.store.fragments import split_long
-from hindcast.store.layouts import DEFAULT, LAYOUTS
-from hindcast.store.parquet_file import Group, ParquetFile
+from hindcast.store.layouts import DEFAULT, WRITTEN_LAYOUTS
 from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
-_COLUMN_OVERHEAD = 256
-COMPRESSIONS = ("lz4", "zstd", "none")
 
 
 class EpisodeWriter:
-    """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … in a folder.
+    """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
 
     Blocks are collected into row groups of whole episodes; a block must not be changed after it was given. An
     episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
@@ -38,8 +34,12 @@ class EpisodeWriter:
         max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
             larger.
         row_group_bytes: size in memory that a row group is filled to.
-        compression: "lz4", "zstd" or "none".
-        layout: name of the layout.
+        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
+        layout: name of the layout, one of `WRITTEN_LAYOUTS`.
+
+    Raises:
+        DataError: the layout cannot hold such data.
+        SpecError: a compression that it does not have.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class EpisodeWriter:
         max_rows_per_file: int | None = None,
         max_file_bytes: int = 128 * MIB,
         row_group_bytes: int = 16 * MIB,
-        compression: str = "lz4",
+        compression: str | None = None,
         layout: str = DEFAULT,
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise SpecError(f"compression is {compression!r}: allowed are {', '.join(COMPRESSIONS)}")
         self._folder, self._stem = folder, stem
-        self._layout = LAYOUTS[layout]
-        self._encoder = self._layout.encoder(spec)
+        self._encoder = WRITTEN_LAYOUTS[layout].encoder(spec)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
         self._group_bytes = row_group_bytes
-        self._compression = compression
+        self._compression = compression or self._encoder.compressions[0]
+        if self._compression not in self._encoder.compressions:
+            allowed = ", ".join(self._encoder.compressions)
+            raise SpecError(f"compression is {compression!r}: allowed are {allowed} in the layout {layout}")
         self._pending: list[Group] = []
-        self._file: ParquetFile | None = None
+        self._file: DataFile | None = None
         self._entries: list[FileEntry] = []
 
     def write(self, block: Block) -> None:
@@ -75,8 +75,7 @@ class EpisodeWriter:
             StorageError: a file could not be written; nothing that this writer wrote is left then.
         """
         try:
-            sizes = self._encoder.sizes(block)
-            for piece, continued in split_long(block, sizes, self._encoder.longest):
+            for piece, continued in self._encoder.pieces(block):
                 self._add(piece, continued)
         except BaseException:
             self.abort()
@@ -123,12 +122,7 @@ class EpisodeWriter:
     def _add(self, piece: Block, continued: bool) -> None:
         if not piece.num_episodes:
             return
-        group = Group(
-            self._encoder.encode(piece),
-            piece.length,
-            self._layout.rows(piece.length),
-            self._encoder.sizes(piece),
-        )
+        group = self._encoder.encode(piece)
         if continued:
             self._flush(everything=True)
             self._write_group(group, continued=True)
@@ -155,7 +149,7 @@ class EpisodeWriter:
 
     def _episodes_of_group(self, waiting: Group) -> int:
         """How many of the waiting episodes the next row group takes."""
-        room = self._max_bytes - _overhead(waiting.table.schema, groups=1)
+        room = self._max_bytes - self._encoder.overhead(waiting.table.schema, groups=1)
         count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
             return count
@@ -168,17 +162,16 @@ class EpisodeWriter:
         if self._file is not None and not continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
-            name = f"{self._stem}-{len(self._entries):03d}.parquet"
-            location = self._folder.child(name)
-            self._file = ParquetFile(location, group.table.schema, self._encoder, self._compression)
+            name = f"{self._stem}-{len(self._entries):03d}{self._encoder.suffix}"
+            self._file = self._encoder.open(self._folder.child(name), group.table.schema, self._compression)
         self._file.write(group, continued)
 
     def _is_full(self, coming: Group) -> bool:
         assert self._file is not None
         if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
             return True
-        footer = _overhead(coming.table.schema, self._file.groups + 1)
-        too_large = self._file.size + coming.table.nbytes + footer > self._max_bytes
+        beside = self._encoder.overhead(coming.table.schema, self._file.groups + 1)
+        too_large = self._file.size + coming.table.nbytes + beside > self._max_bytes
         return too_large or not self._file.takes(coming.table.schema)
 
     def _finish_file(self) -> None:
@@ -186,11 +179,6 @@ class EpisodeWriter:
             return
         self._entries.append(self._file.finish())
         self._file = None
-
-
-def _overhead(schema: pa.Schema, groups: int) -> int:
-    """Bytes (at most, about) of a file beside its values: the schema, and what describes each column."""
-    return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
 def _fitting(sizes: I64, room: int) -> int:

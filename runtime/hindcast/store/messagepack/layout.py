@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.store.data_file import Group
 from hindcast.store.description import describe, described, read_index
 from hindcast.store.layout import CellError, Contents
 from hindcast.store.messagepack.decoding import Spaces, decode_states, read_states
 from hindcast.store.messagepack.encoding import StateEncoder
 from hindcast.store.messagepack.index import ITEM, cells_of, decoded_contents
+from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
@@ -55,7 +57,7 @@ class MessagePackEpisodes:
         return block.with_columns({name: _checked(block, spec, name) for name in leaves})
 
 
-class MessagePackEncoder:
+class MessagePackEncoder(ParquetEncoder):
     """An `Encoder`."""
 
     longest = _LONGEST
@@ -65,16 +67,17 @@ class MessagePackEncoder:
         self._states = StateEncoder(spec)
         self._schema = pa.schema([pa.field(ITEM, pa.binary())], metadata=describe(MESSAGEPACK_EPISODES, spec))
 
-    def encode(self, block: Block) -> pa.Table:
+    def encode(self, block: Block) -> Group:
         """See `Encoder.encode`."""
-        return pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
+        table = pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
+        return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        """See `Encoder.sizes`."""
+        """See `ParquetEncoder.sizes`."""
         return self._states.sizes(block)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
-        """See `Encoder.options`."""
+        """See `ParquetEncoder.options`."""
         return {"use_dictionary": False, "write_statistics": False}
 
 

@@ -10,12 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import EMPTY_INFO, SEPARATOR, Columns, leaves_of, per_observation, root
-from hindcast.errors import DataError
+from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
+from hindcast.store.data_file import Group
 from hindcast.store.description import describe
+from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec, Leaf
-from hindcast.store.tabular.infos import with_reset
-from hindcast.store.tabular.names import COLUMNS_LAYOUT, NO_OUTPUTS, of_next
+from hindcast.store.tabular.infos import step_texts
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
+from hindcast.store.tabular.steps import Steps
 
 _LONGEST = 64 << 20
 _TEXT_BYTES = 64
@@ -25,7 +27,7 @@ _TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 Fields = list[tuple[pa.Field, pa.Array]]
 
 
-class ColumnsEncoder:
+class ColumnsEncoder(ParquetEncoder):
     """An `Encoder`.
 
     Raises:
@@ -36,45 +38,34 @@ class ColumnsEncoder:
     has_index = True
 
     def __init__(self, spec: DataSpec) -> None:
-        roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
-        known = {Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS}
-        taken = [name for name in roots if name in NO_OUTPUTS - known]
-        if taken:
-            raise DataError(
-                f"a model output is named {taken[0]!r}, which is a column of its own in this layout"
-            )
         self._spec = spec
-        self._outputs = [name for name in roots if name not in known]
+        self._steps = Steps(spec, "Columns")
         self._metadata = describe(COLUMNS_LAYOUT, spec)
 
-    def encode(self, block: Block) -> pa.Table:
+    def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; the column of infos is there only when any says something."""
-        self._check(block)
-        steps, columns = block.num_steps, block.columns
+        arrays, steps = self._steps.arrays(block), block.num_steps
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),
             (pa.field(Columns.AGENT_ID, pa.string()), pa.nulls(steps, pa.string())),
             (pa.field(Columns.MODULE_ID, pa.string()), pa.nulls(steps, pa.string())),
-            _flat(Columns.T, np.arange(steps) - np.repeat(block.start - block.t_started, block.length)),
         ]
-        obs = leaves_of(Columns.OBS, list(self._spec.leaves))
-        fields += self._column(Columns.OBS, {leaf: columns[leaf][block.obs_row] for leaf in obs})
-        for name in (Columns.ACTIONS, Columns.REWARDS):
-            fields += self._column(name, {leaf: columns[leaf] for leaf in self._leaves(name)})
-        following = {of_next(leaf): columns[leaf][block.obs_row + 1] for leaf in obs}
-        fields += self._column(Columns.NEXT_OBS, following)
-        fields.append(_flat(Columns.TERMINATEDS, block.step_flags(block.terminated)))
-        fields.append(_flat(Columns.TRUNCATEDS, block.step_flags(block.truncated)))
-        for name in self._outputs:
-            fields += self._column(name, {leaf: columns[leaf] for leaf in self._leaves(name)})
-        infos = _infos(block)
+        for name in dict.fromkeys(root(leaf) for leaf in arrays):
+            leaves = {
+                leaf: _leaf(leaf, arrays[leaf], self._steps.leaves[leaf])
+                for leaf in leaves_of(name, list(arrays))
+            }
+            fields.append(leaves[name] if name in leaves else _struct(name, leaves))
+        infos = step_texts(block)
         if infos is not None:
-            fields.append((pa.field(Columns.INFOS, pa.string()), infos))
+            texts = pa.array(infos, pa.string(), mask=(infos == "").astype(np.bool_))
+            fields.append((pa.field(Columns.INFOS, pa.string()), texts))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
-        return pa.Table.from_arrays([array for _, array in fields], schema=schema)
+        table = pa.Table.from_arrays([array for _, array in fields], schema=schema)
+        return Group(table, block.length, block.length, self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        """See `Encoder.sizes`; observations are there twice."""
+        """See `ParquetEncoder.sizes`; observations are there twice."""
         a_row = _ROW_BYTES
         for name, leaf in self._spec.leaves.items():
             size = leaf.itemsize if leaf.dtype is not None else _TEXT_BYTES
@@ -82,52 +73,9 @@ class ColumnsEncoder:
         return block.length * a_row
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:
-        """See `Encoder.options`."""
+        """See `ParquetEncoder.options`."""
         there = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
         return {"use_dictionary": there, "write_statistics": [Columns.EPS_ID, Columns.T]}
-
-    def _leaves(self, column: str) -> list[str]:
-        return leaves_of(column, list(self._spec.leaves))
-
-    def _column(self, name: str, leaves: dict[str, NDArray[Any]]) -> Fields:
-        """The column with all its leaves: an array, or a struct of them; nothing without any."""
-        if not leaves:
-            return []
-        spec_of = self._spec.leaves
-        named = {
-            leaf: _leaf(leaf, array, spec_of.get(leaf) or spec_of[Columns.OBS + leaf.removeprefix(name)])
-            for leaf, array in leaves.items()
-        }
-        return [named[name] if name in named else _struct(name, named)]
-
-    def _check(self, block: Block) -> None:
-        unknown = sorted(block.columns.keys() - self._spec.leaves.keys())
-        if unknown:
-            raise DataError(
-                f"the columns {unknown} are not in the dataset, which has {sorted(self._spec.leaves)}"
-            )
-        if (block.length == 0).any():
-            eps_id = block.eps_id[int(np.argmin(block.length))]
-            raise DataError(
-                f"episode {eps_id} has no timesteps, so it has no row in Columns: leave it out, or write Episodes"
-            )
-        for name, leaf in self._spec.leaves.items():
-            if leaf.kind != "json" or name in block.columns:
-                _check_column(block, name, leaf)
-
-
-def _check_column(block: Block, name: str, leaf: Leaf) -> None:
-    column = block.columns.get(name)
-    if column is None:
-        raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
-    rows = block.num_steps + per_observation(name) * block.num_episodes
-    if len(column) != rows:
-        raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
-    found = (None, ()) if column.dtype == object else (column.dtype.newbyteorder("<"), column.shape[1:])
-    if found != (leaf.dtype, leaf.shape):
-        raise DataError(
-            f"the column {name!r} is {column.dtype.name} {list(column.shape[1:])}, but {leaf} in the dataset"
-        )
 
 
 def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
@@ -176,16 +124,3 @@ def _struct(name: str, leaves: dict[str, tuple[pa.Field, pa.Array]]) -> tuple[pa
 
 def _repeated(ids: NDArray[np.object_], times: I64) -> pa.Array:
     return pa.array(ids.tolist(), pa.string()).take(pa.array(np.repeat(np.arange(len(ids)), times)))
-
-
-def _infos(block: Block) -> pa.Array | None:
-    """The info that came with each step's next observation, null where it says nothing; None if none does."""
-    texts = block.columns.get(Columns.INFOS)
-    if texts is None or not texts.any():
-        return None
-    texts = np.where(texts == EMPTY_INFO, "", texts)
-    cells, firsts = texts[block.obs_row + 1], texts[block.obs_start]
-    for i, start in enumerate(block.start.tolist()):
-        cells[start] = with_reset(str(firsts[i]), str(cells[start]))
-    silent = (cells == "").astype(np.bool_)
-    return None if silent.all() else pa.array(cells, pa.string(), mask=silent)

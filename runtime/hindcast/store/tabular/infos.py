@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import EMPTY_INFO, Columns
 from hindcast.episodes.convert import info_from_json, info_to_json
 from hindcast.store.layout import CellError
 
@@ -25,6 +26,21 @@ def with_reset(reset: str, own: str) -> str:
     if not reset and not own.startswith(_RESET):
         return own
     return f"{_RESET}{reset or '{}'}" + (f",{own[1:]}" if own else "}")
+
+
+def step_texts(block: Block) -> NDArray[np.object_] | None:
+    """`[S]` the info that came with each step's next observation, empty where it says nothing; None if none does.
+
+    The first step's cell holds the reset's info too.
+    """
+    texts = block.columns.get(Columns.INFOS)
+    if texts is None or not texts.any():
+        return None
+    texts = np.where(texts == EMPTY_INFO, "", texts)
+    cells, firsts = texts[block.obs_row + 1], texts[block.obs_start]
+    for i, start in enumerate(block.start.tolist()):
+        cells[start] = with_reset(str(firsts[i]), str(cells[start]))
+    return cells if cells.any() else None
 
 
 def without_reset(cell: str) -> tuple[str, str]:
