@@ -22,7 +22,7 @@ from hindcast.run.report.plots import Reference, loss_plot, return_plot, time_pl
 from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
-from hindcast.store.inspect import summarise
+from hindcast.store.inspection.summarising import summarise
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -25,7 +25,7 @@ from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.errors import DataError
 from hindcast.store.dataset import open_dataset
-from hindcast.store.inspect import summarise
+from hindcast.store.inspection.summarising import summarise
 
 OBS = spaces.Box(-10, 10, (2,), np.float32)
 

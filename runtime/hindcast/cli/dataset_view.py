@@ -1,7 +1,7 @@
-"""A dataset's summary on the terminal: tables, and histograms drawn with blocks."""
+"""A dataset's summary on the terminal: facts, distributions, tables of dimensions, problems."""
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import words
-from hindcast.store.inspect import ActionLeaf, Summary
-from hindcast.store.statistics import Distribution
+from hindcast.cli.bars import MAX_ROWS, spread_bars, value_bars
+from hindcast.store.inspection.problems import Problem
+from hindcast.store.inspection.summary import ActionLeaf, ObservationLeaf, Summary
+from hindcast.store.inspection.words import coverage_in_words, facts
 
-BAR_WIDTH = 32
-MAX_ROWS = 12
+MAX_OF_A_KIND = 10
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -22,104 +23,78 @@ def views(name: str, summary: Summary) -> Iterator[RenderableType]:
     yield Text(name, style="bold")
     yield _facts(summary)
     if summary.returns is not None:
-        yield from _spread("Returns", summary.returns)
+        yield from spread_bars("Returns", summary.returns)
     if summary.lengths is not None:
-        yield from _spread("Lengths (timesteps)", summary.lengths)
+        yield from spread_bars("Lengths (timesteps)", summary.lengths)
     for leaf in summary.actions:
         yield from _actions(leaf)
-    for problem in summary.problems:
-        yield Text.assemble((f"{problem.severity}: ", _COLOURS[problem.severity]), problem.message)
+    for observed in summary.observations:
+        yield from _observations(observed)
+    if summary.coverage is not None:
+        yield Text(f"Coverage: {coverage_in_words(summary.coverage)}\n")
+    yield from _problems(summary.problems)
 
 
 def _facts(summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
-    sampled = summary.sampled_episodes < summary.episodes
-    facts: Mapping[str, str | None] = {
-        "episodes": words.whole(summary.episodes),
-        "timesteps": words.whole(summary.timesteps),
-        "looked at": words.plural(summary.sampled_episodes, "episode") if sampled else None,
-        "size": f"{words.size(summary.bytes)} in {words.plural(summary.files, 'file')}",
-        "environment": summary.environment,
-        "observations": words.space(summary.observation_space),
-        "actions": words.space(summary.action_space),
-        "columns": ", ".join(f"{name} {what}" for name, what in summary.columns.items()),
-        "ends": f"{words.share(summary.terminated)} terminated, {words.share(summary.truncated)} truncated",
-        "rewards": _rewards(summary),
-        "action_logp": "recorded" if summary.has_logp else "not recorded",
-        "digest": summary.digest[:16],
-    }
-    for label, value in facts.items():
-        if value is not None:
-            table.add_row(label, Text(value))
+    for label, value in facts(summary).items():
+        table.add_row(label, Text(value))
     return Padding(table, (0, 0, 1, 2), expand=False)
-
-
-def _rewards(summary: Summary) -> str | None:
-    rewards = summary.rewards
-    if rewards is None:
-        return None
-    zero = "" if summary.zero_rewards is None else f", {words.share(summary.zero_rewards)} of them zero"
-    return f"{words.significant(rewards.min)} to {words.significant(rewards.max)}{zero}"
-
-
-def _spread(title: str, spread: Distribution) -> Iterator[RenderableType]:
-    low, high = words.significant(spread.min), words.significant(spread.max)
-    mean, deviation = words.significant(spread.mean), words.significant(spread.std)
-    middle = words.significant(spread.median)
-    yield Text(f"{title}: mean {mean} ± {deviation}, median {middle}, from {low} to {high}")
-    edges, counts = _merged(spread)
-    yield _bars([_bin(*ends) for ends in itertools.pairwise(edges)], counts)
-
-
-def _bin(low: float, high: float) -> str:
-    """A bin's name; a bin around a single integer is called by it."""
-    if high - low == 1 and low % 1 == 0.5:
-        return words.significant(low + 0.5)
-    return f"{words.significant(low)} to {words.significant(high)}"
-
-
-def _merged(spread: Distribution) -> tuple[Sequence[float], Sequence[int]]:
-    """Neighbouring bins together, so that they fit on a screen."""
-    step = -(-len(spread.counts) // MAX_ROWS)
-    counts = [sum(spread.counts[i : i + step]) for i in range(0, len(spread.counts), step)]
-    return [*spread.edges[:-1:step], spread.edges[-1]], counts
 
 
 def _actions(leaf: ActionLeaf) -> Iterator[RenderableType]:
     if leaf.values is not None:
-        yield from _values(leaf.name, leaf.values)
+        yield from value_bars(leaf.name, leaf.values)
         return
-    yield Text(f"{leaf.name}: {words.plural(len(leaf.dimensions), 'dimension')}")
+    rows = [
+        (str(index), *map(words.significant, (spread.min, spread.mean, spread.std, spread.max)))
+        for index, spread in enumerate(leaf.dimensions)
+    ]
+    yield from _dimensions(leaf.name, len(leaf.dimensions), ("min", "mean", "std", "max"), rows)
+
+
+def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
+    if leaf.values_seen is not None:
+        yield Text(f"{leaf.name}: {words.plural(leaf.values_seen, 'value')} seen\n")
+        return
+    rows = [
+        (str(index), _number(low), _number(high), "" if share is None else words.share(share))
+        for index, low, high, share in zip(leaf.shown, leaf.low, leaf.high, leaf.share_of_space, strict=True)
+    ]
+    yield from _dimensions(leaf.name, leaf.dimensions, ("min", "max", "of the space"), rows)
+
+
+def _dimensions(
+    name: str, count: int, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Iterator[RenderableType]:
+    """A row for each dimension, the first few."""
+    more = f", the first {MAX_ROWS}" if count > MAX_ROWS else ""
+    yield Text(f"{name}: {words.plural(count, 'dimension')}{more}")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("dimension", "min", "mean", "std", "max"):
+    for column in ("dimension", *columns):
         table.add_column(column, justify="right")
-    for index, spread in enumerate(leaf.dimensions[:MAX_ROWS]):
-        figures = (spread.min, spread.mean, spread.std, spread.max)
-        table.add_row(str(index), *(words.significant(figure) for figure in figures))
+    for row in rows[:MAX_ROWS]:
+        table.add_row(*row)
     yield Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _values(name: str, counts: Mapping[int, int]) -> Iterator[RenderableType]:
-    shown = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_ROWS])
-    more = f", the {len(shown)} most frequent of {len(counts)}" if len(shown) < len(counts) else ""
-    yield Text(f"{name}: how often each value is taken{more}")
-    yield _bars([str(value) for value in shown], [counts[value] for value in shown])
+def _number(value: float | None) -> str:
+    return "" if value is None else words.significant(value)
 
 
-def _bars(labels: Sequence[str], counts: Sequence[int]) -> RenderableType:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right", style="dim")
-    table.add_column(style="cyan")
-    table.add_column(justify="right")
-    total, most = sum(counts), max(counts)
-    for label, count in zip(labels, counts, strict=True):
-        table.add_row(label, bar(count / most), f"{words.whole(count)}  {words.share(count / total)}")
-    return Padding(table, (0, 0, 1, 2), expand=False)
+def _problems(problems: Sequence[Problem]) -> Iterator[RenderableType]:
+    """A line for each, those after the tenth of a kind counted."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for problem in problems:
+        seen[problem.severity, problem.kind] += 1
+        if seen[problem.severity, problem.kind] <= MAX_OF_A_KIND:
+            yield _line(problem.severity, problem.message, problem.kind)
+    for (severity, kind), count in seen.items():
+        if count > MAX_OF_A_KIND:
+            yield _line(severity, f"and {words.whole(count - MAX_OF_A_KIND)} more; --json lists all", kind)
 
 
-def bar(share: float) -> str:
-    """A bar of up to `BAR_WIDTH` blocks, in eighths; anything above zero shows."""
-    eighths = max(round(share * BAR_WIDTH * 8), 1 if share > 0 else 0)
-    return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8]
+def _line(severity: str, message: str, kind: str) -> Text:
+    return Text.assemble((f"{severity}: ", _COLOURS[severity]), message, (f" [{kind}]", "dim"))

@@ -121,13 +121,14 @@ def open_dataset(
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     check_together(stitched)
-    dataset = EpisodeDataset(spec, stitched, notes=tuple(_notes(repeated)))
+    dataset = EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
     if not dataset.num_steps:
         raise DataError(f"{', '.join(str(path) for path in several)} holds no episodes: record some first")
     return dataset
 
 
-def _notes(repeated: int) -> Iterator[str]:
+def notes_on_repeated(repeated: int) -> Iterator[str]:
+    """What to say of stored episodes that do not count."""
     if repeated:
         yield (
             f"{words.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "

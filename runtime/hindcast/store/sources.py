@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Literal
 
 from hindcast.errors import DataError
 from hindcast.store.commits import read_commits
@@ -22,21 +23,31 @@ from hindcast.store.unready import NotReadable
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
 
+Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
+Refuse = Callable[[Reason, Location, DataError], None]
+"""What happens with a file that cannot be used: it raises, or notes it, and goes on without the file."""
 
-def find_files(location: Location, verify: bool) -> list[Indexed]:
+
+def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
+    """The first file that cannot be used ends it all."""
+    raise error
+
+
+def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal) -> list[Indexed]:
     """The data files that one path of the user's stands for, indexed, in a fixed order.
 
     Args:
         location: a file, a folder (searched recursively) or a glob.
         verify: whether to read every file of a recording and compare its checksum.
+        refuse: called for each file that cannot be used.
 
     Raises:
-        DataError: nothing there, no Parquet files, nothing recorded yet, a file that is damaged or changed.
+        DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
     """
-    return [file for place in _expand(location) for file in _files_of(place, verify)]
+    return [file for place in expand(location) for file in _files_of(place, verify, refuse)]
 
 
-def _expand(location: Location) -> list[Location]:
+def expand(location: Location) -> list[Location]:
     """What a glob matches, sorted; the location itself if it is none."""
     wildcard = _GLOB.search(location.path)
     if wildcard is None or location.exists():
@@ -88,19 +99,19 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
     )
 
 
-def _files_of(place: Location, verify: bool) -> list[Indexed]:
+def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
     if not place.exists():
         raise missing(place)
     if not place.is_folder():
         info = place.info()
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
-        return _indexed(place.parent(), [entry])
+        return _indexed(place.parent(), [entry], refuse)
     entries = place.list(recursive=True)
     recordings = sorted(
         {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
     )
     if "" in recordings:
-        return _recorded(place, entries, verify)
+        return _recorded(place, entries, verify, refuse)
     found: dict[str, list[Indexed]] = {}
     for recording in recordings:
         inside = [
@@ -108,37 +119,49 @@ def _files_of(place: Location, verify: bool) -> list[Indexed]:
             for entry in entries
             if entry.relative.startswith(f"{recording}/")
         ]
-        found[recording] = _recorded(place.child(recording), inside, verify)
+        found[recording] = _recorded(place.child(recording), inside, verify, refuse)
     plain = [entry for entry in entries if _is_data_file(entry, recordings)]
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
-    found.update({file.entry.path: [file] for file in _indexed(place, plain)})
+    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
     return [file for name in sorted(found) for file in found[name]]
 
 
-def _indexed(folder: Location, entries: list[Entry]) -> list[Indexed]:
+def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
     """Files that nothing describes, looked into; all must be of one layout."""
     cache = IndexCache(folder)
 
-    def index(entry: Entry) -> Indexed:
+    def index(entry: Entry) -> Indexed | DataError:
         known = cache.get(entry)
         if known is not None:
             return known
-        found = index_file(entry.location, entry.relative)
+        try:
+            found = index_file(entry.location, entry.relative)
+        except DataError as error:
+            return error
         cache.put(entry, found)
         return found
 
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        files = list(pool.map(index, entries))
-    for file in files:
-        if file.layout != files[0].layout:
-            raise DataError(
-                f"{folder} mixes layouts: {files[0].entry.path} is {files[0].layout} and {file.entry.path} is "
-                f"{file.layout}; keep them in folders of their own, and give each as an input"
-            )
+        found = list(pool.map(index, entries))
+    files: list[Indexed] = []
+    for entry, file in zip(entries, found, strict=True):
+        if isinstance(file, DataError):
+            refuse("unreadable", entry.location, file)
+        elif files and file.layout != files[0].layout:
+            refuse("mixed-layouts", entry.location, _mixture(folder, files[0], file))
+        else:
+            files.append(file)
     cache.save()
     return files
+
+
+def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
+    return DataError(
+        f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
+        "keep them in folders of their own, and give each as an input"
+    )
 
 
 def _is_data_file(entry: Entry, recordings: list[str]) -> bool:
@@ -151,7 +174,7 @@ def _is_hidden(relative: str) -> bool:
     return any(part.startswith((".", "_")) for part in relative.split("/"))
 
 
-def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Indexed]:
+def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> list[Indexed]:
     """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
     manifest = read_manifest(folder)
     if manifest is not None:
@@ -159,46 +182,67 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool) -> list[Inde
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
             )
-        files, what = manifest.files, (manifest.data_spec, manifest.layout)
+        listed, what = manifest.files, (manifest.data_spec, manifest.layout)
     else:
-        files = tuple(file for commit in read_commits(folder).values() for file in commit.files)
-        if not files:
+        listed = tuple(file for commit in read_commits(folder).values() for file in commit.files)
+        if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
         what = None
     sizes = _sizes(entries)
-    if any(file.path not in sizes for file in files):
-        sizes = _sizes(folder.list(recursive=True))  # a recording that goes on committed it after it was listed
-    for file in files:
-        _check_size(folder, file, sizes)
+    if any(file.path not in sizes for file in listed):
+        sizes = _sizes(
+            folder.list(recursive=True)
+        )  # a recording that goes on committed it after it was listed
+    files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
     if verify:
         with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-            list(pool.map(partial(_check_content, folder), files))
-    what = what or describe_file(folder.child(files[0].path))
-    return [Indexed(folder.child(file.path), file, *what) for file in files]
+            unchanged = list(pool.map(partial(_is_unchanged, folder), files))
+        for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
+            refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
+        files = [file for file, same in zip(files, unchanged, strict=True) if same]
+    if what is not None:
+        return [Indexed(folder.child(file.path), file, *what) for file in files]
+    return _described(folder, files, refuse)
+
+
+def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[Indexed]:
+    """The files of commits, which do not say what they hold: the first that can be read says it for all."""
+    for number, file in enumerate(files):
+        location = folder.child(file.path)
+        try:
+            what = describe_file(location)
+        except DataError as error:
+            refuse("unreadable", location, error)
+            continue
+        return [Indexed(folder.child(file.path), file, *what) for file in files[number:]]
+    return []
 
 
 def _sizes(entries: list[Entry]) -> dict[str, int]:
     return {entry.relative: entry.size for entry in entries if entry.is_file}
 
 
-def _check_size(folder: Location, file: FileEntry, sizes: Mapping[str, int]) -> None:
-    location = folder.child(file.path)
-    if file.path not in sizes:
-        raise DataError(f"{location} is missing, but the recording lists it: copy it again or record again")
-    if sizes[file.path] != file.bytes:
-        raise DataError(
-            f"{location} has {sizes[file.path]} bytes, but was recorded with {file.bytes}: "
-            "copy it again or record again"
+def _has_its_size(folder: Location, file: FileEntry, sizes: Mapping[str, int], refuse: Refuse) -> bool:
+    location, size = folder.child(file.path), sizes.get(file.path)
+    if size is None:
+        error = DataError(f"{location} is missing, but the recording lists it: copy it again or record again")
+        refuse("missing", location, error)
+    elif size != file.bytes:
+        error = DataError(
+            f"{location} has {size} bytes, but was recorded with {file.bytes}: copy it again or record again"
         )
+        refuse("changed", location, error)
+    return size == file.bytes
 
 
-def _check_content(folder: Location, file: FileEntry) -> None:
-    location = folder.child(file.path)
-    checksum = hashlib.sha256(location.read_bytes()).hexdigest()
-    if checksum != file.checksum:
-        raise DataError(f"{location} was changed since it was recorded: copy it again or record again")
+def _is_unchanged(folder: Location, file: FileEntry) -> bool:
+    return hashlib.sha256(folder.child(file.path).read_bytes()).hexdigest() == file.checksum
+
+
+def _changed(location: Location) -> DataError:
+    return DataError(f"{location} was changed since it was recorded: copy it again or record again")
 
 
 def check_distinct(files: list[Indexed]) -> None:

@@ -57,7 +57,7 @@ def check_spec(
         for name, leaf_space in wanted.items():
             leaf = spec.leaves[name]
             if not _fits(leaf.dtype, leaf.shape, leaf_space):
-                raise DataError(f"{path}: {name!r} is {leaf}, but the space has {_describe(leaf_space)}")
+                raise DataError(f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}")
 
 
 def check_block(
@@ -118,25 +118,35 @@ def find_fault(
     """
     if not len(column) or column.dtype == object:
         return None
-    if root(name) in _FINITE and column.dtype.kind in "fc" and not _all_finite(column):
+    if must_be_finite(name) and column.dtype.kind in "fc" and not all_finite(column):
         row, value = _first(column, ~np.isfinite(column))
         return Fault(row, str(value), "a finite number")
-    limits = _limits(name, space, check_bounds)
-    if limits is None:
+    bounded = not isinstance(space, spaces.Box) or (root(name) == Columns.ACTIONS and check_bounds)
+    wrong = outside_space(column, space) if bounded else None
+    if wrong is None:
+        return None
+    row, value = _first(column, wrong)
+    return Fault(row, str(value), describe_space(space))
+
+
+def must_be_finite(name: str) -> bool:
+    """Whether NaN and infinity have no place in the leaf: observations, actions and rewards."""
+    return root(name) in _FINITE
+
+
+def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
+    """`[n, *shape]` which values lie outside their space; None where none does.
+
+    Bounds of a float Box are widened by a 10,000th of their distance. NaN lies nowhere, and is not meant.
+    """
+    limits = _limits(space)
+    if limits is None or not column.size or column.dtype == object:
         return None
     low, high = limits
     if (column.min(axis=0) >= low).all() and (column.max(axis=0) <= high).all():
         return None
-    row, value = _first(column, (column < low) | (column > high))
-    return Fault(row, str(value), _describe(space))
-
-
-def outside_bounds(column: NDArray[Any], space: gym.Space) -> float:
-    """Share of a column's values that lie outside the bounds of their Box; 0 for other spaces."""
-    if not isinstance(space, spaces.Box) or not column.size:
-        return 0.0
-    low, high = _box_limits(space)
-    return float(((column < low) | (column > high)).mean())
+    wrong = (column < low) | (column > high)
+    return wrong if wrong.any() else None
 
 
 def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
@@ -147,7 +157,7 @@ def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | Non
     return isinstance(space, spaces.Box) or dtype.kind in "biu"
 
 
-def _limits(name: str, space: gym.Space | None, check_bounds: bool) -> tuple[Any, Any] | None:
+def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
     """Lowest and highest value allowed, `[*shape]` each; None where everything is."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1
@@ -155,9 +165,7 @@ def _limits(name: str, space: gym.Space | None, check_bounds: bool) -> tuple[Any
         return space.start, space.start + space.nvec - 1
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
-    if isinstance(space, spaces.Box) and root(name) == Columns.ACTIONS and check_bounds:
-        return _box_limits(space)
-    return None
+    return _box_limits(space) if isinstance(space, spaces.Box) else None
 
 
 def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -171,8 +179,8 @@ def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
         return (low - slack).astype(space.dtype), (high + slack).astype(space.dtype)
 
 
-def _all_finite(column: NDArray[Any]) -> bool:
-    """A finite sum has only finite terms; only a sum that is not needs a look at each."""
+def all_finite(column: NDArray[Any]) -> bool:
+    """Whether all values are. A finite sum has only finite terms; only a sum that is not needs a look at each."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(column.sum())) or bool(np.isfinite(column).all())
 
@@ -183,7 +191,8 @@ def _first(column: NDArray[Any], wrong: NDArray[np.bool_]) -> tuple[int, Any]:
     return int(index[0]), column[index]
 
 
-def _describe(space: gym.Space | None) -> str:
+def describe_space(space: gym.Space | None) -> str:
+    """What a space takes, as messages say it."""
     if isinstance(space, spaces.Discrete):
         return f"an integer in [{space.start}, {space.start + space.n - 1}] of shape []"
     if isinstance(space, spaces.MultiBinary):
@@ -193,13 +202,27 @@ def _describe(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
+class Place(NamedTuple):
+    """Where a value stands: file, row in it, episode and timestep."""
+
+    path: str
+    row: int
+    eps_id: str
+    t: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, row {self.row} (episode {self.eps_id}), t = {self.t}"
+
+
+def place_of(block: Block, name: str, row: int, where: Where) -> Place:
+    """Where the row of a leaf's column stands."""
+    starts = block.obs_start if per_observation(name) else block.start
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    t = int(block.t_started[episode]) + row - int(starts[episode])
+    return Place(*where(episode), str(block.eps_id[episode]), t)
+
+
 def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> str:
     """The sentence: file, row, timestep, leaf, what was found and what was expected."""
-    starts = block.obs_start if per_observation(name) else block.start
-    episode = int(np.searchsorted(starts, fault.row, side="right")) - 1
-    path, file_row = where(episode)
-    t = int(block.t_started[episode]) + fault.row - int(starts[episode])
-    return (
-        f"{path}, row {file_row} (episode {block.eps_id[episode]}), t = {t}: {name!r} has {fault.found}, "
-        f"expected {fault.expected}"
-    )
+    place = place_of(block, name, fault.row, where)
+    return f"{place}: {name!r} has {fault.found}, expected {fault.expected}"

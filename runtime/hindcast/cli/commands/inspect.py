@@ -1,35 +1,68 @@
 """`hindcast inspect DATASET`: what a dataset holds, and what is wrong with it."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.screen import Screen
 
+if TYPE_CHECKING:
+    from hindcast.store.inspection.summary import Summary
+
 
 @command
 def inspect(
     dataset: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders, files, globs or URIs.")],
     screen: Screen,
+    *,
     timesteps: Annotated[
-        int, typer.Option(min=1, help="About how many timesteps to read for the distributions.")
+        int, typer.Option(min=1, help="About how many timesteps to read, spread over the dataset.")
     ] = 1_000_000,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read everything, and compare recordings' checksums.")
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 when a problem of severity error is found.")
     ] = False,
+    strict_warnings: Annotated[
+        bool, typer.Option("--strict-warnings", help="Exit with 3 when an error or a warning is found.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures, too.")
+    ] = None,
 ) -> None:
-    """Show a dataset's counts, spaces, distributions of returns, lengths and actions, and problems."""
+    """Show a dataset's counts, spaces, distributions, coverage, and problems."""
     from hindcast.cli.dataset_view import views
-    from hindcast.errors import DataError
-    from hindcast.store.dataset import open_dataset
-    from hindcast.store.inspect import summarise
+    from hindcast.cli.watching import watching
+    from hindcast.store.inspection.inspecting import inspect_paths
 
-    summary = summarise(open_dataset(dataset), timesteps)
     name = ", ".join(dataset)
-    screen.result({"dataset": name, **summary.model_dump(mode="json", by_alias=True)}, *views(name, summary))
-    errors = [problem for problem in summary.problems if problem.severity == "error"]
-    if strict and errors:
-        raise DataError(
-            f"{name} has {len(errors)} problem(s) of severity error, the first: {errors[0].message}"
-        )
+    with watching(screen, "looking at the data") as progress:
+        summary = inspect_paths(dataset, sample_limit=None if full else timesteps, progress=progress)
+    if html is not None:
+        from hindcast.run.report.dataset_page import write_dataset_page
+
+        screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
+    screen.result({"dataset": name, **summary.to_json()}, *views(name, summary))
+    _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
+
+
+def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> None:
+    """Fail where problems are too many."""
+    from hindcast import words
+    from hindcast.errors import DataError
+
+    severities = ("error", "warning") if warnings else ("error",)
+    found = [problem for problem in summary.problems if problem.severity in severities]
+    if not found and not summary.episodes:
+        raise DataError(f"{name} holds no episodes: record some first")
+    if not found or (summary.episodes and not strict):
+        return
+    counts = [
+        words.plural(count, severity)
+        for severity in severities
+        if (count := sum(problem.severity == severity for problem in found))
+    ]
+    raise DataError(f"{name} has {' and '.join(counts)}, the first: {found[0].message}")

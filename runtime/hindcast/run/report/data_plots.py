@@ -9,7 +9,7 @@ import numpy as np
 
 from hindcast import words
 from hindcast.run.report.canvas import Picture, Theme, dress
-from hindcast.store.inspect import ActionLeaf, Summary
+from hindcast.store.inspection.summary import ActionLeaf, Summary
 from hindcast.store.statistics import Distribution
 
 if TYPE_CHECKING:

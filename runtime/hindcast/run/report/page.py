@@ -70,16 +70,18 @@ class Page:
     sections: Sequence[Section]
     tables: Sequence[Table]
     commands: Sequence[Command]
-    spec: str
     versions: Table
     footer: str
     problems: Sequence[Problem] = field(default=())
+    spec: str = ""
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """A picture as data URIs, in both dresses."""
+    """A picture as data URIs, in both dresses, and the light one's bytes."""
 
+    name: str
+    png: bytes
     alt: str
     light: str
     dark: str
@@ -97,29 +99,38 @@ def write_page(folder: Location, page: Page) -> str:
     Returns:
         The report's path as the user would write it.
     """
-    sections = [
-        {"title": section.title, "pictures": _draw(folder.child(PLOTS_FOLDER), section)}
-        for section in page.sections
-    ]
+    drawn = [(section.title, _draw(section)) for section in page.sections]
+    for _, pictures in drawn:
+        for picture in pictures:
+            folder.child(PLOTS_FOLDER, f"{picture.name}.png").write_bytes(picture.png)
     report = folder.child(REPORT_FILE)
-    report.write_bytes(_html(page, sections).encode())
+    report.write_bytes(_html(page, drawn).encode())
     return str(report)
 
 
-def _draw(folder: Location, section: Section) -> list[_Shown]:
+def write_alone(file: Location, page: Page) -> str:
+    """Write the page as one file, its pictures in it.
+
+    Returns:
+        Its path as the user would write it.
+    """
+    file.write_bytes(_html(page, [(section.title, _draw(section)) for section in page.sections]).encode())
+    return str(file)
+
+
+def _draw(section: Section) -> list[_Shown]:
     shown = []
     for name, picture in section.pictures.items():
         if picture is None:
             continue
         light, dark = render(picture, LIGHT), render(picture, DARK)
-        folder.child(f"{name}.png").write_bytes(light)
         width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
         alt = f"{picture.title}. {picture.caption}."
-        shown.append(_Shown(alt, _data_uri(light), _data_uri(dark), width, height))
+        shown.append(_Shown(name, light, alt, _data_uri(light), _data_uri(dark), width, height))
     return shown
 
 
-def _html(page: Page, sections: Sequence[object]) -> str:
+def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -129,6 +140,7 @@ def _html(page: Page, sections: Sequence[object]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    sections = [{"title": title, "pictures": pictures} for title, pictures in drawn]
     return environment.get_template("report.html.j2").render(page=page, sections=sections)
 
 

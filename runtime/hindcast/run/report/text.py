@@ -18,7 +18,7 @@ from hindcast.run.report.page import Command, Table, Tile
 from hindcast.run.report.plots import Reference
 from hindcast.run.results import RESULTS_FILE
 from hindcast.store.filesystem import Location
-from hindcast.store.inspect import Summary
+from hindcast.store.inspection.summary import Summary
 from hindcast.store.statistics import Distribution
 
 _PACKAGES = ("torch", "ray", "pyarrow", "gymnasium", "numpy")

@@ -29,7 +29,7 @@ from hindcast.run.report.text import (
 from hindcast.run.results import read_results
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import Location, resolve
-from hindcast.store.inspect import summarise
+from hindcast.store.inspection.summarising import summarise
 
 STATE_FOLDER = "_hindcast"
 _EXPERT = f"{STATE_FOLDER}/policy"

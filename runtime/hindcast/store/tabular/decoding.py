@@ -86,6 +86,13 @@ def _frame(table: pa.Table, lengths: I64) -> Block:
             raise CellError(row, f"t is {t[row]} after {t[row - 1]}")
         t_started = t[starts]
     terminated, truncated = ends_of(table)
+    early = np.flatnonzero((terminated | truncated)[:-1] & inside[1:])
+    if len(early):
+        row = int(early[0])
+        raise CellError(
+            row,
+            f"episode {eps_id[np.searchsorted(ends, row, side='right')]} ends here, and goes on in the next row",
+        )
     return Block({}, lengths, eps_id, t_started, terminated[ends - 1], truncated[ends - 1])
 
 

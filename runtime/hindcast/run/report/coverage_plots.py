@@ -1,0 +1,85 @@
+"""Pictures of observations: which part of their space is visited, and what each dimension ranges over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hindcast import words
+from hindcast.run.report.canvas import Picture, Theme, dress
+from hindcast.store.inspection.summary import Coverage, ObservationLeaf, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_BARS = 32
+
+
+def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
+    """`coverage`, and the ranges of each observation leaf whose space has bounds (the first four)."""
+    pictures: dict[str, Picture | None] = {"coverage": _grid(summary.coverage) if summary.coverage else None}
+    for leaf in summary.observations[:4]:
+        pictures[f"range-{leaf.name.replace('/', '-')}"] = _ranges(leaf)
+    return pictures
+
+
+def _grid(coverage: Coverage) -> Picture | None:
+    counts = np.array(coverage.counts, dtype=np.float64)
+    if counts.shape[1] == 1:
+        return None
+    title = f"Observations lie in {words.share(coverage.occupied)} of the cells of their plane"
+    caption = (
+        f"{words.count(coverage.observations)} observations along the first two principal components, "
+        f"{words.share(coverage.explained)} of the variance; evenness {words.significant(round(coverage.evenness, 2))}"
+    )
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
+        axes = figure.subplots()
+        dress(axes, theme, "first component", "second component")
+        axes.grid(visible=False)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        colours = LinearSegmentedColormap.from_list("density", [theme.grid, theme.main])
+        cells = np.ma.masked_equal(counts.T, 0)
+        norm = LogNorm(1, max(2.0, counts.max()))
+        image = axes.imshow(
+            cells, cmap=colours, norm=norm, origin="lower", aspect="auto", interpolation="nearest"
+        )
+        bar = figure.colorbar(image, ax=axes, pad=0.02)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(colors=theme.muted, labelsize=9, length=0, which="both")
+        bar.set_label("observations in a cell", fontsize=9.5, color=theme.muted)
+
+    return Picture(title, caption, draw)
+
+
+def _ranges(leaf: ObservationLeaf) -> Picture | None:
+    """Bars of the share of its bounds that each dimension covers."""
+    known = [
+        (index, share)
+        for index, share in zip(leaf.shown, leaf.share_of_space, strict=True)
+        if share is not None
+    ][:MAX_BARS]
+    if not known:
+        return None
+    shares = np.array([100 * share for _, share in known])
+    what = "observations" if leaf.name == "obs" else leaf.name
+    title = f"Half of the bounded dimensions of {what} cover {words.share(float(np.median(shares)) / 100)} or more"
+    if len(known) == 1:
+        title = f"Dimension {known[0][0]} of {what} covers {words.share(known[0][1])} of its bounds"
+    of = words.plural(leaf.dimensions, "dimension")
+    caption = f"Range seen over the width of the space's bounds, {len(known)} of {of}"
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        dress(axes, theme, "dimension", "% of the bounds")
+        places = np.arange(len(known))
+        axes.bar(places, shares, 0.7, color=theme.main)
+        axes.set_xticks(places, [str(index) for index, _ in known], fontsize=9.5 if len(known) <= 16 else 7)
+        axes.set_xlim(-0.8, max(3, len(known)) - 0.2)
+        axes.set_ylim(0, max(100.0, 1.08 * shares.max()))
+
+    return Picture(title, caption, draw, height=2.8)

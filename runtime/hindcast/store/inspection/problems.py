@@ -1,0 +1,58 @@
+"""What can be wrong with a dataset: each kind of problem has a name, a severity, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from hindcast.store.entries import Stored
+
+Severity = Literal["error", "warning", "info"]
+Kind = Literal[
+    "unreadable",
+    "missing",
+    "changed",
+    "mixed-layouts",
+    "drift",
+    "other-lengths",
+    "other-space",
+    "scattered",
+    "not-finite",
+    "outside-space",
+    "repeated-id",
+    "ended-twice",
+    "no-beginning",
+    "empty-episode",
+    "unfinished",
+    "zero-rewards",
+    "constant",
+    "no-logp",
+    "unlisted",
+    "empty-file",
+    "note",
+]
+
+_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
+
+
+class Problem(Stored):
+    """Something to know: an "error" stops training, a "warning" may spoil it, an "info" explains.
+
+    Attributes:
+        severity: see above.
+        kind: its name, which stays; docs/data/inspect.md says of each what to do.
+        message: the sentence.
+        path: the file, where there is one.
+        row: row in the file, where there is one.
+    """
+
+    severity: Severity
+    kind: Kind = "note"
+    message: str
+    path: str | None = None
+    row: int | None = None
+
+
+def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Errors, warnings, infos; otherwise in the order given."""
+    return tuple(sorted(problems, key=lambda problem: _ORDER[problem.severity]))

@@ -1,0 +1,39 @@
+"""Data files that lie in a recording's folder and do not belong to it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterable, Iterator
+
+from hindcast.store.filesystem import Location
+from hindcast.store.inspection.problems import Problem
+from hindcast.store.manifest import FOLDER
+
+_ENDINGS = (".parquet", ".pq", ".json", ".jsonl", ".csv")
+
+
+def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:
+    """A problem for each data file in recordings that is not among those listed."""
+    for folder in folders:
+        if not folder.is_folder():
+            continue
+        entries = folder.list(recursive=True)
+        recordings = {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
+        for entry in entries:
+            if not entry.is_file or not entry.relative.endswith(_ENDINGS) or _is_hidden(entry.relative):
+                continue
+            if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
+                message = (
+                    f"{entry.location} lies in a recording that does not list it, so it is not read: it is left of "
+                    "an interrupted run, or was put there; move or delete it"
+                )
+                path = str(entry.location)
+                yield Problem(severity="warning", kind="unlisted", message=message, path=path)
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.split("/"))
+
+
+def _is_in(relative: str, folder: str) -> bool:
+    return not folder or relative.startswith(f"{folder}/")
