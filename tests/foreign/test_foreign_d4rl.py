@@ -158,7 +158,7 @@ def test_without_timeouts_the_limit_is_told(tmp_path: Path) -> None:
     data = arrays()
     del data["timeouts"]
     path = write(tmp_path / "kitchen.hdf5", data)
-    with pytest.raises(DataError, match="no 'timeouts'.*max_episode_steps"):
+    with pytest.raises(DataError, match=r"no 'timeouts'.*max_episode_steps"):
         read(path)
     limited = one(path, ReadOptions(options={"max_episode_steps": 4}))
     ends = (np.flatnonzero(limited.terminated).tolist(), np.flatnonzero(limited.truncated).tolist())
