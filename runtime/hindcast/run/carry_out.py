@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
-from hindcast.api.input import InputSource
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
 from hindcast.run.events import Outcome, Reporter
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.order import in_order
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.report.writing import write_recording_report, write_training_report
-from hindcast.run.session import Inputs, make_algorithm
+from hindcast.run.session import make_algorithm
 from hindcast.run.training import TrainingRun
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -109,47 +109,9 @@ def carry_out_training(
     resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
 ) -> Outcome:
     """Train in this process, and write the report."""
-    inputs = inputs_of(resource, references)
+    inputs = ready_inputs(resource, inputs_of(resource, references), reporter, interruption.check)
     outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
     return replace(outcome, report=write_training_report(resource, outcome, [path for path, _ in inputs]))
-
-
-def inputs_of(resource: OfflineTraining, references: References) -> Inputs:
-    """Path and weight of each input; a reference is the path of its recording's dataset.
-
-    Raises:
-        SpecError: a field that nothing carries out yet, or a reference to a recording that is not there.
-    """
-    inputs: Inputs = []
-    for index, source in enumerate(resource.spec.input):
-        _refuse_unready(f"{title(resource)}: spec.input.{index}", source)
-        if source.path is not None:
-            inputs.append((source.path, source.weight))
-            continue
-        assert source.recording_ref is not None
-        path = references.dataset(source.recording_ref.name)
-        if path is None:
-            raise SpecError(
-                f"{title(resource)}: spec.input.{index}.recordingRef: there is no OfflineRecording named "
-                f"{source.recording_ref.name!r} here."
-            )
-        inputs.append((path, source.weight))
-    return inputs
-
-
-def _refuse_unready(where: str, source: InputSource) -> None:
-    """Fields that are modelled before anything carries them out."""
-    given = {
-        "sampler": source.sampler is not None,
-        "columns": source.columns is not None,
-        "filter": bool(source.filter),
-        "schema": bool(source.schema_map),
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise SpecError(
-                f"{where}.{name} is not available yet: leave it out, and prepare the data before."
-            )
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

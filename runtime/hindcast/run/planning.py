@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.run.carry_out import InFiles, inputs_of
+from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import first_learners, title
 from hindcast.run.folders import run_folder
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.session import TrainingSession
 
 
 def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:
-    """Dataset, feed, windows, sizes of a training, as JSON. Its data must exist; nothing is written.
+    """Dataset, feed, windows, sizes of a training, as JSON. Its data must exist; they are prepared where
+    a run would prepare them, and nothing else is written.
 
     Args:
         resource: the training.
@@ -22,7 +24,8 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     Raises:
         UserError: what would keep it from starting.
     """
-    inputs = inputs_of(resource, InFiles({title(other): other for other in others}))
+    asked = inputs_of(resource, InFiles({title(other): other for other in others}))
+    inputs = ready_inputs(resource, asked)
     learners = first_learners(run_folder(resource), resource)
     session = TrainingSession(resource, inputs, first_learners=learners)
     try:
@@ -33,7 +36,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
-            "inputs": [path for path, _ in inputs],
+            "inputs": [str(one.reading.paths[0]) for one in asked],
             "data": session.data.plan(),
             "parameters": parameters,
         }

@@ -9,11 +9,12 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Attempt, AttemptOutcome
 from hindcast.api.status import OutputStatus
 from hindcast.errors import DataError, UserError
-from hindcast.run.carry_out import carry_out_recording, check_early, inputs_of
+from hindcast.run.carry_out import carry_out_recording, check_early
 from hindcast.run.cluster.learners import train
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.outcome import Finished, classify
 from hindcast.run.cluster.pools import Pools
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.report.writing import write_training_report
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
@@ -51,7 +52,9 @@ def carry_out(
         check_early(resource, references)
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
-        inputs = inputs_of(resource, references)
+        with mailbox.interruption() as interruption:
+            asked = inputs_of(resource, references)
+            inputs = ready_inputs(resource, asked, mailbox.reporter(), interruption.check)
         outcome = train(resource, inputs, mailbox, pools)
         report = write_training_report(resource, outcome, [path for path, _ in inputs])
         return Finished(replace(outcome, report=report))

@@ -13,7 +13,8 @@ from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.models.policy import Policy
-from hindcast.run.carry_out import InFiles, inputs_of
+from hindcast.run.carry_out import InFiles
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.online import OnlineTraining, new_policy
 from hindcast.run.results import Result
 from hindcast.run.session import TrainingSession
@@ -59,7 +60,7 @@ class FromData(TrainingSession):
     """Trains on recorded data."""
 
     def __init__(self, resource: OfflineTraining, busy: int) -> None:
-        super().__init__(resource, inputs_of(resource, InFiles({})))
+        super().__init__(resource, ready_inputs(resource, inputs_of(resource, InFiles({}))))
         self.busy = busy
         self.begin()
 

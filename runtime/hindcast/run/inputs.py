@@ -1,0 +1,117 @@
+"""The data of a training: what its inputs ask for, made ready before any learner opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from hindcast.api import OfflineTraining
+from hindcast.api.input import InputSource
+from hindcast.errors import SpecError
+from hindcast.prepare.opening import ready
+from hindcast.prepare.reading import Reading
+from hindcast.run.claim import title
+from hindcast.run.events import Progress, Reporter
+from hindcast.run.folders import run_folder
+from hindcast.run.session import Inputs
+from hindcast.run.training import SUCCESS_FILE
+from hindcast.user_code import import_object
+
+_MAPPED: Final = ("Text", "Images", "Binary")
+
+
+class Datasets(Protocol):
+    """Where recordings lie."""
+
+    def dataset(self, recording: str) -> str | None:
+        """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
+
+
+class Asked(NamedTuple):
+    """An input of a training.
+
+    Attributes:
+        reading: what is read, and how.
+        weight: of the input.
+    """
+
+    reading: Reading
+    weight: float | None
+
+
+def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
+    """What the inputs ask for; a reference is the path of its recording's dataset.
+
+    Raises:
+        SpecError: a field that nothing carries out yet, or a reference to a recording that is not there.
+    """
+    return [_asked(resource, index, references) for index in range(len(resource.spec.input))]
+
+
+def ready_inputs(
+    resource: OfflineTraining,
+    asked: list[Asked],
+    reporter: Reporter | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Inputs:
+    """Path and weight of each input, prepared where it is not whole episodes in order.
+
+    What preparing found is told as notes. Of a training that is finished nothing is prepared any more.
+
+    Args:
+        resource: the training.
+        asked: its inputs.
+        reporter: hears how it goes.
+        check: called now and then; what it raises ends the preparation, which goes on from there the next time.
+
+    Raises:
+        UserError: what keeps the data from being used.
+    """
+    name = title(resource)
+
+    def progress(done: int, total: int) -> None:
+        check()
+        if reporter is not None:
+            reporter.progress(Progress(name, "Preparing the data", done, total, "pieces"))
+
+    if run_folder(resource).child(SUCCESS_FILE).exists():
+        return [(str(reading.paths[0]), weight) for reading, weight in asked]
+    inputs: Inputs = []
+    for reading, weight in asked:
+        found = ready(reading, progress=progress)
+        if reporter is not None:
+            for note in found.notes:
+                reporter.note(name, f"{reading.paths[0]}: {note}")
+        inputs.append((str(found.paths[0]), weight))
+    return inputs
+
+
+def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
+    source, pipeline = resource.spec.input[index], resource.spec.pipeline
+    where = f"{title(resource)}: spec.input.{index}"
+    if source.sampler is not None:
+        raise SpecError(f"{where}.sampler is not available yet: leave it out, and name recorded data.")
+    mapper = None
+    if source.format in _MAPPED:
+        mapper = pipeline.pre_learner
+        if mapper is None:
+            raise SpecError(
+                f"{where}.format is {source.format}: name the class that makes episodes of it in "
+                "spec.pipeline.preLearner."
+            )
+        import_object(mapper, "spec.pipeline.preLearner")
+    path = _path(where, source, references)
+    kwargs = pipeline.pre_learner_kwargs if mapper else None
+    return Asked(Reading.of(source, path, mapper, kwargs), source.weight)
+
+
+def _path(where: str, source: InputSource, references: Datasets) -> str:
+    if source.path is not None:
+        return source.path
+    assert source.recording_ref is not None
+    path = references.dataset(source.recording_ref.name)
+    if path is None:
+        raise SpecError(
+            f"{where}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
+        )
+    return path

@@ -1,0 +1,78 @@
+"""Trainings on data that are not whole episodes in order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.errors import SpecError
+from hindcast.run.carry_out import InFiles
+from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.interruption import Interruption
+from hindcast.run.planning import plan
+from hindcast.run.training import TrainingRun
+from support import Heard, record, recording, training
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def scrambled(tmp_path: Path) -> Path:
+    record(recording(tmp_path / "ordered", output={"format": "Columns"}))
+    (tmp_path / "scrambled").mkdir()
+    for file in sorted((tmp_path / "ordered").glob("*.parquet")):
+        table = pq.read_table(file)
+        rows = np.random.default_rng(0).permutation(len(table))
+        pq.write_table(table.take(rows), tmp_path / "scrambled" / file.name)
+    return tmp_path / "scrambled"
+
+
+def train(resource: Any, heard: Heard) -> Any:
+    asked = inputs_of(resource, InFiles({}))
+    inputs = ready_inputs(resource, asked, heard)
+    return TrainingRun(resource, inputs, heard, Interruption()).carry_out()
+
+
+def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path) -> None:
+    heard = Heard()
+    outcome = train(training(tmp_path / "run", scrambled), heard)
+    assert outcome.state == "Succeeded"
+    assert any("rows were put in order: 40 by t" in note for note in heard.notes)
+    assert any(stage.stage == "Preparing the data" for stage in heard.stages)
+
+
+def test_a_filter_is_carried_out(tmp_path: Path) -> None:
+    record(recording(tmp_path / "data"))
+    source = {"path": str(tmp_path / "data"), "filter": [{"column": "t", "op": "<", "value": 2}]}
+    found = plan(training(tmp_path / "run", tmp_path / "data", input=[source]), [])
+    assert found["inputs"] == [str(tmp_path / "data")]
+    assert json.dumps(found["data"]).count("80") > 0
+
+
+def test_what_is_finished_is_not_prepared_again(tmp_path: Path, scrambled: Path, cache: Path) -> None:
+    resource = training(tmp_path / "run", scrambled)
+    train(resource, Heard())
+    for file in scrambled.iterdir():
+        file.unlink()
+    assert train(resource, Heard()).state == "AlreadyFinished"
+
+
+def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
+    resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
+    with pytest.raises(SpecError, match=r"spec.input.0.format is Images: name the class .*preLearner"):
+        inputs_of(resource, InFiles({}))
+
+
+def test_samples_are_refused(tmp_path: Path) -> None:
+    resource = training(tmp_path / "run", tmp_path, input=[{"sampler": {}}])
+    with pytest.raises(SpecError, match=r"spec.input.0.sampler is not available yet"):
+        inputs_of(resource, InFiles({}))
