@@ -5,6 +5,8 @@ import sys
 import typer
 
 from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
+from hindcast.cli.commands.convert import convert
+from hindcast.cli.commands.data import data
 from hindcast.cli.commands.demo import demo
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.inspect import inspect
@@ -30,8 +32,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for function in (run, validate, inspect, evaluate, plan, render, status, logs, demo, version):
+for function in (run, validate, inspect, convert, evaluate, plan, render, status, logs, demo, version):
     app.command()(function)
+app.add_typer(data, name="data")
 
 
 @app.callback()

@@ -1,0 +1,134 @@
+"""`hindcast data …`: datasets made of others."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.data_options import ReadFlags, WriteFlags, show, watching
+from hindcast.cli.options import with_options
+from hindcast.cli.screen import Screen
+
+Sources = Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")]
+Source = Annotated[str, typer.Argument(metavar="SRC", help="Folder, file, glob or URI.")]
+Destination = Annotated[str, typer.Argument(metavar="DST", help="A new folder or one to go on in.")]
+Seed = Annotated[int, typer.Option(min=0, help="Another one, other episodes.")]
+
+data = typer.Typer(help="Merge, split, filter and sample datasets.", no_args_is_help=True)
+
+
+@command
+@with_options(read=ReadFlags, write=WriteFlags)
+def merge(
+    sources: Sources,
+    destination: Destination,
+    *,
+    read: ReadFlags,
+    write: WriteFlags,
+    screen: Screen,
+    on_conflict: Annotated[
+        Literal["Refuse", "Rename"],
+        typer.Option(help="When episodes of one id differ: Rename the later one to <id>-2."),
+    ] = "Refuse",
+) -> None:
+    """Make one dataset of several. An episode that is in several of them, the same in each, counts once."""
+    from hindcast.curate.operations import merge_data
+
+    target = write.target(destination)
+    readings = [read.reading([source]) for source in sources]
+    with watching(screen, "data merge") as watch:
+        written = merge_data(readings, target, on_conflict, watch)
+    show(screen, sources, written)
+
+
+@command
+@with_options(read=ReadFlags, write=WriteFlags)
+def split(
+    source: Source,
+    rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder of the rest: the training data.")],
+    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder of the share for validation.")],
+    *,
+    read: ReadFlags,
+    write: WriteFlags,
+    screen: Screen,
+    validation: Annotated[float, typer.Option(help="Share of the episodes that DST_B gets.")] = 0.1,
+    seed: Seed = 0,
+) -> None:
+    """Split a dataset by episode, such as for training and validation.
+
+    Which episode goes where depends on the seed and the episodes' ids alone, not on format, files or order.
+    """
+    from hindcast.curate.operations import split_data
+
+    targets = write.target(rest), write.target(share)
+    with watching(screen, "data split") as watch:
+        written = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, watch=watch)
+    show(screen, [source], *written)
+
+
+@command
+@with_options(read=ReadFlags, write=WriteFlags)
+def filter_(
+    source: Source,
+    destination: Destination,
+    *,
+    read: ReadFlags,
+    write: WriteFlags,
+    screen: Screen,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMPARISON",
+            help="Of an episode's return, length, terminated, truncated or eps_id, such as 'return >= 100'. "
+            "Repeatable: all must hold.",
+        ),
+    ] = None,
+    top: Annotated[
+        float | None,
+        typer.Option(help="Share of these episodes with the highest return; of equals the first."),
+    ] = None,
+) -> None:
+    """Keep the episodes that comparisons choose (--where, --top), or of each the timesteps that do (--rows)."""
+    from hindcast.curate.operations import filter_data
+
+    target = write.target(destination)
+    with watching(screen, "data filter") as watch:
+        written = filter_data(read.reading([source]), target, where or (), top, watch)
+    show(screen, [source], written)
+
+
+@command
+@with_options(read=ReadFlags, write=WriteFlags)
+def sample(
+    source: Source,
+    destination: Destination,
+    *,
+    read: ReadFlags,
+    write: WriteFlags,
+    screen: Screen,
+    episodes: Annotated[int | None, typer.Option(help="How many episodes.")] = None,
+    timesteps: Annotated[
+        int | None, typer.Option(help="Draw episodes until so many timesteps are reached.")
+    ] = None,
+    fraction: Annotated[float | None, typer.Option(help="Share of the episodes.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw episodes at random, each at most once."""
+    from hindcast.curate.operations import sample_data
+
+    target = write.target(destination)
+    with watching(screen, "data sample") as watch:
+        written = sample_data(
+            read.reading([source]),
+            target,
+            episodes=episodes,
+            timesteps=timesteps,
+            fraction=fraction,
+            seed=seed,
+            watch=watch,
+        )
+    show(screen, [source], written)
+
+
+for _name, _function in (("merge", merge), ("split", split), ("filter", filter_), ("sample", sample)):
+    data.command(_name)(_function)

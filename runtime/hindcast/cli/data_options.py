@@ -1,0 +1,180 @@
+"""How the commands on data read and write, and what they say when they are done."""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hindcast.curate.target import Target
+    from hindcast.curate.watch import Watch
+    from hindcast.curate.writing import Written
+    from hindcast.prepare.reading import Reading
+
+Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
+_READING = "How the source is read"
+_WRITING = "How the destination is written"
+
+
+@dataclass(frozen=True)
+class ReadFlags:
+    """What is read of the sources; as the fields of a training's input."""
+
+    form: Annotated[
+        Format, typer.Option("--format", help="What the source's files are.", rich_help_panel=_READING)
+    ] = "Auto"
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=THEIRS",
+            help="A column that has another name there, such as obs=observation. Repeatable.",
+            rich_help_panel=_READING,
+        ),
+    ] = None
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            "--rows",
+            metavar="COMPARISON",
+            help="Timesteps to read, such as 'rewards > 0'. Repeatable: all must hold.",
+            rich_help_panel=_READING,
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help="Columns to read. Default: all.", rich_help_panel=_READING),
+    ] = None
+    order: Annotated[
+        Literal["Auto", "Time", "Stored", "Chain"],
+        typer.Option(help="What orders the rows of an episode.", rich_help_panel=_READING),
+    ] = "Auto"
+    gaps: Annotated[
+        Literal["Refuse", "Split"],
+        typer.Option(help="When timesteps are missing.", rich_help_panel=_READING),
+    ] = "Refuse"
+    duplicates: Annotated[
+        Literal["Drop", "Refuse"],
+        typer.Option(help="When rows repeat others.", rich_help_panel=_READING),
+    ] = "Drop"
+    unfinished: Annotated[
+        Literal["Keep", "Drop", "Refuse"],
+        typer.Option(help="When an episode ends neither terminated nor truncated.", rich_help_panel=_READING),
+    ] = "Keep"
+    ignore_final_observation: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-final-observation",
+            help="Read data without next observations: an episode's last one is zeros then.",
+            rich_help_panel=_READING,
+        ),
+    ] = False
+
+    def reading(self, paths: Sequence[str]) -> "Reading":
+        """The paths, read so."""
+        from hindcast.api.filter_term import parse_filter
+        from hindcast.api.input import PrepareSpec
+        from hindcast.foreign.format import ReadOptions
+        from hindcast.prepare.reading import Reading
+
+        options = ReadOptions(
+            schema=dict(_pair(text) for text in self.schema or ()),
+            columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
+            filter=[parse_filter(text) for text in self.rows or ()],
+            ignore_final_observation=self.ignore_final_observation,
+        )
+        prepare = PrepareSpec(
+            order=self.order, gaps=self.gaps, duplicates=self.duplicates, unfinished=self.unfinished
+        )
+        return Reading(tuple(paths), self.form, options, prepare)
+
+
+@dataclass(frozen=True)
+class WriteFlags:
+    """How it is written; as the fields of a recording's output."""
+
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Episodes, MessagePack (RLlib's episodes), Columns (a row per timestep), JSON, CSV or SampleBatch.",
+            rich_help_panel=_WRITING,
+        ),
+    ] = "Episodes"
+    rows_per_file: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most rows of a file, in whole episodes. Default: no limit.", rich_help_panel=_WRITING
+        ),
+    ] = None
+    file_size: Annotated[str, typer.Option(help="Most bytes of a file, about.", rich_help_panel=_WRITING)] = (
+        "128Mi"
+    )
+    compression: Annotated[
+        Literal["lz4", "zstd", "none"] | None,
+        typer.Option(help="Of the files. Default: lz4 for Parquet, none for text.", rich_help_panel=_WRITING),
+    ] = None
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace data of ours that lie there.", rich_help_panel=_WRITING),
+    ] = False
+
+    def target(self, folder: str) -> "Target":
+        """The folder, written so."""
+        from hindcast.api.quantity import parse_bytes
+        from hindcast.curate.target import Target
+        from hindcast.errors import SpecError
+        from hindcast.store.filesystem import resolve
+
+        try:
+            size = parse_bytes(self.file_size)
+        except ValueError as error:
+            raise SpecError(f"--file-size {error}") from error
+        return Target(
+            resolve(folder), self.to, self.rows_per_file, max(1, size), self.compression, self.replace
+        )
+
+
+@contextmanager
+def watching(screen: Screen, name: str) -> "Iterator[Watch]":
+    """Progress on the screen, and Ctrl-C as a request to stop at the next safe point."""
+    from hindcast.cli.progress import reporting
+    from hindcast.curate.watch import Watch
+    from hindcast.run.events import Progress
+    from hindcast.run.interruption import interruptible
+
+    with reporting(screen) as reporter, interruptible() as interruption:
+
+        def progress(stage: str, done: int, total: int) -> None:
+            unit = "rows" if stage == "Preparing" else "timesteps"
+            reporter.progress(Progress(name, stage, done, total, unit))
+
+        yield Watch(progress, lambda message: reporter.note(name, message), interruption.check)
+
+
+def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
+    """What came out, where it is, and its checksum."""
+    from hindcast import words
+
+    document: dict[str, Any] = {"sources": list(sources), "written": [asdict(one) for one in written]}
+    lines = [
+        f"{one.folder}: {words.plural(one.episodes, 'episode')}, {words.plural(one.timesteps, 'timestep')} as "
+        f"{one.format}, {words.size(one.bytes)} in {words.plural(one.files, 'file')}, verified "
+        f"(content {one.checksum[:16]})" + (", was there already" if one.state == "AlreadyFinished" else "")
+        for one in written
+    ]
+    screen.result(document, *lines)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from hindcast.errors import SpecError
+
+    name, equals, theirs = (part.strip() for part in text.partition("="))
+    if not (name and equals and theirs):
+        raise SpecError(f"--schema {text!r} is no pair: give it as NAME=THEIRS, such as obs=observation")
+    return name, theirs

@@ -1,0 +1,119 @@
+"""What is read: sources of any kind, and what was written, read back."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from hindcast.curate.target import Target
+from hindcast.curate.watch import Watch
+from hindcast.errors import DataError, SpecError
+from hindcast.prepare.opening import open_data
+from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.filesystem import Location, resolve
+from hindcast.store.index_cache import cache_folder
+from hindcast.store.manifest import read_manifest
+from hindcast.store.projection import Projection
+from hindcast.store.storage_errors import storage_errors
+
+_CHUNK: Final = 1 << 20
+_ORIGIN: Final = ("environment", "seed", "policy", "versions", "connectors")
+
+
+def open_source(reading: Reading, watch: Watch) -> Dataset:
+    """The data of a reading, prepared where they are no whole episodes; with the columns that it asks for."""
+
+    def hear(done: int, total: int) -> None:
+        watch.check()
+        watch.progress("Preparing", done, total)
+
+    dataset = open_data(reading, progress=hear)
+    if reading.options.columns is None:
+        return dataset
+    return Projection(dataset, reading.options.columns)
+
+
+def origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
+    """What the manifests of all sources say alike of where the data come from."""
+    manifests = [
+        read_manifest(resolve(path, reading.filesystem)) for reading in readings for path in reading.paths
+    ]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if not known or len(known) < len(manifests):
+        return {}
+    return {
+        name: getattr(known[0], name)
+        for name in _ORIGIN
+        if all(getattr(manifest, name) == getattr(known[0], name) for manifest in known)
+    }
+
+
+def refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
+    """Make sure that nothing is written into what is read.
+
+    Raises:
+        SpecError: a destination that is a source, lies in one, or has one in it; or two that do so.
+    """
+    sources = [resolve(path, reading.filesystem) for reading in readings for path in reading.paths]
+    for number, target in enumerate(targets):
+        for other in (*sources, *targets[:number]):
+            if _is_inside(target, other) or _is_inside(other, target):
+                raise SpecError(
+                    f"{target} and {other} are the same folder, or one is in the other: write to a folder of its own"
+                )
+
+
+@contextmanager
+def open_back(target: Target, watch: Watch) -> Iterator[Dataset]:
+    """What lies in the target's folder now, each file compared with its checksum.
+
+    Text is prepared for it, in the cache, as that of anybody else.
+
+    Raises:
+        DataError: a file that is not as it was written.
+    """
+    try:
+        if not target.is_text:
+            yield open_dataset(target.folder, verify=True)
+            return
+        _check_files(target.folder, watch)
+        home = cache_folder()
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="verify-", dir=home) as cache:
+            reading = Reading((target.folder,))
+            yield open_data(reading, cache=cache, progress=lambda *_: watch.check())
+    except DataError as error:
+        raise DataError(f"{error} (--replace writes {target.folder} anew)") from error
+
+
+def _check_files(folder: Location, watch: Watch) -> None:
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    for file in manifest.files:
+        watch.check()
+        location, checksum = folder.child(file.path), hashlib.sha256()
+        with (
+            storage_errors("read", str(location), location.fs),
+            location.fs.open_input_stream(location.path) as stream,
+        ):
+            while chunk := stream.read(_CHUNK):
+                checksum.update(chunk)
+        if checksum.hexdigest() != file.checksum:
+            raise DataError(f"{location} was changed since it was written")
+
+
+def _is_inside(one: Location, other: Location) -> bool:
+    if one.fs.type_name != other.fs.type_name:
+        return False
+    inner, outer = _real(one), _real(other)
+    return inner == outer or inner.startswith(f"{outer}/")
+
+
+def _real(location: Location) -> str:
+    path = str(Path(location.path).resolve()) if location.is_local else location.path
+    return path.rstrip("/")

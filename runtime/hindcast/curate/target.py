@@ -1,0 +1,82 @@
+"""Where data are written to, and how."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hindcast.errors import SpecError
+from hindcast.store.filesystem import Location
+from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
+
+FORMATS: Final = {
+    "Episodes": ("Episodes", "Arrow"),
+    "MessagePack": ("Episodes", "MessagePack"),
+    "Columns": ("Columns", "Arrow"),
+    "JSON": ("JSON", "Arrow"),
+    "CSV": ("CSV", "Arrow"),
+    "SampleBatch": ("SampleBatch", "Arrow"),
+}
+"""Name -> `format` and `encoding` of a recording's output."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A folder that is to be filled.
+
+    Attributes:
+        folder: where.
+        format: one of `FORMATS`.
+        rows_per_file: most rows of a file, in whole episodes; no limit by default.
+        file_bytes: most bytes of a file, about.
+        compression: of the files; None is the format's own default.
+        replace: whether data that lie there are replaced: those files that its manifest or commits list.
+
+    Raises:
+        SpecError: a format that there is not.
+    """
+
+    folder: Location
+    format: str = "Episodes"
+    rows_per_file: int | None = None
+    file_bytes: int = 128 << 20
+    compression: str | None = None
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise SpecError(
+                f"the format {self.format!r} is not written{_meant(self.format)}: allowed are {', '.join(FORMATS)}"
+            )
+
+    @property
+    def layout(self) -> str:
+        """Name of the files' layout."""
+        return layout_of_output(*FORMATS[self.format])
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text, which is prepared before it is read."""
+        return self.layout in TEXT_LAYOUTS
+
+    @property
+    def is_row_an_episode(self) -> bool:
+        """Whether files have a row for each episode, rather than for each timestep."""
+        return self.format in ("Episodes", "MessagePack", "SampleBatch")
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the files depend on, beside the data."""
+        return {
+            "format": self.format,
+            "rowsPerFile": self.rows_per_file,
+            "fileBytes": self.file_bytes,
+            "compression": self.compression,
+        }
+
+
+def _meant(name: str) -> str:
+    lowered = {known.lower(): known for known in FORMATS}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return f" (did you mean {lowered[close[0]]}?)" if close else ""

@@ -1,0 +1,88 @@
+"""A function of many items, here or in processes that end with this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from itertools import islice
+from typing import Any, TypeVar
+
+from hindcast.errors import WorkerLost
+from hindcast.orphans import end_with_parent
+
+_LOOK_S = 0.5
+_held: Any = None
+
+Held = TypeVar("Held")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Check = Callable[[], None]
+
+
+def count_workers(items: int) -> int:
+    """How many processes are worth having for this many items."""
+    import loky
+
+    return max(1, min(items, loky.cpu_count()))
+
+
+def each(
+    function: Callable[[Held, Item], Result], held: Held, items: Sequence[Item], workers: int, check: Check
+) -> Iterator[Result]:
+    """`function(held, item)` of each item, in the order in which they are done.
+
+    Args:
+        function: of a module, so that processes find it.
+        held: what all calls share; it is sent to each process once.
+        items: what differs.
+        workers: processes; 1 is this one.
+        check: called between items, and every half second; what it raises ends the work.
+
+    Raises:
+        WorkerLost: a process was killed.
+    """
+    if workers == 1:
+        for item in items:
+            check()
+            yield function(held, item)
+        return
+    import loky
+
+    pool = loky.ProcessPoolExecutor(workers, initializer=_hold, initargs=(held, os.getpid()), timeout=None)
+    try:
+        yield from _results(pool, function, iter(items), 2 * workers, check)
+    except BrokenExecutor as error:
+        raise WorkerLost(
+            "a worker process was killed, perhaps for memory: run it again, it goes on from here"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+def _results(
+    pool: Any,
+    function: Callable[[Held, Item], Result],
+    waiting: Iterator[Item],
+    most: int,
+    check: Check,
+) -> Iterator[Result]:
+    running: set[Future[Result]] = {pool.submit(_call, function, item) for item in islice(waiting, most)}
+    while running:
+        check()
+        done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        running |= {pool.submit(_call, function, item) for item in islice(waiting, len(done))}
+        for future in done:
+            yield future.result()
+
+
+def _hold(held: Any, parent: int) -> None:
+    global _held  # noqa: PLW0603  (one for each process)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
+    end_with_parent(parent)
+    _held = held
+
+
+def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
+    return function(_held, item)
