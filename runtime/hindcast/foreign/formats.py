@@ -8,6 +8,7 @@ from typing import Final
 from hindcast.foreign.format import Format, Grouping
 from hindcast.foreign.hdf5.d4rl import D4RL
 from hindcast.foreign.hdf5.minari import Minari
+from hindcast.foreign.sample_batch.sample_batch import SampleBatch
 from hindcast.foreign.tables.csv_table import Csv
 from hindcast.foreign.tables.json_table import Json
 from hindcast.foreign.tables.parquet import Parquet
@@ -17,6 +18,7 @@ _ALL: Final[tuple[Format, ...]] = (
     Minari(),
     D4RL(),
     Parquet(),
+    SampleBatch(),
     Json(),
     Csv(),
 )

@@ -58,8 +58,8 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
             if name == Columns.INFOS:
                 columns[name] = _infos(table.column(source.columns[0]))
             elif name not in ROLES and not _is_empty(table, source):
-                columns.update(_as_spec(_leaves(table, name, source, reader), spec))
-        _check_next(columns)
+                columns.update(as_described(_leaves(table, name, source, reader), spec))
+        check_next(columns)
         terminated, truncated = ends_of(table, plan)
         return Rows(
             columns=columns,
@@ -94,10 +94,10 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
     own = source.columns[0]
     column, field = table.column(own), table.schema.field(own)
     if _is_text(column.type) and column.null_count == 0:
-        known = reader.spec.leaves.get(_as_obs(name))
+        known = reader.spec.leaves.get(as_obs(name))
         if known is not None and known.kind == "text":
             return _text(column, name)
-        if reader.packed is not None and _as_obs(root(name)) not in map(_as_obs, reader.packed):
+        if reader.packed is not None and as_obs(root(name)) not in map(as_obs, reader.packed):
             return _text(column, name)
         parsed = json_cells(column, own)
         if parsed is not None:
@@ -133,32 +133,32 @@ def _infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
     return infos.texts_of(column)
 
 
-def _check_next(columns: dict[str, NDArray[Any]]) -> None:
+def check_next(columns: dict[str, NDArray[Any]]) -> None:
     """Make sure that the observations after a step are like those before it."""
     following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
     if not following:
         return
     now = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
-    if {_as_obs(name) for name in following} != now.keys():
+    if {as_obs(name) for name in following} != now.keys():
         raise DataError(f"the leaves {sorted(following)} are not those of {sorted(now)}")
     for name, column in following.items():
-        other = now[_as_obs(name)]
+        other = now[as_obs(name)]
         if (column.dtype, column.shape) != (other.dtype, other.shape):
             raise DataError(
-                f"{name!r} is {_kind(column)} and {_as_obs(name)!r} is {_kind(other)}: both must be alike"
+                f"{name!r} is {_kind(column)} and {as_obs(name)!r} is {_kind(other)}: both must be alike"
             )
 
 
-def _as_obs(name: str) -> str:
+def as_obs(name: str) -> str:
     """The leaf of the observation before the step: `new_obs/camera` -> `obs/camera`."""
     if root(name) != Columns.NEXT_OBS:
         return name
     return Columns.OBS + name.removeprefix(Columns.NEXT_OBS)
 
 
-def _as_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
+def as_described(leaves: Arrays, spec: DataSpec) -> Arrays:
     """The leaves in the dtype and shape that the file's own description gives them."""
-    return {name: _as_leaf(name, array, spec.leaves.get(_as_obs(name))) for name, array in leaves.items()}
+    return {name: _as_leaf(name, array, spec.leaves.get(as_obs(name))) for name, array in leaves.items()}
 
 
 def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:

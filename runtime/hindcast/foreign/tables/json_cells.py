@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
+from hindcast.foreign.tables.json_lines import parse_lines
 from hindcast.store.layout import CellError
-
-_BLOCK = 1 << 20
 
 
 def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
@@ -21,17 +19,14 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
     begins = pc.or_(pc.starts_with(trimmed, "["), pc.starts_with(trimmed, "{"))
     if not len(column) or not pc.all(begins).as_py():
         return None
-    lines = pc.replace_substring(trimmed, "\n", " ")
+    lines = pc.replace_substring_regex(trimmed, r"[\r\n]", " ")
     joined = pc.binary_join_element_wise('{"v":', lines, "}\n", "").combine_chunks()
-    data = _bytes(joined)
     try:
-        table = pj.read_json(
-            pa.py_buffer(data), read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + _BLOCK)
-        )
-    except pa.ArrowException as error:
-        raise CellError(0, f"{name!r} holds text that is not JSON of one kind: {error}") from error
+        table = parse_lines(_bytes(joined), {})
+    except CellError as error:
+        raise CellError(error.row, f"{name!r} begins like JSON, and cannot be read: {error}") from error
     if len(table) != len(column) or table.column_names != ["v"]:
-        raise CellError(0, f"{name!r} holds text that is not JSON of one kind")
+        raise CellError(0, f"{name!r} holds text that is more than one JSON value")
     return table.column("v")
 
 

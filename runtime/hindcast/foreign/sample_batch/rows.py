@@ -1,0 +1,139 @@
+"""Batches as `Rows`."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.columns import Columns
+from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
+from hindcast.foreign.tables.decoding import as_described, check_next
+from hindcast.foreign.tables.ends import ends_of
+from hindcast.foreign.tables.filters import expression_of, passing
+from hindcast.foreign.tables.ids import timesteps_of
+from hindcast.foreign.tables.naming import ROLES, Plan, Source, plan_of
+from hindcast.store.layout import CellError
+from hindcast.store.spec import DataSpec
+
+_AGENT: Final = "agent_index"
+_PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
+
+
+class Steps(NamedTuple):
+    """The timesteps of one batch that pass the filter.
+
+    Attributes:
+        columns: as those of `Rows`.
+        terminated, truncated: `[R]`.
+        eps_id: `[R]`.
+        t: `[R]` or None.
+        row: `[R]` which of the batch's timesteps they are.
+        timesteps: how many the batch has.
+    """
+
+    columns: Arrays
+    terminated: Bool
+    truncated: Bool
+    eps_id: NDArray[np.object_]
+    t: I64 | None
+    row: I64
+    timesteps: int
+
+
+def steps_of(batch: Batch, options: ReadOptions, spec: DataSpec, line_id: str) -> Steps:
+    """The batch's timesteps.
+
+    Args:
+        batch: of one policy.
+        options: what to read.
+        spec: what Hindcast wrote about the file; one that says nothing of others' files.
+        line_id: the episode's id where the batch does not say.
+
+    Raises:
+        DataError: columns that are missing, or named wrongly.
+        CellError: values that cannot be read, or columns of several lengths.
+    """
+    names = [name for name in batch.columns if name != _PER_SEQUENCE]
+    plan = plan_of(names, options)
+    roles = _roles(batch, plan, options)
+    columns = _columns(batch, plan, spec)
+    _check_lengths(columns, roles)
+    terminated, truncated = ends_of(roles, plan)
+    eps_id = _episodes(batch, plan, roles, line_id, terminated | truncated)
+    t = timesteps_of(roles, plan)
+    _, row = passing(roles, expression_of(options.filter, roles.schema), options.filter, 0)
+    count = len(roles)
+    if len(row) < count:
+        columns = {name: array[row] for name, array in columns.items()}
+        terminated, truncated, eps_id = terminated[row], truncated[row], eps_id[row]
+        t = None if t is None else t[row]
+    return Steps(columns, terminated, truncated, eps_id, t, row, count)
+
+
+def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
+    columns: Arrays = {}
+    for name, source in plan.sources.items():
+        if name == Columns.INFOS:
+            columns[name] = infos_of(batch.columns[source.columns[0]])
+        elif name not in ROLES:
+            columns.update(as_described(_leaves(batch, name, source), spec))
+    check_next(columns)
+    if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
+        columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
+    return columns
+
+
+def _leaves(batch: Batch, name: str, source: Source) -> Arrays:
+    if source.shape is None:
+        return arrays_of(batch.columns[source.columns[0]], name)
+    parts = [arrays_of(batch.columns[own], own)[own] for own in source.columns]
+    return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
+
+
+def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
+    """Ids, flags and what is compared, one value for each timestep."""
+    names = [name for own in ROLES for name in plan.sources.get(own, Source(())).columns]
+    compared = [term.column for term in options.filter if term.column in batch.columns]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
+        (array,) = arrays_of(batch.columns[name], name).values()
+        columns[name] = pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
+    if plan.end_infos is not None:
+        columns[plan.end_infos] = pa.array(infos_of(batch.columns[plan.end_infos]), pa.string())
+    if not columns:
+        (first, *_) = arrays_of(next(iter(batch.columns.values())), "").values()
+        columns[""] = pa.nulls(len(first))
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise CellError(0, f"its columns have several lengths: {lengths}")
+    return pa.table(columns)
+
+
+def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
+    for name, array in columns.items():
+        if len(array) != len(roles):
+            raise CellError(
+                0,
+                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or mend it",
+            )
+
+
+def _episodes(batch: Batch, plan: Plan, roles: pa.Table, line_id: str, ended: Bool) -> NDArray[np.object_]:
+    """`[R]` episode, policy and agent as one id: `7`, `7/2` (another agent than the first), `7/policy/0`."""
+    source = plan.sources.get(Columns.EPS_ID)
+    if source is None:
+        number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
+        own = [f"{line_id}.{i}" if i else line_id for i in number.tolist()]
+    else:
+        own = [str(value) for value in roles.column(source.columns[0]).to_pylist()]
+    agents = roles.column(_AGENT).to_pylist() if _AGENT in roles.column_names else [0] * len(own)
+    if batch.policy is not None:
+        ids = [f"{eps_id}/{batch.policy}/{agent}" for eps_id, agent in zip(own, agents, strict=True)]
+    else:
+        ids = [f"{eps_id}/{agent}" if agent else eps_id for eps_id, agent in zip(own, agents, strict=True)]
+    return np.array(ids, dtype=object)

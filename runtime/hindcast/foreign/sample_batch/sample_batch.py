@@ -1,0 +1,102 @@
+"""The format "SampleBatch": JSON lines of the reference's old API, of one agent or several, packed or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from hindcast.errors import DataError
+from hindcast.foreign.format import Piece, ReadOptions
+from hindcast.foreign.rows import Rows
+from hindcast.foreign.sample_batch.batches import TYPES, batches_of
+from hindcast.foreign.sample_batch.rows import Steps, steps_of
+from hindcast.foreign.tables.read_options import check_options
+from hindcast.foreign.tables.text_files import blocks_of, head_of
+from hindcast.foreign.tables.written import written_spec
+from hindcast.store.filesystem import Location
+from hindcast.store.layout import CellError
+from hindcast.store.spec import DataSpec
+
+_HEAD: Final = 64 << 10
+_TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
+
+
+class SampleBatch:
+    """A `Format`. A file is one piece, since only reading its lines tells how many timesteps they hold."""
+
+    name = "SampleBatch"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`: by the type of the first line."""
+        if not location.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
+            return False
+        return _TYPE.search(head_of(location, _HEAD).split(b"\n", 1)[0]) is not None
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`."""
+        check_options(self.name, options.options, ())
+        size = location.info().size
+        if not size:
+            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+        return [Piece(location, 0, size, dict(written_spec(location, self.name).leaves))]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: what the manifest beside the file says."""
+        spec = written_spec(location, self.name)
+        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`: `row` counts timesteps, over all lines."""
+        location, spec = piece.location, DataSpec(piece.part)
+        line, row = 0, 0
+        for _, text in blocks_of(location):
+            parts: list[Steps] = []
+            first = row
+            for content in text.split(b"\n"):
+                if content.strip():
+                    own = _steps(location, content, line, spec, options)
+                    row += sum(steps.timesteps for steps in own)
+                    parts += own
+                line += 1
+            line -= 1  # a block ends with a line end
+            yield from _rows(str(location), parts, first)
+        if not row:
+            raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+
+
+def _steps(
+    location: Location, content: bytes, line: int, spec: DataSpec, options: ReadOptions
+) -> list[Steps]:
+    try:
+        return [steps_of(batch, options, spec, f"{location}:{line}") for batch in batches_of(content)]
+    except (CellError, DataError) as error:
+        raise DataError(f"{location}, line {line + 1}: {error}") from error
+
+
+def _rows(path: str, parts: Sequence[Steps], first: int) -> Iterator[Rows]:
+    """The timesteps of all parts; several `Rows` where the parts do not have the same columns."""
+    starts = np.cumsum([first, *(part.timesteps for part in parts)])[:-1].tolist()
+    numbered = [(start, part) for start, part in zip(starts, parts, strict=True) if len(part.row)]
+    for _, alike in groupby(numbered, key=lambda one: _kind(one[1])):
+        rows, own = zip(*((part.row + start, part) for start, part in alike), strict=True)
+        yield Rows(
+            columns={name: np.concatenate([part.columns[name] for part in own]) for name in own[0].columns},
+            terminated=np.concatenate([part.terminated for part in own]),
+            truncated=np.concatenate([part.truncated for part in own]),
+            path=path,
+            row=np.concatenate(rows),
+            eps_id=np.concatenate([part.eps_id for part in own]),
+            t=None if own[0].t is None else np.concatenate([part.t for part in own if part.t is not None]),
+        )
+
+
+def _kind(part: Steps) -> Any:
+    """What parts must share to stand in one `Rows`."""
+    return (
+        part.t is None,
+        tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),
+    )

@@ -1,0 +1,160 @@
+"""The format "CSV": a header and one row a line, with commas, tabs or another character between; gzip or plain."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.tables.naming import Plan, plan_of
+from hindcast.foreign.tables.read_options import check_options, column_types_of
+from hindcast.foreign.tables.text_files import BOM, head_of
+from hindcast.foreign.tables.text_tables import Part, TextTables, Types
+from hindcast.foreign.tables.types import leaf_type
+from hindcast.store.filesystem import Location
+from hindcast.store.layout import CellError
+from hindcast.store.spec import DataSpec
+
+_OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
+_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
+_TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
+_HEADER: Final = 8 << 20
+_ROW: Final = re.compile(r"Row #(\d+): ")
+
+
+class Csv(TextTables):
+    """A `Format`."""
+
+    name = "CSV"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`."""
+        return location.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+
+    def quote(self, options: ReadOptions) -> bytes | None:
+        """See `TextTables.quote`."""
+        char = _of(options).get("quote_char", '"')
+        if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
+            raise DataError(f"the read option 'quoteChar' is {char!r}: expected one character, or false")
+        return None if char is False else char.encode()
+
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
+        """See `TextTables.begin`: the header names the columns."""
+        given = _of(options)
+        names = given.get("column_names")
+        delimiter = given.get(
+            "delimiter", "\t" if location.name.removesuffix(".gz").endswith(".tsv") else ","
+        )
+        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+            raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
+        has_header = given.get("header", names is None)
+        skip = (len(BOM) if head_of(location, 3) == BOM else 0, 0)
+        if has_header:
+            header, nbytes = self._header(location, delimiter, options)
+            names = names or header
+            skip = (nbytes, 1)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError(f"the read option 'columnNames' is {names!r}: expected a list of names")
+        try:
+            plan = plan_of(names, options)
+        except DataError as error:
+            raise DataError(f"{location}: {error}") from error
+        return Part(None, skip, tuple(names), _types(plan, spec, options), spec.leaves, delimiter)
+
+    def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
+        """See `TextTables.parse`."""
+        table = self._parse(data, part, part.types, options)
+        odd = [field.name for field in table.schema if _is_time(field.type)]
+        if not odd:
+            return table
+        return self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
+
+    def _parse(self, data: bytes, part: Part, types: Types, options: ReadOptions) -> pa.Table:
+        quote, names = self.quote(options), list(part.names or ())
+        read = pacsv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+        parse = pacsv.ParseOptions(
+            delimiter=part.delimiter,
+            quote_char=False if quote is None else quote.decode(),
+            newlines_in_values=quote is not None and quote in data,
+        )
+        convert = pacsv.ConvertOptions(
+            column_types={name: kind for name, kind in types.items() if name in names},
+            null_values=list(_of(options).get("null_values", _NULLS)),
+            quoted_strings_can_be_null=False,
+        )
+        try:
+            return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise _cell_error(error, names) from error
+
+    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> tuple[list[str], int]:
+        """The columns' names, and how many bytes the header is."""
+        quote = self.quote(options)
+        head = head_of(location, _HEADER)
+        end = _first_end(head, quote)
+        try:
+            text = head[:end].decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{location} is not UTF-8 text: {error}") from error
+        if not text.strip() or "\0" in text:
+            raise DataError(f"{location} has no header that names its columns in its first line")
+        dialect: dict[str, Any] = (
+            {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
+        )
+        (names,) = csv.reader([text], delimiter=delimiter, **dialect)
+        return [name.strip() for name in names], end
+
+
+def _of(options: ReadOptions) -> dict[str, Any]:
+    return check_options(Csv.name, options.options, _OPTIONS)
+
+
+def _first_end(head: bytes, quote: bytes | None) -> int:
+    """The byte after the first record."""
+    end = -1
+    while (end := head.find(b"\n", end + 1)) >= 0:
+        if quote is None or head[:end].count(quote) % 2 == 0:
+            return end + 1
+    return len(head)
+
+
+def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
+    """The types of columns that do not depend on what stands in them."""
+    types: dict[str, pa.DataType] = {}
+    for name, source in plan.sources.items():
+        leaf = spec.leaves.get(_as_obs(name))
+        if name in _TEXT:
+            types.update(dict.fromkeys(source.columns, pa.string()))
+        elif leaf is not None:
+            types.update(dict.fromkeys(source.columns, leaf_type(leaf)))
+        elif name == Columns.REWARDS:
+            types.update(dict.fromkeys(source.columns, pa.float64()))
+    return {**types, **column_types_of(options)}
+
+
+def _as_obs(name: str) -> str:
+    return Columns.OBS + name.removeprefix(root(name)) if root(name) == Columns.NEXT_OBS else name
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
+
+
+def _cell_error(error: Exception, names: Sequence[str]) -> CellError:
+    """Arrow's sentence with the row counted from 0, and the column by its name."""
+    text = str(error)
+    match = _ROW.search(text)
+    row = int(match[1]) - 1 if match is not None else 0
+    column = re.match(r"In CSV column #(\d+): ", text)
+    where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
+    reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
+    reason = reason.replace("CSV conversion error to", "it cannot be made")
+    hint = "; say its type under `readOptions: {columnTypes: …}`, or mend it" if where else ""
+    return CellError(row, f"{where}{reason}{hint}")

@@ -1,0 +1,187 @@
+"""What the formats of text have in common: pieces that end where records end, and types that hold for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.foreign.format import Piece, ReadOptions
+from hindcast.foreign.rows import Rows
+from hindcast.foreign.tables.decoding import Reader, rows_of, sentences
+from hindcast.foreign.tables.filters import expression_of, passing
+from hindcast.foreign.tables.naming import ALIASES, Plan, listed, nearest, plan_of
+from hindcast.foreign.tables.read_options import column_types_of
+from hindcast.foreign.tables.text_files import Span, blocks_of, is_compressed, spans_of, text_of
+from hindcast.foreign.tables.types import with_element
+from hindcast.foreign.tables.written import written_spec
+from hindcast.store.filesystem import Location
+from hindcast.store.spec import DataSpec, Leaf
+
+Types = Mapping[str, pa.DataType]
+
+
+class Part(NamedTuple):
+    """Where a piece is, and what was found out about its file.
+
+    Attributes:
+        span: None for all of a file that is read from its first byte on.
+        skip: bytes before the first record, and how many records (a header) they are.
+        names: the columns of a file in several pieces; None for those that the piece has.
+        types: those that are known before the piece is parsed.
+        leaves: what Hindcast wrote about the file.
+        delimiter: between the columns of CSV.
+    """
+
+    span: Span | None
+    skip: tuple[int, int]
+    names: tuple[str, ...] | None
+    types: Types
+    leaves: Mapping[str, Leaf]
+    delimiter: str = ","
+
+
+class TextTables(ABC):
+    """A `Format` of text."""
+
+    name: str
+
+    @abstractmethod
+    def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
+        """Records as a table, with the names and types that the part knows.
+
+        Raises:
+            CellError: what is wrong in a record.
+        """
+
+    @abstractmethod
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
+        """What holds for the whole file: see `Part`; its `span` is None."""
+
+    def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
+        """The character between two of which a line end is none."""
+        return None
+
+    def is_whole(self, location: Location) -> bool:
+        """Whether a file cannot be cut."""
+        return is_compressed(location)
+
+    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, bytes]]:
+        """All of a file that cannot be cut, in parts."""
+        return blocks_of(location, self.quote(options))
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`; of a file in several, the first one decides of which types its columns are."""
+        if not location.info().size:
+            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+        begin = self.begin(location, written_spec(location, self.name), options)
+        if self.is_whole(location):
+            return [Piece(location, 0, location.info().size or 0, begin)]
+        spans = spans_of(location, self.quote(options))
+        if sum(span.records for span in spans) <= begin.skip[1]:
+            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        if len(spans) > 1:
+            table, _, _ = next(self._tables(location, begin._replace(span=spans[0]), options))
+            begin = _with_types(begin, table)
+        return [
+            Piece(location, i, span.stop - span.start, begin._replace(span=span))
+            for i, span in enumerate(spans)
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: what the manifest beside the file says."""
+        spec = written_spec(location, self.name)
+        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`."""
+        location, part = piece.location, piece.part
+        for table, plan, row in self._tables(location, part, options):
+            reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options.compress_columns)
+            with sentences(str(location), np.zeros(0, dtype=np.int64)):
+                keep = expression_of(options.filter, table.schema)
+            kept, number = passing(table, keep, options.filter, row)
+            if len(kept):
+                yield rows_of(kept, number, reader)
+
+    def _tables(
+        self, location: Location, part: Part, options: ReadOptions
+    ) -> Iterator[tuple[pa.Table, Plan, int]]:
+        """The piece's tables, each with the number of its first row; the first one decides of the types."""
+        blocks = self.blocks(location, options) if part.span is None else _one(location, part.span)
+        for span, text in blocks:
+            skip, header = part.skip if span.start == 0 else (0, 0)
+            first = span.first - (part.skip[1] - header)
+            count = span.records - header
+            if not count:
+                continue
+            with sentences(str(location), np.arange(first, first + count)):
+                table = self.parse(text[skip:], part, options)
+                if len(table) != count:
+                    raise DataError(
+                        f"there are {len(table)} records in {count} lines from row {first} on: expected one a line"
+                    )
+            plan = planned(location, part.names or table.column_names, table, options)
+            with sentences(str(location), np.arange(first, first + count)):
+                table = as_told(table, plan, options)
+            part = _with_types(part, table)
+            yield table, plan, first
+
+
+def _one(location: Location, span: Span) -> Iterator[tuple[Span, bytes]]:
+    yield span, text_of(location, span.start, span.stop)
+
+
+def _with_types(part: Part, table: pa.Table) -> Part:
+    """The part of a file whose first rows are known."""
+    types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
+    return part._replace(names=part.names or tuple(table.column_names), types={**types, **part.types})
+
+
+def planned(location: Location, names: Sequence[str], table: pa.Table, options: ReadOptions) -> Plan:
+    """What to read of a table.
+
+    Raises:
+        DataError: as `plan_of`; or a column that the first piece of the file does not have.
+    """
+    try:
+        new = [name for name in table.column_names if name not in names]
+        odd = [name for name in new if name not in info_names(options)]
+        if odd:
+            raise DataError(
+                f"it has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
+            )
+        return plan_of([*names, *new], options)
+    except DataError as error:
+        raise DataError(f"{location}: {error}") from error
+
+
+def info_names(options: ReadOptions) -> tuple[str, ...]:
+    """The columns that may be infos."""
+    told = options.schema.get(Columns.INFOS)
+    return (Columns.INFOS, *ALIASES[Columns.INFOS]) if told is None else (told,)
+
+
+def as_told(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
+    """The table with the types that `columnTypes` gives, and with rewards as floats, whatever they look like."""
+    told = dict(column_types_of(options))
+    rewards = plan.sources.get(Columns.REWARDS)
+    for name in rewards.columns if rewards is not None else ():
+        if name in table.column_names and pa.types.is_integer(table.schema.field(name).type):
+            told.setdefault(name, pa.float64())
+    for name, number in told.items():
+        if name not in table.column_names:
+            raise DataError(
+                f"it has no column {name!r}, which `columnTypes` names: {nearest(name, table.column_names)}"
+            )
+        kind = with_element(table.schema.field(name).type, number)
+        try:
+            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
+        except pa.ArrowException as error:
+            raise DataError(f"{name!r} cannot be made {number}, as `columnTypes` says: {error}") from error
+    return table

@@ -1,0 +1,77 @@
+"""RLlib 2.60's JsonWriter writes batches, and its JsonReader reads them: OUT/<case>/….json and OUT/<case>.npz.
+
+Runs in RLlib's environment: `python rllib_sample_batches.py OUT`.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+from ray.rllib.offline.json_reader import JsonReader
+from ray.rllib.offline.json_writer import JsonWriter
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+CASES = {
+    "packed": {"columns": None},
+    "unpacked": {"columns": []},
+    "all-packed": {"columns": ["obs", "new_obs", "actions", "rewards", "action_logp"]},
+    "multi-packed": {"columns": None, "policies": ("left", "right")},
+    "multi-unpacked": {"columns": [], "policies": ("left", "right")},
+}
+LENGTHS, CHUNK = (5, 9, 7), 4
+
+
+def batch(rng, eps_id, length, start, stop):
+    """A part of an episode, as the old stack's builder makes them."""
+    steps = stop - start
+    obs = rng.random((length + 1, 3), dtype=np.float32)[start : stop + 1]
+    over = np.arange(start, stop) == length - 1
+    return SampleBatch(
+        {
+            "t": np.arange(start, stop),
+            "eps_id": np.full(steps, eps_id),
+            "agent_index": np.zeros(steps, dtype=np.int64),
+            "unroll_id": np.full(steps, start // CHUNK),
+            "obs": obs[:-1],
+            "new_obs": obs[1:],
+            "actions": rng.integers(0, 3, steps),
+            "rewards": rng.random(steps, dtype=np.float32),
+            "terminateds": over if eps_id % 2 else np.zeros(steps, dtype=bool),
+            "truncateds": np.zeros(steps, dtype=bool) if eps_id % 2 else over,
+            "action_logp": -rng.random(steps, dtype=np.float32),
+            "vf_preds": rng.random((steps, 2)),
+        }
+    )
+
+
+def write(out, case):
+    options = {} if case["columns"] is None else {"compress_columns": case["columns"]}
+    writer = JsonWriter(str(out), **options)
+    rng = np.random.default_rng(0)
+    for eps_id, length in enumerate(LENGTHS):
+        for start in range(0, length, CHUNK):
+            stop = min(start + CHUNK, length)
+            own = [batch(rng, eps_id, length, start, stop) for _ in case.get("policies", ("",))]
+            if "policies" in case:
+                writer.write(MultiAgentBatch(dict(zip(case["policies"], own, strict=True)), stop - start))
+            else:
+                writer.write(own[0])
+    writer.cur_file.close()
+
+
+def read(out):
+    """Every column as RLlib's own reader gives it, policy by policy, line after line."""
+    found = {}
+    for batches in JsonReader([str(path) for path in out.glob("*.json")]).read_all_files():
+        policies = batches.policy_batches if isinstance(batches, MultiAgentBatch) else {"": batches}
+        for policy, own in policies.items():
+            for name, values in own.items():
+                found.setdefault(f"{policy}:{name}", []).append(np.asarray(values))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+out = pathlib.Path(sys.argv[1])
+for name, case in CASES.items():
+    write(out / name, case)
+    np.savez(out / f"{name}.npz", **read(out / name))
+print("done")
