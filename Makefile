@@ -4,13 +4,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RLLIB ?= .venv-rllib
+RLLIB_READY := $(RLLIB)/.ready
 WORKERS ?= 2
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test lint format unit api e2e crds images bench clean
+.PHONY: demo test lint format unit interop api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it, on this machine
 	$(BIN)/hindcast demo
@@ -18,7 +20,10 @@ demo: $(READY)  ## record an expert and clone it, on this machine
 test: lint unit  ## everything that needs no cluster
 
 unit: $(READY)
-	$(PYTEST) -n $(WORKERS) --ignore tests/control_plane --ignore tests/e2e
+	$(PYTEST) -n $(WORKERS) --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
+
+interop: $(READY) $(RLLIB_READY)  ## RLlib, in an environment of its own, reads what we write and writes what we read
+	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) tests/interop
 
 api: $(READY)  ## operator and CRDs against an API server of their own (KUBECONFIG): they take KubeRay away from it
 	$(PYTEST) tests/control_plane
@@ -52,5 +57,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,dev]"
 	touch $(READY)
 
+$(RLLIB_READY): constraints.txt
+	$(PYTHON) -m venv $(RLLIB)
+	$(RLLIB)/bin/python -m pip install --quiet "torch==2.13.0"
+	$(RLLIB)/bin/python -m pip install --quiet "ray[rllib]==2.60.0" "gymnasium==1.2.2" msgpack-numpy lz4
+	touch $(RLLIB_READY)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache demo
+	rm -rf $(VENV) $(RLLIB) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache demo
