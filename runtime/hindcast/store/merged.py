@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from hindcast import words
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import root
 from hindcast.errors import DataError
 from hindcast.store.content import Content
 from hindcast.store.episode_table import tabulate
@@ -77,6 +76,8 @@ class Merged(Selectable):
         self.num_episodes = sum(part.num_episodes for part in parts)
         self.num_steps = sum(part.num_steps for part in parts)
         self.nbytes = sum(part.nbytes for part in parts)
+        self.nbytes_stored = sum(part.nbytes_stored for part in parts)
+        self.layouts = tuple(dict.fromkeys(layout for part in parts for layout in part.layouts))
         self.notes = (*(note for part in parts for note in part.notes), *notes)
         self._parts = tuple(parts)
         self._places: list[tuple[int, Unit, NewNames]] = []
@@ -94,10 +95,9 @@ class Merged(Selectable):
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that its part has not got are empty."""
         number, own, names = self._places[unit.id]
-        part = self._parts[number]
-        lacking = [leaf for leaf in self.spec.leaves if leaf not in part.spec.leaves]
+        part, lacking = self._parts[number], self._lacking(number)
         wanted = None if columns is None else set(columns)
-        block = part.read(own, None if wanted is None else wanted - {*lacking, *map(root, lacking)})
+        block = part.read(own, None if wanted is None else wanted.difference(lacking))
         empty = {
             leaf: np.full(block.num_steps + block.num_episodes, "", dtype=object)
             for leaf in lacking
@@ -119,6 +119,16 @@ class Merged(Selectable):
         """See `Dataset.locate`."""
         number, own, _ = self._places[unit.id]
         return self._parts[number].locate(own, episode)
+
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """See `Dataset.unreadable`."""
+        number, own, _ = self._places[unit.id]
+        wanted = None if columns is None else set(columns).difference(self._lacking(number))
+        return self._parts[number].unreadable(own, wanted)
+
+    def _lacking(self, number: int) -> list[str]:
+        """The leaves (JSON, which stand under their column's name) that a part has not got."""
+        return [leaf for leaf in self.spec.leaves if leaf not in self._parts[number].spec.leaves]
 
 
 class _Place(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -134,6 +134,8 @@ class Selection(Selectable):
     def __init__(self, base: Dataset, indices: I64) -> None:
         self.spec = base.spec
         self.notes = base.notes
+        self.nbytes_stored = base.nbytes_stored
+        self.layouts = base.layouts
         self.digest = digest_of([base.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
         self._base = base
         self._places: list[tuple[Unit, I64]] = []
@@ -163,6 +165,10 @@ class Selection(Selectable):
         """See `Dataset.locate`."""
         whole, rows = self._places[unit.id]
         return self._base.locate(whole, int(rows[episode]))
+
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """See `Dataset.unreadable`."""
+        return self._base.unreadable(self._places[unit.id][0], columns)
 
 
 def _indices(episodes: Episodes, total: int) -> I64:
