@@ -16,7 +16,7 @@ from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from hindcast.run.training import TrainingRun
-from support import Heard, record, recording, training
+from support import WALK, Heard, record, recording, training
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,6 @@ def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
 
 
 def test_samples_are_refused(tmp_path: Path) -> None:
-    resource = training(tmp_path / "run", tmp_path, input=[{"sampler": {}}])
+    resource = training(tmp_path / "run", tmp_path, environment=WALK, input=[{"sampler": {}}])
     with pytest.raises(SpecError, match=r"spec.input.0.sampler is not available yet"):
         inputs_of(resource, InFiles({}))
