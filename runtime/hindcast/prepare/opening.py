@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hindcast import words
 from hindcast.errors import DataError, OutputConflict
+from hindcast.prepare.findings import Findings
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, Progress, is_grouped
 from hindcast.prepare.local import make_here
+from hindcast.prepare.partitions import made, write_blocks
 from hindcast.prepare.parts import ForeignPart, Part, StoredPart
-from hindcast.prepare.places import Found, Place, digest, digest_of, find, recognised
+from hindcast.prepare.places import Found, Place, digest, digest_of, find, is_recorded, recognised
+from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.rules import Rules
 from hindcast.store.commits import read_commits, remove_orphans
@@ -29,6 +32,7 @@ from hindcast.store.unready import NotReadable, OutOfOrder
 
 _LOOK_S: Final = 0.5
 _THREADS: Final = 8
+_HERE_BYTES: Final = 256 << 20
 
 Data = str | Path | Location | Reading
 
@@ -81,31 +85,45 @@ def open_data(
     return dataset
 
 
-def ready(reading: Reading, *, cache: str | Path | None = None, progress: Progress | None = None) -> Ready:
+def ready(
+    reading: Reading,
+    *,
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Ready:
     """What `open_dataset` is to be given for a reading, prepared where that is needed.
 
     Episodes that lie whole and in order are left where they are. All else becomes a dataset in the cache, once:
-    a preparation that was interrupted goes on, and one that is finished is found finished.
+    a preparation that was interrupted goes on, and one that is finished is found finished. Small data are prepared in
+    this process, others by Ray Data.
+
+    Args:
+        reading: what is read, and how.
+        cache: see `open_data`.
+        progress: see `open_data`.
+        ray_options: Ray's, for the tasks that prepare.
 
     Raises:
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
+    maker = _Maker(reading, progress or _nobody, ray_options or {})
     home = resolve(cache if cache is not None else cache_folder()).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
-    if reading.is_plain and locations and all(place.child(FOLDER).exists() for place in locations):
+    if reading.is_plain and locations and all(map(is_recorded, locations)):
         return as_they_are
     if reading.format in ("Auto", "Parquet") and not reading.options.schema:
         try:
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
-            return _foreign(reading, home, progress, error)
+            return _foreign(maker, home, error)
         if reading.is_plain:
             return as_they_are
         folder = home.child(digest_of([dataset.digest], reading))
-        return _prepared(folder, lambda: _stored(dataset, reading), reading, progress)
-    return _foreign(reading, home, progress, None)
+        return _prepared(folder, lambda: _stored(dataset, reading), maker)
+    return _foreign(maker, home, None)
 
 
 class _Work(NamedTuple):
@@ -116,16 +134,49 @@ class _Work(NamedTuple):
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Maker:
+    """Prepares a reading."""
+
+    reading: Reading
+    progress: Progress
+    ray_options: Mapping[str, Any]
+
+    def make(self, folder: Location, work: _Work) -> None:
+        """Fill a folder of the cache, or go on with it."""
+        commits = read_commits(folder)
+        if folder.is_local:  # elsewhere another machine may be at it
+            remove_orphans(folder, {file.path for commit in commits.values() for file in commit.files})
+        job = self._job(folder, work)
+        if job.nbytes < _HERE_BYTES:
+            make_here(job, self.progress)
+        else:
+            make_on_ray(job, self.progress, self.ray_options)
+        for number in set(range(job.partitions)) - made(folder):  # no row belongs there
+            write_blocks(folder, number, None, [], Findings())
+        finish(job, work.notes)
+
+    def _job(self, folder: Location, work: _Work) -> Job:
+        options = self.reading.options
+        rules = Rules(
+            spec=self.reading.prepare,
+            paths=[part.path for part in work.parts],
+            is_filtered=bool(options.filter),
+            zero_final=options.ignore_final_observation,
+            is_grouped=is_grouped(work.parts),
+        )
+        return Job(folder, work.parts, rules, work.spec)
+
+
 def _stored(dataset: Dataset, reading: Reading) -> _Work:
     parts: list[Part] = [StoredPart(dataset, unit, reading.options) for unit in dataset.units]
     return _Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
-def _foreign(reading: Reading, home: Location, progress: Progress | None, error: DataError | None) -> Ready:
-    found = find(reading)
-    return _prepared(
-        home.child(digest(found, reading)), lambda: _pieces(found, reading, error), reading, progress
-    )
+def _foreign(maker: _Maker, home: Location, error: DataError | None) -> Ready:
+    found = find(maker.reading)
+    folder = home.child(digest(found, maker.reading))
+    return _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
 
 
 def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _Work:
@@ -169,35 +220,16 @@ def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...
     return (*said, f"{words.plural(len(others), 'file')} of no known format were left out: {names}")
 
 
-def _prepared(
-    folder: Location, look: Callable[[], _Work], reading: Reading, progress: Progress | None
-) -> Ready:
+def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:
     """The folder, once it is complete: made here, or by another process of this machine that is at it."""
     while (notes := notes_of(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)):
                 if notes_of(folder) is None:
-                    _make(folder, look(), reading, progress or _nobody)
+                    maker.make(folder, look())
         except OutputConflict:
             time.sleep(_LOOK_S)
     return Ready([folder.uri], notes)
-
-
-def _make(folder: Location, work: _Work, reading: Reading, progress: Progress) -> None:
-    if folder.is_local:  # elsewhere another machine may be at it
-        remove_orphans(
-            folder, {file.path for commit in read_commits(folder).values() for file in commit.files}
-        )
-    rules = Rules(
-        spec=reading.prepare,
-        paths=[part.path for part in work.parts],
-        is_filtered=bool(reading.options.filter),
-        zero_final=reading.options.ignore_final_observation,
-        is_grouped=is_grouped(work.parts),
-    )
-    job = Job(folder, work.parts, rules, work.spec)
-    make_here(job, progress)
-    finish(job, work.notes)
 
 
 def _nobody(done: int, total: int) -> None:

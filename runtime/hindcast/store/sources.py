@@ -16,7 +16,7 @@ from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Entry, Location, missing
 from hindcast.store.footers import Indexed, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
-from hindcast.store.layouts import LAYOUTS
+from hindcast.store.layouts import LAYOUTS, TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
 from hindcast.store.unready import NotReadable
 
@@ -178,6 +178,10 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
     """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
     manifest = read_manifest(folder)
     if manifest is not None:
+        if manifest.layout in TEXT_LAYOUTS:
+            raise NotReadable(
+                f"{folder} is recorded as {manifest.layout}, which is prepared before it is read"
+            )
         if manifest.layout not in LAYOUTS:
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
@@ -188,6 +192,11 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
+            )
+        if not listed[0].path.endswith(".parquet"):
+            raise DataError(
+                f"{folder} is a recording of text that is not finished, so nothing says yet what is in it: run it "
+                "again to its end"
             )
         what = None
     sizes = _sizes(entries)
