@@ -8,6 +8,9 @@ from typing import Final
 from hindcast.foreign.format import Format, Grouping
 from hindcast.foreign.hdf5.d4rl import D4RL
 from hindcast.foreign.hdf5.minari import Minari
+from hindcast.foreign.media.binary import Binary
+from hindcast.foreign.media.images import Images
+from hindcast.foreign.media.text import Text
 from hindcast.foreign.sample_batch.sample_batch import SampleBatch
 from hindcast.foreign.tables.csv_table import Csv
 from hindcast.foreign.tables.json_table import Json
@@ -21,9 +24,12 @@ _ALL: Final[tuple[Format, ...]] = (
     SampleBatch(),
     Json(),
     Csv(),
+    Text(),
+    Images(),
+    Binary(),
 )
 FORMATS: Final = {known.name: known for known in _ALL}
-_GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari()}
+_GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari(), "Images": Images(), "Binary": Binary()}
 _FOUND_OUT: Final = ("Minari",)  # of _GROUPING, those that `Auto` looks for
 
 

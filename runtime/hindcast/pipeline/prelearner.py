@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,8 +30,9 @@ class OfflinePreLearner:
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`:
     override `_map_to_episodes`, or `__call__`, and take options of your own in `__init__`, passing the others
-    on (`spec.pipeline.preLearnerKwargs`). Whatever it does, the episodes keep their number and lengths: the
-    order of batches is made from those that the dataset says.
+    on (`spec.pipeline.preLearnerKwargs`). Whatever these do, the episodes keep their number and lengths: the
+    order of batches is made from those that the dataset says. What makes episodes of files that hold no
+    timesteps (text, images, binary) is `map_rows`.
 
     Args:
         dataset: where units are read.
@@ -94,6 +96,43 @@ class OfflinePreLearner:
         self.prelearn_seconds += time.perf_counter() - read_at
         return block
 
+    @classmethod
+    def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:
+        """Hook: the rows of text, images or binary files as whole episodes, once, before training.
+
+        Args:
+            rows: one array for each column, `[R, …]`, R rows. Always `path`, the file, as `str`. With the format
+                "Text" the lines of one file, `text`; "Images" those of one folder, `image`, `[R, height, width, …]`
+                uint8 (an object array where they differ in shape); "Binary" those of one folder, `bytes`.
+            **kwargs: `spec.pipeline.preLearnerKwargs`.
+
+        Returns:
+            A `Block`, a list of `SingleAgentEpisode`, or the reference's `{"episodes": [...]}`. No two episodes
+            share an id.
+
+        Raises:
+            NotImplementedError: a subclass neither overrides this nor has `_map_to_episodes` in the reference's
+                form, a static method of `batch`, which is called with the rows.
+        """
+        if not cls._maps_batches():
+            raise NotImplementedError(
+                f"override map_rows in {cls.__name__}: it says what episodes files hold"
+            )
+        return cls._map_to_episodes(  # type: ignore[call-arg]
+            is_multi_agent=False,
+            batch=rows,
+            schema=None,
+            to_numpy=True,
+            input_compress_columns=None,
+            observation_space=None,
+            action_space=None,
+            **kwargs,
+        )
+
+    @classmethod
+    def _maps_batches(cls) -> bool:
+        return isinstance(inspect.getattr_static(cls, "_map_to_episodes"), staticmethod)
+
     def _map_to_episodes(self, block: Block) -> Any:
         """Hook: what storage holds as episodes.
 
@@ -106,7 +145,8 @@ class OfflinePreLearner:
         return block
 
     def _mapped(self, block: Block) -> Block:
-        if type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes:
+        is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
+        if is_own or self._maps_batches():  # batches of files were mapped when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes"):
             mapped = self._map_to_episodes(block)
@@ -164,6 +204,16 @@ def _same_episodes(new: Block, lengths: NDArray[np.int64], who: str) -> Block:
                 f"timestep{' and each final observation' if per_observation(leaf) else ''}."
             )
     return new
+
+
+def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `spec.pipeline.preLearnerKwargs` that are for `__init__`, and not for mapping rows alone."""
+    taken = inspect.signature(kind).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        return dict(kwargs)
+    mapping = kind._map_to_episodes if kind._maps_batches() else kind.map_rows
+    mapped = inspect.signature(mapping).parameters
+    return {name: value for name, value in kwargs.items() if name in taken or name not in mapped}
 
 
 def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:

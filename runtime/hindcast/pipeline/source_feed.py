@@ -22,7 +22,7 @@ from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, Windo
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
-from hindcast.pipeline.prelearner import OfflinePreLearner, guarded, prelearner_class
+from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.window import Recipe
 from hindcast.store.dataset import Dataset
@@ -141,7 +141,7 @@ class SourceFeed:
                 observation_space=settings.observation_space,
                 action_space=settings.action_space,
                 normalized_actions=_changes_actions(settings.preprocessing),
-                **settings.pipeline.pre_learner_kwargs,
+                **constructor_kwargs(kind, settings.pipeline.pre_learner_kwargs),
             )
 
     def _check_columns(self) -> None:

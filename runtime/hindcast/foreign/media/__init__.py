@@ -1,0 +1,1 @@
+"""Text, images and binary files: their rows become episodes by a class of the user's."""
