@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import tempfile
 import uuid
@@ -155,11 +154,11 @@ def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Rank
         session.close()
 
 
-def _cpus(learners: LearnersSpec) -> int:
-    """Logical CPUs of a learner's pod, all of which it takes."""
+def _cpus(learners: LearnersSpec) -> float:
+    """CPUs of a learner's pod, all of which it takes."""
     if learners.cpus is not None:
-        return math.ceil(learners.cpus)
-    return max(1, math.ceil(_CPUS_PER_GPU * learners.gpus))
+        return learners.cpus
+    return max(1, _CPUS_PER_GPU * learners.gpus)
 
 
 def _death(failures: Sequence[Exception]) -> Exception | None:

@@ -39,8 +39,11 @@ class Pools:
     is_one_machine = False
 
     def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
-        """Ray's options for a task or actor in a pool."""
-        options: dict[str, Any] = {"num_cpus": cpus}
+        """Ray's options for a task or actor in a pool.
+
+        A pod hands out whole CPUs, those of one worker rounded up: who asks for as many has the pod to itself.
+        """
+        options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:
             options["num_gpus"] = gpus
         if self.labelled:
@@ -100,6 +103,6 @@ class Pools:
         fewest, most = workers.interval
         if not most:
             return Local()
-        options = self.options("data", math.ceil(workers.cpus), workers.gpus)
+        options = self.options("data", workers.cpus, workers.gpus)
         cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
         return RayData((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)
