@@ -1,0 +1,51 @@
+"""Rows and whole episodes on their way between tasks: a cell each, with the partition that they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.block import Block
+from hindcast.prepare.steps import Steps
+from hindcast.store.array_row import from_row, to_row
+
+PARTITION: Final = "partition"
+_CHUNK: Final = "chunk"
+_COLUMN: Final = "columns/"
+_OF_STEPS: Final = ("episode", "names", "t", "terminated", "truncated", "piece", "row")
+_OF_BLOCK: Final = ("length", "eps_id", "t_started", "terminated", "truncated")
+SCHEMA: Final = pa.schema([(PARTITION, pa.int64()), (_CHUNK, pa.large_binary())])
+
+
+def to_chunk(partition: int, part: Steps | Block) -> pa.Table:
+    """A table of one row."""
+    arrays: dict[str, Any] = {f"{_COLUMN}{name}": column for name, column in part.columns.items()}
+    for name in _OF_STEPS if isinstance(part, Steps) else _OF_BLOCK:
+        array = getattr(part, name)
+        if array is not None:
+            arrays[name] = array
+    row = to_row(arrays)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_table(row)
+    buffer = sink.getvalue()
+    ends = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
+    cell = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, buffer])
+    return pa.table([pa.array([partition]), cell], schema=SCHEMA)
+
+
+def from_chunks(table: pa.Table) -> Iterator[Steps | Block]:
+    """What the rows of a table are, as views into it."""
+    for cell in table.column(_CHUNK):
+        arrays = from_row(pa.ipc.open_stream(cell.as_buffer()).read_all())
+        columns = {
+            name.removeprefix(_COLUMN): array for name, array in arrays.items() if name.startswith(_COLUMN)
+        }
+        rest: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(_COLUMN)}
+        if "piece" in rest:
+            yield Steps(columns, **{"t": None, **rest})
+        else:
+            yield Block(columns, **rest)

@@ -1,0 +1,174 @@
+"""Preparing on Ray Data: larger than memory, on as many CPUs as there are. All that is Ray Data's own stands here.
+
+Each part's rows are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of
+a partition together, through the object store, which spills to disk; a task then makes the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final
+
+import pyarrow as pa
+
+from hindcast.episodes.block import Block
+from hindcast.errors import OutOfMemory, UserError, WorkerLost
+from hindcast.prepare.chunks import PARTITION, SCHEMA, from_chunks, to_chunk
+from hindcast.prepare.job import Job, Progress
+from hindcast.prepare.partitions import made, make_grouped, make_run
+from hindcast.prepare.steps import Steps
+
+_NUMBER: Final = "number"
+_LOOK_S: Final = 1.0
+
+
+def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
+    """Make all partitions that are not made, on the Ray that is connected, else on one of this machine.
+
+    Args:
+        job: the preparation.
+        progress: hears how many partitions are made, and is called once a second.
+        remote_args: Ray's options for the tasks (`label_selector`, `memory`).
+
+    Raises:
+        DataError: rows that make no whole episodes under the rules.
+        StorageError: it cannot be written.
+        WorkerLost: tasks keep dying.
+    """
+    import ray
+
+    todo = sorted(set(range(job.partitions)) - made(job.folder))
+    if not todo:
+        return
+    started_here = not ray.is_initialized()
+    if started_here:
+        cpus = len(os.sched_getaffinity(0))
+        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        _follow(_execute(job, todo, remote_args), len(todo), progress)
+    except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
+        raise _reason(error) from error
+    finally:
+        if started_here:
+            ray.shutdown()
+
+
+def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:
+    """The numbers of partitions as they are made, and what ends it."""
+    import ray
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
+    given = ray.put((job, frozenset(todo)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if job.rules.is_grouped:
+            chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(given, remote_args))
+            _settle(chunks.context)
+            together = chunks.repartition(len(todo), keys=[PARTITION])
+            done = together.map_batches(_make, **{**_each(given, remote_args), "batch_size": None})
+        else:
+            done = _numbers(todo).map_batches(_make_run, **_each(given, remote_args))
+        _settle(done.context)
+        bundles, _, executor = done._execute_to_iterator(capture_executor=False)
+    return bundles, executor
+
+
+def _numbers(numbers: Any) -> Any:
+    import ray.data
+
+    return ray.data.from_blocks([pa.table({_NUMBER: [number]}) for number in numbers])
+
+
+def _each(given: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "fn_args": [[given]],
+        "batch_size": 1,
+        "batch_format": "pyarrow",
+        "zero_copy_batch": True,
+        "num_cpus": 1,
+        **remote_args,
+    }
+
+
+def _settle(context: Any) -> None:
+    context.target_max_block_size = None  # a partition is one block
+    context.shuffle_compression = "lz4"
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1
+
+
+def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress) -> None:
+    """Wait for all partitions; whatever ends the wait early ends the execution."""
+    bundles, executor = execution
+    done = 0
+    with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
+        try:
+            while True:
+                waiting = waiter.submit(next, bundles, None)
+                while not wait([waiting], _LOOK_S).done:
+                    progress(done, total)
+                bundle: Any = waiting.result()
+                if bundle is None:
+                    break
+                done = min(total, done + (bundle.num_rows() or 0))
+                progress(done, total)
+        finally:
+            executor.shutdown(force=True)
+
+
+def _job(given: list[Any]) -> tuple[Job, frozenset[int]]:
+    import ray
+
+    job: tuple[Job, frozenset[int]] = ray.get(given[0])
+    return job
+
+
+def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
+    job, todo = _job(given)
+    steps, blocks = job.scatter(numbers[_NUMBER][0].as_py())
+    dealt: list[tuple[int, Steps | Block]] = [*steps, *blocks]
+    chunks = [to_chunk(partition, part) for partition, part in dealt if partition in todo]
+    yield pa.concat_tables(chunks) if chunks else SCHEMA.empty_table()
+
+
+def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
+    """Make the partitions whose chunks these are: all chunks of each are here."""
+    job, _ = _job(given)
+    there = sorted(set(chunks[PARTITION].to_pylist()))
+    for number in there:
+        parts = list(from_chunks(chunks.filter(pa.compute.equal(chunks[PARTITION], number))))
+        steps = [part for part in parts if isinstance(part, Steps)]
+        make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
+    return pa.table({_NUMBER: pa.array(there, pa.int64())})
+
+
+def _make_run(numbers: pa.Table, given: list[Any]) -> pa.Table:
+    job, _ = _job(given)
+    make_run(job, numbers[_NUMBER][0].as_py())
+    return numbers
+
+
+def _reason(error: BaseException) -> BaseException:
+    """The user's mistake that lies behind an error of Ray's; else that tasks were lost; else the error itself."""
+    import ray
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, UserError):
+            return seen
+        seen = getattr(seen, "cause", None) or seen.__cause__
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return OutOfMemory(f"tasks that prepare the data were killed for memory ({_first_line(error)})")
+    if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):
+        return error
+    return WorkerLost(f"tasks that prepare the data were lost: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
