@@ -1,0 +1,102 @@
+"""A user's own pre-learners for files that hold no timesteps, named in resources as "media_mappers:Name"."""
+
+import uuid
+from typing import Any
+
+import numpy as np
+
+from hindcast import SingleAgentEpisode
+from hindcast.pipeline.prelearner import OfflinePreLearner
+
+
+class Words(OfflinePreLearner):
+    """As the reference's documentation has it: a line is an episode, which says the next word."""
+
+    @staticmethod
+    def _map_to_episodes(  # noqa: PLR0917
+        is_multi_agent: bool,
+        batch: dict[str, np.ndarray],
+        schema: dict[str, str] | None = None,
+        to_numpy: bool = False,
+        input_compress_columns: list[str] | None = None,
+        observation_space: Any = None,
+        action_space: Any = None,
+        vocabulary: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, list[SingleAgentEpisode]]:
+        if not vocabulary:
+            raise ValueError("no vocabulary")
+        episodes = []
+        for text in batch["text"]:
+            tokens = text.split(" ")
+            encoded = [vocabulary[token] for token in tokens]
+            one_hot = np.zeros((len(tokens), len(vocabulary)), dtype=np.float32)
+            for i, token in enumerate(tokens):
+                one_hot[i][vocabulary[token] - 1] = 1.0
+            episode = SingleAgentEpisode(
+                id_=uuid.uuid4().hex,
+                observations=list(one_hot),
+                observation_space=observation_space,
+                actions=encoded[1:],
+                action_space=action_space,
+                rewards=[0.0 for _ in range(len(encoded) - 2)] + [1.0],
+                terminated=True,
+                truncated=False,
+                len_lookback_buffer=0,
+                t_started=0,
+            )
+            if to_numpy:
+                episode.to_numpy()
+            episodes.append(episode)
+        return {"episodes": episodes}
+
+
+class Frames(OfflinePreLearner):
+    """The images of a folder are an episode."""
+
+    @classmethod
+    def map_rows(cls, rows, name="episode"):
+        frames = rows["image"]
+        steps = len(frames) - 1
+        return [
+            SingleAgentEpisode(
+                f"{name} {rows['path'][0]}",
+                observations=list(frames),
+                actions=[0] * steps,
+                rewards=[float(frame.mean()) for frame in frames[1:]],
+                truncated=True,
+                len_lookback_buffer=0,
+            )
+        ]
+
+
+class Bytes(OfflinePreLearner):
+    """A file is an episode of its bytes."""
+
+    @classmethod
+    def map_rows(cls, rows):
+        return [
+            SingleAgentEpisode(
+                path,
+                observations=[np.array([byte], dtype=np.uint8) for byte in data],
+                actions=[0] * (len(data) - 1),
+                rewards=[0.0] * (len(data) - 1),
+                terminated=True,
+                len_lookback_buffer=0,
+            )
+            for path, data in zip(rows["path"], rows["bytes"], strict=True)
+        ]
+
+
+class Nothing(OfflinePreLearner):
+    """Maps blocks only."""
+
+
+class Wrong(OfflinePreLearner):
+    @classmethod
+    def map_rows(cls, rows):
+        return rows["text"]
+
+
+class NoPreLearner:
+    pass
