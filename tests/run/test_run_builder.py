@@ -53,7 +53,15 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_gpus_per_learner": (1, 1.0, None),
     "input_": (["a", "b"], ["a", "b"], None),
     "input_read_schema": ({"obs": "o_t"}, {"obs": "o_t"}, None),
-    "input_read_method_kwargs": ({"columns": ["obs"]}, ["obs"], None),
+    "input_read_method_kwargs": (
+        {"columns": ["obs"], "delimiter": ";", "concurrency": 2},
+        {"columns": ["obs"], "readOptions": {"delimiter": ";"}},
+        None,
+    ),
+    "input_read_method": ("read_json", "JSON", None),
+    "input_read_sample_batches": (True, "SampleBatch", None),
+    "input_compress_columns": (["obs"], ["obs"], None),
+    "ignore_final_observation": (True, True, None),
     "input_filesystem": ("gcs", "gs://data", None),
     "map_batches_kwargs": (
         {"concurrency": 3, "num_cpus": 2},
@@ -150,7 +158,8 @@ def test_option_reaches_its_field_of_a_training(name: str) -> None:
     if name == "input_":
         assert [source.path for source in resource.spec.input] == expected
     elif name == "input_read_method_kwargs":
-        assert resource.spec.input[0].columns == expected
+        assert resource.spec.input[0].columns == expected["columns"]
+        assert resource.spec.input[0].read_options == expected["readOptions"]
     elif name == "model_config":
         assert at(resource, "model.fcnetHiddens") == expected["fcnetHiddens"]
     else:

@@ -20,7 +20,16 @@ Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 ONE_ITERATION: Final = {"iterations": 1}
-_READING: Final = ("input_", "input_read_schema", "input_read_method_kwargs", "input_filesystem")
+_READING: Final = (
+    "input_",
+    "input_read_schema",
+    "input_read_method",
+    "input_read_method_kwargs",
+    "input_read_sample_batches",
+    "input_compress_columns",
+    "ignore_final_observation",
+    "input_filesystem",
+)
 _WRITING: Final = ("output", "output_filesystem")
 _RESIDENCY: Final = ("materialize_data", "materialize_mapped_data")
 _LENGTH: Final = ("evaluation_duration", "evaluation_duration_unit")

@@ -12,6 +12,16 @@ from hindcast.run.python.user_objects import environment_id, importable
 
 Options = Mapping[str, Any]
 
+_FORMATS = {
+    "read_parquet": "Parquet",
+    "read_json": "JSON",
+    "read_csv": "CSV",
+    "read_text": "Text",
+    "read_images": "Images",
+    "read_binary_files": "Binary",
+    "read_tfrecords": "TFRecord",
+}
+_SIZES = ("override_num_blocks", "concurrency")  # pieces are as large as suits the format
 _SCHEMES = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
 
 
@@ -39,9 +49,7 @@ def sources(options: Options) -> list[dict[str, Any]]:
     """`spec.input` of `input_` and what goes with it."""
     given = options["input_"]
     weights = given if isinstance(given, Mapping) else dict.fromkeys([given] if _is_path(given) else given)
-    common = _reading(options.get("input_read_method_kwargs") or {})
-    if schema := options.get("input_read_schema"):
-        common["schema"] = dict(schema)
+    common = _reading(options)
     filesystem = options.get("input_filesystem")
     return [
         {**_source(path, filesystem), **({} if weight is None else {"weight": weight}), **common}
@@ -138,9 +146,34 @@ def _source(path: Any, filesystem: Any) -> dict[str, Any]:
     return {"path": located(path, filesystem)}
 
 
-def _reading(given: Options) -> dict[str, Any]:
-    _only("input_read_method_kwargs", given, {"columns", "filter", "override_num_blocks", "concurrency"})
-    return {name: plain(given[name]) for name in ("columns", "filter") if given.get(name) is not None}
+def _reading(options: Options) -> dict[str, Any]:
+    """How all inputs are read."""
+    given = plain(options.get("input_read_method_kwargs") or {})
+    if not isinstance(given, Mapping):
+        raise SpecError(f"input_read_method_kwargs is {given!r}, expected a dictionary.")
+    fields = {
+        name: value for name, value in given.items() if name in ("columns", "filter") and value is not None
+    }
+    rest = {name: value for name, value in given.items() if name not in (*_SIZES, "columns", "filter")}
+    if rest:
+        fields["readOptions"] = rest
+    if form := _format(options):
+        fields["format"] = form
+    for option, name in (("input_read_schema", "schema"), ("input_compress_columns", "compressColumns")):
+        if options.get(option) is not None:
+            fields[name] = plain(options[option])
+    if options.get("ignore_final_observation"):
+        fields["ignoreFinalObservation"] = True
+    return fields
+
+
+def _format(options: Options) -> str | None:
+    if options.get("input_read_sample_batches"):
+        return "SampleBatch"
+    method = options.get("input_read_method")
+    if method is not None and method not in _FORMATS:
+        raise SpecError(f"input_read_method is {method!r}: allowed are {', '.join(_FORMATS)}.")
+    return _FORMATS.get(method or "")
 
 
 def _only(option: str, given: Any, names: set[str]) -> None:
