@@ -151,7 +151,11 @@ def leftovers(path: object) -> list[str]:
         for entry in folder.files(recursive=True)
         if entry.relative.endswith(".tmp")
         or Path(entry.relative).name == "lock"
-        or (entry.relative.endswith(".parquet") and entry.relative not in listed)
+        or (
+            "/" not in entry.relative
+            and entry.relative.endswith((".parquet", ".json", ".csv"))
+            and entry.relative not in listed
+        )
     ]
 
 

@@ -66,6 +66,8 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         (Duration, {"episodes": 1, "timesteps": 1}, "exactly one of episodes, timesteps is needed"),
         (StopSpec, {}, "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed"),
         (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
+        (OutputSpec, {"path": "x", "format": "CSV", "encoding": "MessagePack"}, "with format CSV"),
+        (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is written plain"),
         (EvaluationSpec, {"duration": "auto"}, "auto without parallelToTraining"),
         (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
         (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),

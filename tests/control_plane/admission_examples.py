@@ -67,7 +67,11 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (".output", "encoding MessagePack needs format Episodes"): Examples(
         good=({"encoding": "MessagePack"}, {"encoding": "Arrow", "format": "Columns"}),
-        bad=({"encoding": "MessagePack", "format": "Columns"},),
+        bad=({"encoding": "MessagePack", "format": "Columns"}, {"encoding": "MessagePack", "format": "JSON"}),
+    ),
+    (".output", "compression zstd needs format Episodes or Columns; text is written plain"): Examples(
+        good=({"compression": "zstd"}, {"format": "CSV"}, {"format": "JSON", "compression": "none"}),
+        bad=({"compression": "zstd", "format": "CSV"}, {"compression": "zstd", "format": "SampleBatch"}),
     ),
     ("", "weights stand on some entries of input only; give one to each, or to none"): Examples(
         good=(

@@ -124,31 +124,54 @@ class OutputSpec(Model):
             "encoding MessagePack needs format Episodes",
             at=".encoding",
         ),
+        Rule(
+            "self.compression != 'zstd' || self.format in ['Episodes', 'Columns']",
+            "compression zstd needs format Episodes or Columns; text is written plain",
+            at=".compression",
+        ),
     )
 
     path: Annotated[Location, LOCATION]
     """Folder of the dataset: a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
-    format: Literal["Episodes", "Columns"] = "Episodes"
-    """`Episodes`: one row per episode. `Columns`: one row per timestep, for other tools."""
+    format: Literal["Episodes", "Columns", "JSON", "CSV", "SampleBatch"] = "Episodes"
+    """`Episodes`: Parquet, one row per episode. `Columns`: Parquet, one row per timestep, for other tools. `JSON` and
+    `CSV`: text, one line per timestep. `SampleBatch`: JSON, one episode a line, as RLlib's old stack reads it."""
     encoding: Literal["Arrow", "MessagePack"] = "Arrow"
     """Of Episodes: `Arrow` (fastest) or `MessagePack` (as RLlib writes it)."""
     max_rows_per_file: Positive | None = None
-    """Most rows of a file. Default: no limit."""
+    """Most rows of a file: episodes in Episodes and SampleBatch; timesteps in Columns, JSON and CSV, in whole
+    episodes. Default: no limit."""
     max_file_size: Quantity = "128Mi"
     """Most bytes of a file, about."""
     compression: Literal["lz4", "zstd", "none"] = "lz4"
-    """Compression of the Parquet columns."""
+    """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is written plain: `lz4`, the default, does
+    nothing there."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
     """When the folder holds a dataset: `Resume` it (of the same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
 
     @model_validator(mode="after")
-    def _check_encoding(self) -> Self:
+    def _check_format(self) -> Self:
         if self.encoding == "MessagePack" and self.format != "Episodes":
             raise ValueError(
-                "has encoding MessagePack with format Columns; MessagePack needs format Episodes"
+                f"has encoding MessagePack with format {self.format}; MessagePack needs format Episodes"
+            )
+        if self.compression == "zstd" and self.is_text:
+            raise ValueError(
+                f"has compression zstd with format {self.format}; text is written plain, and zstd needs format "
+                "Episodes or Columns"
             )
         return self
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text rather than Parquet."""
+        return self.format in ("JSON", "CSV", "SampleBatch")
+
+    @property
+    def episodes_per_file(self) -> int | None:
+        """Most episodes of a file, where `max_rows_per_file` counts these."""
+        return self.max_rows_per_file if self.format in ("Episodes", "SampleBatch") else None
 
 
 class OfflineRecordingSpec(Model):
@@ -177,7 +200,7 @@ class OfflineRecordingSpec(Model):
 
 
 class OfflineRecording(Model):
-    """Runs a policy in Gymnasium environments and writes its experience to Parquet."""
+    """Runs a policy in Gymnasium environments and writes its experience to storage."""
 
     api_version: ApiVersion = API_VERSION
     """hindcast.dev/v1alpha1."""

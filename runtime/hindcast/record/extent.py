@@ -97,9 +97,7 @@ class TimestepExtent(Extent):
 def extent_of(spec: OfflineRecordingSpec) -> Extent:
     """The extent that a resource asks for."""
     width = spec.runners.envs_per_runner
-    rows = (
-        spec.output.max_rows_per_file if spec.output.format == "Episodes" else None
-    )  # else they are timesteps
+    rows = spec.output.episodes_per_file
     if spec.duration.episodes is not None:
         return EpisodeExtent(spec.duration.episodes, width, rows)
     assert spec.duration.timesteps is not None

@@ -57,6 +57,19 @@ class Task(NamedTuple):
         """The folder, changed only while the guard lets it."""
         return resolve(self.folder).guarded(self.guard)
 
+    def writer(self, number: int, writer_id: str) -> EpisodeWriter:
+        """What writes a range's files; `writer_id` is unique to who writes."""
+        output = self.output
+        return EpisodeWriter(
+            self.location,
+            self.data,
+            stem=file_stem(number, writer_id),
+            max_rows_per_file=output.max_rows_per_file,
+            max_file_bytes=parse_bytes(output.max_file_size),
+            compression=None if output.is_text else output.compression,
+            layout=self.layout,
+        )
+
 
 class Recorder:
     """Records ranges with one `EnvRunner`.
@@ -85,19 +98,10 @@ class Recorder:
             return self._record(work, on_episode)
 
     def _record(self, work: Work, on_episode: OnEpisode | None) -> Commit:
-        task = self._task
-        writer = EpisodeWriter(
-            self._folder,
-            task.data,
-            stem=file_stem(work.number, self._writer_id),
-            max_rows_per_file=task.output.max_rows_per_file,
-            max_file_bytes=parse_bytes(task.output.max_file_size),
-            compression=task.output.compression,
-            layout=task.layout,
-        )
+        writer = self._task.writer(work.number, self._writer_id)
         try:
             for chunk in _chunks(self._runner.play(work.indices), on_episode):
-                writer.write(episodes_to_block(chunk, task.prefix))
+                writer.write(episodes_to_block(chunk, self._task.prefix))
             files = writer.close()
         except BaseException:
             writer.abort()

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hindcast.api.quantity import parse_bytes
 from hindcast.episodes.block import Block
 from hindcast.record.recorder import Task
 from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
-from hindcast.store.writer import EpisodeWriter
+from hindcast.store.text.shortening import shortened
 
 
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
@@ -32,7 +31,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
         if missing <= 0:
             folder.child(COMMITS, f"{number:06d}.json").delete()
             continue
-        lengths = _lengths(commit)
+        lengths = [length for file in commit.files for length in file.episode_lengths]
         episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1
         if episodes < len(lengths):
             commit = _shortened(folder, task, commit, episodes)
@@ -41,33 +40,16 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
     return kept
 
 
-def _lengths(commit: Commit) -> list[int]:
-    """Steps of each episode, fragments joined."""
-    lengths: list[int] = []
-    for group in (group for file in commit.files for group in file.row_groups):
-        for row, length in enumerate(group.lengths):
-            if row in group.continued:
-                lengths[-1] += length
-            else:
-                lengths.append(length)
-    return lengths
-
-
 def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> Commit:
     """The range again, with its first episodes only."""
-    writer = EpisodeWriter(
-        folder,
-        task.data,
-        file_stem(commit.range, uuid.uuid4().hex[:8]),
-        max_rows_per_file=task.output.max_rows_per_file,
-        max_file_bytes=parse_bytes(task.output.max_file_size),
-        compression=task.output.compression,
-        layout=task.layout,
-    )
-    with writer:
-        for block in _first(folder, task, commit, episodes):
-            writer.write(block)
-        files = writer.close()
+    writer_id = uuid.uuid4().hex[:8]
+    if task.output.is_text:
+        files = shortened(folder, commit.files, file_stem(commit.range, writer_id), task.layout, episodes)
+    else:
+        with task.writer(commit.range, writer_id) as writer:
+            for block in _first(folder, task, commit, episodes):
+                writer.write(block)
+            files = writer.close()
     shorter = Commit(
         range=commit.range,
         files=files,

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from hindcast import __version__
 from hindcast.api import OfflineRecording, spec_hash
-from hindcast.errors import OutputConflict, SpecError
+from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.fence import wait_for_runners
@@ -23,6 +23,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
 from hindcast.store.filesystem import Guard, resolve
+from hindcast.store.layouts import WRITTEN_LAYOUTS
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 
 POLICY_FOLDER = "policy"
@@ -129,6 +130,7 @@ class RecordingRun:
                 entry.location.delete()
 
     def _record(self) -> Manifest:
+        self._check_output()
         policy = self._policy()
         task = self._task(policy)
         wait_for_runners(self._folder)
@@ -144,6 +146,17 @@ class RecordingRun:
         manifest = self._manifest(task, policy, commits)
         write_manifest(self._folder, manifest)
         return manifest
+
+    def _check_output(self) -> None:
+        """Refuse what text cannot hold, such as frames in CSV, before anything is trained or played."""
+        output, environment = self._spec.output, self._spec.environment
+        if not output.is_text:
+            return
+        data = describe(environment, load_actor(RANDOM, environment), explore=False)
+        try:
+            WRITTEN_LAYOUTS[output.format].encoder(data)
+        except DataError as error:
+            raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
     def _clean(self, commits: dict[int, Commit]) -> None:
         """Delete what killed runners left."""

@@ -18,7 +18,7 @@ from hindcast.store.filesystem import Location
 from hindcast.store.manifest import FOLDER, first_problem
 
 COMMITS = f"{FOLDER}/commits"
-_DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.parquet$")
+_DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
 _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 _TEMPORARY_FILE = re.compile(rf"^\..+\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
 

@@ -87,3 +87,15 @@ class FileEntry(Stored):
     def episodes(self) -> int:
         """Rows that start an episode."""
         return self.rows - sum(len(group.continued) for group in self.row_groups)
+
+    @property
+    def episode_lengths(self) -> tuple[int, ...]:
+        """Steps of each episode, fragments joined."""
+        lengths: list[int] = []
+        for group in self.row_groups:
+            for row, length in enumerate(group.lengths):
+                if row in group.continued:
+                    lengths[-1] += length
+                else:
+                    lengths.append(length)
+        return tuple(lengths)

@@ -58,7 +58,9 @@ class ParquetEncoder(ABC):
 class ParquetFile:
     """A `DataFile`."""
 
-    def __init__(self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str) -> None:
+    def __init__(
+        self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str
+    ) -> None:
         self.rows = 0
         self._name = location.name
         self._schema = schema

@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hindcast.api import OfflineRecording
 from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
+from hindcast.foreign.format import Format, ReadOptions
+from hindcast.foreign.formats import FORMATS
 from hindcast.models.policy import Policy
 from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorder import Task, Work
@@ -25,7 +29,9 @@ from hindcast.run.machine import clamp_replicas
 from hindcast.run.python.recorders import Here, Made, Processes
 from hindcast.run.recording import RecordingRun
 from hindcast.store.commits import Commit, read_commits, remove_temporary_files
+from hindcast.store.entries import FileEntry
 from hindcast.store.episode_dataset import EpisodeDataset
+from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
 from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
 from hindcast.store.sole_writer import sole_writer
@@ -91,8 +97,7 @@ class EvaluationRecording(RecordingRun):
     @property
     def _range_size(self) -> int:
         """Episodes of a range: whole files where they are limited, and enough to keep all slots busy."""
-        width, output = self._spec.runners.envs_per_runner, self._spec.output
-        rows = output.max_rows_per_file if output.format == "Episodes" else None  # else they are timesteps
+        width, rows = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
         return rows * math.ceil(width / rows) if rows is not None else _WAVES * width
 
     def _ready(self, policy: Policy) -> Here | Processes:
@@ -109,6 +114,7 @@ class EvaluationRecording(RecordingRun):
 
     def _open(self, policy: Policy) -> None:
         self._check_folder()
+        self._check_output()
         self._held.enter_context(sole_writer(self._state))
         remove_temporary_files(self._state)
         self._make_way()
@@ -175,15 +181,24 @@ class EvaluationRecording(RecordingRun):
     def _read(self, commit: Commit) -> EnvReport:
         """Returns and lengths of a range that was there."""
         assert self._what is not None
-        spec = self._what.data
-        layout = self._what.layout
-        dataset = EpisodeDataset(
-            spec, [Indexed(self._folder.child(file.path), file, spec, layout) for file in commit.files]
-        )
-        report = EnvReport()
+        lengths = np.array([length for file in commit.files for length in file.episode_lengths])
+        rewards = np.concatenate(list(self._rewards(self._what, commit.files)))
+        returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
+        return EnvReport(returns.tolist(), lengths.tolist())
+
+    def _rewards(self, task: Task, files: tuple[FileEntry, ...]) -> Iterator[NDArray[Any]]:
+        """Of all timesteps, in order."""
+        if task.output.is_text:
+            for file in files:
+                yield from _rewards_in_text(self._folder.child(file.path), FORMATS[task.layout])
+            return
+        indexed = [Indexed(self._folder.child(file.path), file, task.data, task.layout) for file in files]
+        dataset = EpisodeDataset(task.data, indexed)
         for unit in dataset.units:
-            block = dataset.read(unit, ["rewards"])
-            starts = np.cumsum(block.length) - block.length
-            report.returns.extend(np.add.reduceat(block.columns["rewards"], starts).tolist())
-            report.lengths.extend(block.length.tolist())
-        return report
+            yield dataset.read(unit, ["rewards"]).columns["rewards"]
+
+
+def _rewards_in_text(location: Location, form: Format) -> Iterator[NDArray[Any]]:
+    for piece in form.pieces(location, ReadOptions()):
+        for rows in form.read(piece, ReadOptions()):
+            yield rows.columns["rewards"]
