@@ -13,6 +13,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RLLIB = HERE.parent / ".venv-rllib"
+ALONE = (
+    "decode.py",
+    "learner_overhead.py",
+    "training.py",
+    "cartpole.py",
+    "ray_data.py",
+    "inspect_dataset.py",
+)
 PACKAGES = ("torch==2.13.0", "ray[rllib]==2.60.0", "gymnasium==1.2.2", "msgpack-numpy")
 
 
@@ -28,7 +36,14 @@ def install_rllib() -> str:
 
 def main() -> None:
     """Run them all; stop at the first that fails."""
-    for script in ("decode.py", "learner_overhead.py", "training.py", "cartpole.py", "ray_data.py"):
+    for script in (
+        "decode.py",
+        "learner_overhead.py",
+        "training.py",
+        "cartpole.py",
+        "ray_data.py",
+        "inspect_dataset.py",
+    ):
         subprocess.run([sys.executable, str(HERE / script)], check=True)
     for script in ("recording.py", "decode_messagepack.py", "columns.py"):
         subprocess.run([sys.executable, str(HERE / script), "--rllib", install_rllib()], check=True)

@@ -204,7 +204,7 @@ def test_text_has_no_space_to_guess(kit, tmp_path):
 
 
 FIELDS = {
-    "layouts", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
+    "layouts", "prepared", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
     "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards", "rewardedEpisodes",
     "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "problems",

@@ -50,8 +50,10 @@ class Screen:
         if self.flags.json:
             self.json_line(document)
             return
+        from rich.text import Text
+
         for renderable in renderables:
-            if isinstance(renderable, str):
+            if isinstance(renderable, str | Text):
                 self.out.print(renderable, markup=False, highlight=False, soft_wrap=True)
             else:
                 self.out.print(renderable)

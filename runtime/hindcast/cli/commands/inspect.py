@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.data_options import ReadFlags
+from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
 
 
 @command
+@with_options(read=ReadFlags)
 def inspect(
     dataset: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders, files, globs or URIs.")],
+    read: ReadFlags,
     screen: Screen,
     *,
     timesteps: Annotated[
@@ -33,14 +37,18 @@ def inspect(
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures, too.")
     ] = None,
 ) -> None:
-    """Show a dataset's counts, spaces, distributions, coverage, and problems."""
+    """Show a dataset's counts, spaces, distributions, coverage, and problems.
+
+    Data that are not whole episodes in order are prepared first, as for a training.
+    """
     from hindcast.cli.dataset_view import views
     from hindcast.cli.watching import watching
-    from hindcast.store.inspection.inspecting import inspect_paths
+    from hindcast.prepare.inspecting import inspect_data
 
     name = ", ".join(dataset)
     with watching(screen, "looking at the data") as progress:
-        summary = inspect_paths(dataset, sample_limit=None if full else timesteps, progress=progress)
+        limit = None if full else timesteps
+        summary = inspect_data(read.reading(dataset), sample_limit=limit, progress=progress)
     if html is not None:
         from hindcast.run.report.dataset_page import write_dataset_page
 

@@ -36,12 +36,14 @@ def _grid(coverage: Coverage) -> Picture | None:
 
     def draw(figure: Figure, theme: Theme) -> None:
         from matplotlib.colors import LinearSegmentedColormap, LogNorm
+        from matplotlib.ticker import FuncFormatter, NullFormatter
 
         axes = figure.subplots()
         dress(axes, theme, "first component", "second component")
         axes.grid(visible=False)
         axes.set_xticks([])
         axes.set_yticks([])
+        axes.spines["bottom"].set_visible(False)
         colours = LinearSegmentedColormap.from_list("density", [theme.grid, theme.main])
         cells = np.ma.masked_equal(counts.T, 0)
         norm = LogNorm(1, max(2.0, counts.max()))
@@ -50,6 +52,8 @@ def _grid(coverage: Coverage) -> Picture | None:
         )
         bar = figure.colorbar(image, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.count(value)))
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.ax.tick_params(colors=theme.muted, labelsize=9, length=0, which="both")
         bar.set_label("observations in a cell", fontsize=9.5, color=theme.muted)
 
@@ -67,9 +71,10 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         return None
     shares = np.array([100 * share for _, share in known])
     what = "observations" if leaf.name == "obs" else leaf.name
-    title = f"Half of the bounded dimensions of {what} cover {words.share(float(np.median(shares)) / 100)} or more"
-    if len(known) == 1:
-        title = f"Dimension {known[0][0]} of {what} covers {words.share(known[0][1])} of its bounds"
+    least, most = words.share(shares.min() / 100), words.share(shares.max() / 100)
+    title = f"Dimensions of {what} cover {least} to {most} of their bounds"
+    if least == most:
+        title = f"Each bounded dimension of {what} covers {most} of its bounds"
     of = words.plural(leaf.dimensions, "dimension")
     caption = f"Range seen over the width of the space's bounds, {len(known)} of {of}"
 
@@ -79,7 +84,7 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         places = np.arange(len(known))
         axes.bar(places, shares, 0.7, color=theme.main)
         axes.set_xticks(places, [str(index) for index, _ in known], fontsize=9.5 if len(known) <= 16 else 7)
-        axes.set_xlim(-0.8, max(3, len(known)) - 0.2)
+        axes.set_xlim(-0.8, len(known) - 0.2)
         axes.set_ylim(0, max(100.0, 1.08 * shares.max()))
 
     return Picture(title, caption, draw, height=2.8)

@@ -196,5 +196,5 @@ def _panel(axes: Axes, theme: Theme, name: str, spread: Distribution) -> None:
     axes.set_yticks([])
     _bars(axes, theme, spread)
     axes.axvline(spread.mean, color=theme.reference, linewidth=1.2, dashes=(5, 3))
-    title = f"dimension {name}, mean {words.significant(round(spread.mean, 2))}"
+    title = f"dimension {name}, mean {words.significant(round(spread.mean, 2) + 0.0)}"
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted, pad=3)

@@ -77,6 +77,8 @@ class Summary(Stored):
 
     Attributes:
         layouts: names of those found.
+        prepared: folder of the episodes that were made of the data, which all here is about; None where the data are
+            looked at as they are.
         episodes: in all.
         timesteps: in all.
         bytes: size in memory.
@@ -107,6 +109,7 @@ class Summary(Stored):
     """
 
     layouts: tuple[str, ...]
+    prepared: str | None = None
     episodes: int
     timesteps: int
     bytes: int

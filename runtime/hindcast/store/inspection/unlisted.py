@@ -9,7 +9,7 @@ from hindcast.store.filesystem import Location
 from hindcast.store.inspection.problems import Problem
 from hindcast.store.manifest import FOLDER
 
-_ENDINGS = (".parquet", ".pq", ".json", ".jsonl", ".csv")
+_ENDINGS = (".parquet", ".pq")
 
 
 def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:

@@ -30,6 +30,7 @@ MAX_DIMENSIONS = 64
 MAX_VALUES = 10_000
 _OBSERVATIONS = 1 << 17
 _STEPS_TO_JUDGE = 20
+_JUDGED = (Columns.OBS, Columns.ACTIONS)
 
 
 class Leaf:
@@ -89,7 +90,7 @@ class Leaf:
         for wrong in self._wrong.values():
             yield wrong.problem
         constant = self.constant
-        if not len(constant) or root(self.name) == Columns.REWARDS or self.low is None:
+        if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
             return
         of, which = len(self.low), _shortened(constant.tolist())
         severity: Severity = "warning" if len(constant) == of else "info"

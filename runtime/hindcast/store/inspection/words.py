@@ -13,6 +13,9 @@ def facts(summary: Summary) -> dict[str, str]:
     sampled = summary.sampled_episodes < summary.episodes
     found = {
         "format": ", ".join(summary.layouts) or None,
+        "prepared": None
+        if summary.prepared is None
+        else f"into {summary.prepared}, which all below is about",
         "episodes": words.whole(summary.episodes),
         "timesteps": words.whole(summary.timesteps),
         "looked at": _looked_at(summary) if sampled else None,

@@ -1,0 +1,94 @@
+"""How long it takes to look at a large dataset, and in how much memory.
+
+    python benchmarks/inspect_dataset.py
+
+50,000 episodes of 1,000 timesteps, 4 + 1 float32 and an int64 each, Episodes / Arrow, a recording with a manifest. Each
+call is a process of its own, whose start and imports count. There is no rival: nothing else that we know of answers the
+same questions; pandas reading the sample alone would do less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from hindcast.episodes.block import Block
+from hindcast.store.commits import file_stem
+from hindcast.store.entries import FileEntry
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+LENGTH = 1_000
+PER_FILE = 1_000
+TARGETS = {"sampled": 30.0, "--full": None}
+
+
+def make_block(first: int, episodes: int) -> Block:
+    """Random walks rounded to 3 digits."""
+    rng = np.random.default_rng(first)
+    steps = episodes * LENGTH
+    walks = rng.standard_normal((episodes, LENGTH + 1, 4), dtype=np.float32) * 0.01
+    return Block(
+        columns={
+            "obs": walks.cumsum(axis=1).round(3).reshape(-1, 4),
+            "actions": rng.integers(0, 4, steps),
+            "rewards": rng.uniform(size=steps).round(2).astype(np.float32),
+        },
+        length=np.full(episodes, LENGTH),
+        eps_id=np.array([f"e-{first + i:06d}" for i in range(episodes)], dtype=object),
+        t_started=np.zeros(episodes, dtype=np.int64),
+        terminated=np.ones(episodes, dtype=np.bool_),
+        truncated=np.zeros(episodes, dtype=np.bool_),
+    )
+
+
+def write(folder: Path, episodes: int) -> None:
+    """The recording."""
+    files: list[FileEntry] = []
+    for number, first in enumerate(range(0, episodes, PER_FILE)):
+        block = make_block(first, min(PER_FILE, episodes - first))
+        spec = DataSpec.of_block(block)
+        with EpisodeWriter(resolve(folder), spec, file_stem(number, "bench")) as writer:
+            writer.write(block)
+            files += writer.close()
+    write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=tuple(files)))
+
+
+def look(folder: Path, *options: str) -> float:
+    """Seconds that `hindcast inspect` takes."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "hindcast.cli.main", "inspect", str(folder), "--json", *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=50_000)
+    arguments = parser.parse_args()
+    table = Table("what", "seconds", "target", "most memory of any so far (MB)", title="hindcast inspect")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, arguments.episodes)
+        for what, target in TARGETS.items():
+            seconds = look(folder, *(["--full"] if what == "--full" else []))
+            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
+            aim = "" if target is None else f"< {target:g}"
+            table.add_row(what, f"{seconds:.1f}", aim, f"{most:,.0f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
