@@ -36,14 +36,7 @@ def install_rllib() -> str:
 
 def main() -> None:
     """Run them all; stop at the first that fails."""
-    for script in (
-        "decode.py",
-        "learner_overhead.py",
-        "training.py",
-        "cartpole.py",
-        "ray_data.py",
-        "inspect_dataset.py",
-    ):
+    for script in ALONE:
         subprocess.run([sys.executable, str(HERE / script)], check=True)
     for script in ("recording.py", "decode_messagepack.py", "columns.py"):
         subprocess.run([sys.executable, str(HERE / script), "--rllib", install_rllib()], check=True)
