@@ -336,6 +336,7 @@ def test_variables_of_ray_pods() -> None:
             continue
         assert found["HINDCAST_ATTEMPT"] == "clone-t1-2" and found["HINDCAST_NAMESPACE"] == "rl"
         assert found["MINE"] == "1" and found["PYTHONUNBUFFERED"] == "0"
+        assert found["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
 
 
 def test_the_users_code_can_be_imported_on_every_ray_pod() -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from hindcast.api import OfflineTraining, Resource
 from hindcast.api.attempt import Attempt
-from hindcast.api.cluster import ClusterSpec, EnvFrom, EnvVar, KeyRef
+from hindcast.api.cluster import EnvFrom, EnvVar, KeyRef
 from hindcast_operator.manifests.sizes import PoolSize
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
@@ -12,8 +13,9 @@ RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
 """Variables that are never the user's."""
 
 
-def variables(cluster: ClusterSpec, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
+def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict[str, Any]]:
     """Of a Ray container. The user's win, except for those that say which attempt this is."""
+    cluster = resource.spec.cluster
     found: dict[str, dict[str, Any]] = {
         "PYTHONUNBUFFERED": {"value": "1"},
         "HOME": {"value": HOME},
@@ -21,6 +23,9 @@ def variables(cluster: ClusterSpec, size: PoolSize, attempt: Attempt) -> list[di
         # On a busy node Ray's control store takes longer than the 20 to 30 s that others wait for it.
         "RAY_gcs_server_port_wait_time_s": {"value": "120"},
     }
+    if isinstance(resource, OfflineTraining):
+        # What is prepared of a training's data is read by all of its learners, and by its next attempt.
+        found["HINDCAST_CACHE"] = {"value": f"{resource.spec.checkpoint.path.rstrip('/')}/.cache"}
     if not size.gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
         found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}

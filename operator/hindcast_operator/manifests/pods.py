@@ -34,7 +34,7 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
     container = {
         "name": RAY_CONTAINER,
         **_image(cluster),
-        "env": variables(cluster, size, attempt),
+        "env": variables(resource, size, attempt),
         **({"envFrom": sources(cluster.env_from)} if cluster.env_from else {}),
         "resources": _resources(size.cpu, size.memory, size.ephemeral_storage, size.gpus),
         "securityContext": security.CONTAINER,

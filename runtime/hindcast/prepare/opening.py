@@ -109,7 +109,7 @@ def ready(
         StorageError: storage that refuses or fails.
     """
     maker = _Maker(reading, progress or _nobody, ray_options or {})
-    home = resolve(cache if cache is not None else cache_folder()).child("prepared")
+    home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
     if reading.is_plain and locations and all(map(is_recorded, locations)):

@@ -50,7 +50,7 @@ class IndexCache:
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         name = hashlib.sha256(f"{folder.fs.type_name} {folder.path}".encode()).hexdigest()[:32]
-        self._place = resolve(cache_folder() / "index" / f"{name}.json")
+        self._place = cache_folder().child("index", f"{name}.json")
         self._files = self._load()
         self._has_new = False
 
@@ -96,13 +96,13 @@ class IndexCache:
         return document.files if document.version == _VERSION else {}
 
 
-def cache_folder() -> Path:
-    """`$HINDCAST_CACHE`, by default `~/.cache/hindcast`: what can be made again lies there."""
+def cache_folder() -> Location:
+    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: what can be made again lies there."""
     given = os.environ.get("HINDCAST_CACHE")
     if given:
-        return Path(given)
+        return resolve(given)
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     except RuntimeError:  # a user without a home
         caches = Path(tempfile.gettempdir())
-    return caches / "hindcast"
+    return resolve(caches / "hindcast")
