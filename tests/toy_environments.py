@@ -83,6 +83,15 @@ class Speaking(Walk):
         return "go" * (self._t % 4) + "!"
 
 
+class Frames(Walk):
+    """Observations are pictures."""
+
+    observation_space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
+
+    def _observe(self) -> np.ndarray:
+        return np.full((40, 40, 3), self._t, dtype=np.uint8)
+
+
 class Wrong(Walk):
     """An environment with a defect.
 

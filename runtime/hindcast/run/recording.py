@@ -152,7 +152,7 @@ class RecordingRun:
         output, environment = self._spec.output, self._spec.environment
         if not output.is_text:
             return
-        data = describe(environment, load_actor(RANDOM, environment), explore=False)
+        data = describe(environment, load_actor(RANDOM, environment), explore=True)
         try:
             WRITTEN_LAYOUTS[output.format].encoder(data)
         except DataError as error:

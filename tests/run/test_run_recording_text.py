@@ -1,0 +1,97 @@
+"""Recordings of text: the same episodes, as exactly, and trained on once they are prepared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hindcast.episodes.block import Block
+from hindcast.errors import Interrupted, OutputConflict, SpecError
+from hindcast.prepare.opening import open_data
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import read_manifest
+from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
+
+FORMATS = ("JSON", "CSV", "SampleBatch")
+
+
+def hashes(block: Block) -> list[str]:
+    """Of the episodes, whatever their ids; infos that say nothing may be there or not."""
+    told = {name: column for name, column in block.columns.items() if name != "infos" or column.any()}
+    return sorted(episode_hashes(block.with_columns(told)).values())
+
+
+def prepared(folder: Path, cache: Path) -> Block:
+    dataset = open_data(folder, cache=cache)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+class TestFormats:
+    def test_the_same_episodes(self, tmp_path: Path, walks: Path, form: str) -> None:
+        record(recording(tmp_path / "data", output={"format": form}))
+        assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
+        manifest = read_manifest(resolve(tmp_path / "data"))
+        assert manifest is not None
+        assert manifest.layout == form
+        assert leftovers(tmp_path / "data") == []
+
+    def test_interrupted_and_resumed(self, tmp_path: Path, walks: Path, form: str) -> None:
+        resource = recording(tmp_path / "data", output={"format": form, "maxRowsPerFile": 8})
+        with pytest.raises(Interrupted):
+            record(resource, After(25))
+        (tmp_path / "data" / "000009-abcd-000.json").write_text("of a runner that was killed")
+        record(resource)
+        assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
+        assert leftovers(tmp_path / "data") == []
+        assert record(resource).state == "AlreadyFinished"
+
+    def test_timesteps_keep_the_shortest_prefix(self, tmp_path: Path, form: str) -> None:
+        for name, output in (("text", {"format": form}), ("arrow", {})):
+            record(recording(tmp_path / name, output=output, duration={"timesteps": 300}))
+        found = hashes(prepared(tmp_path / "text", tmp_path / "cache"))
+        assert found == hashes(read_all(tmp_path / "arrow"))
+        assert leftovers(tmp_path / "text") == []
+
+    def test_composite_spaces_and_infos(self, tmp_path: Path, form: str) -> None:
+        environment = {"id": "toy_environments:Composite"}
+        for name, output in (("text", {"format": form}), ("arrow", {})):
+            record(recording(tmp_path / name, environment=environment, output=output))
+        found = hashes(prepared(tmp_path / "text", tmp_path / "cache"))
+        assert found == hashes(read_all(tmp_path / "arrow"))
+
+    def test_replaced(self, tmp_path: Path, form: str) -> None:
+        record(recording(tmp_path, output={"format": form}))
+        first = set(tmp_path.glob("0*"))
+        with pytest.raises(OutputConflict):
+            record(recording(tmp_path, output={"format": form}, seed=1))
+        record(recording(tmp_path, output={"format": "Columns", "onExisting": "Replace"}, seed=1))
+        assert not first & set(tmp_path.glob("0*"))
+        assert read_all(tmp_path).num_episodes == 40
+
+
+def test_what_csv_cannot_hold_is_refused_before_the_expert_is_trained(tmp_path: Path) -> None:
+    policy: dict[str, Any] = {"train": {"stop": {"timesteps": 10**9}}}
+    environment = {"id": "toy_environments:Frames"}
+    resource = recording(tmp_path, output={"format": "CSV"}, environment=environment, policy=policy)
+    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV takes 1,024 at most"):
+        record(resource)
+    assert list(tmp_path.glob("0*")) == []
+
+
+def test_rows_of_files_are_episodes_or_timesteps(tmp_path: Path) -> None:
+    for form in FORMATS:
+        record(recording(tmp_path / form, environment=WALK, output={"format": form, "maxRowsPerFile": 8}))
+    batches = [len(path.read_text().splitlines()) for path in (tmp_path / "SampleBatch").glob("0*.json")]
+    assert set(batches) == {8}
+    for path in (tmp_path / "JSON").glob("0*.json"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len(rows) <= 8 or len({row["eps_id"] for row in rows}) == 1
+    steps = [np.loadtxt(path, str, skiprows=1, ndmin=1).size for path in (tmp_path / "CSV").glob("0*.csv")]
+    assert sum(steps) == sum(
+        len(path.read_text().splitlines()) for path in (tmp_path / "JSON").glob("0*.json")
+    )
