@@ -60,9 +60,10 @@ def arrays_of(value: Any, name: str) -> Arrays:
         CellError: values that differ in shape, that are neither numbers nor text, or cannot be unpacked.
     """
     try:
-        return {
-            leaf: _array(part, leaf) for leaf, part in nested.flatten(_unpacked(value, name), name).items()
-        }
+        plain = _unpacked(value, name)
+        if isinstance(plain, list) and plain and isinstance(plain[0], dict):
+            plain = batched.stack(plain)
+        return {leaf: _array(part, leaf) for leaf, part in nested.flatten(plain, name).items()}
     except ValueError as error:
         raise CellError(0, f"{name!r}: {error}") from error
 
@@ -85,8 +86,6 @@ def _unpacked(value: Any, name: str) -> Any:
             return batched.stack(unpack_cells(value))
     except CellError as error:
         raise CellError(0, f"{name!r}: {error}") from error
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return batched.stack(value)
     return value
 
 

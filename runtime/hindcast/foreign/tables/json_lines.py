@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.store.layout import CellError
 
 _DEEPEST: Final = 64
+_NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
+_TWICE: Final = re.compile(r"Column\(/(.*?)\) was specified twice in row (\d+)")
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
@@ -41,7 +44,10 @@ def parse_lines(data: bytes, types: Types, infos: Collection[str] = ()) -> pa.Ta
     known = {name: kind for name, kind in types.items() if name not in infos}
     try:
         table = read_json(data, known)
-    except pa.ArrowException:
+    except pa.ArrowException as error:
+        twice = _TWICE.search(str(error))
+        if twice is not None:
+            raise CellError(int(twice[2]), f"its {twice[1]!r} is there twice") from error
         return _one_by_one(data, types, infos)
     table = _without_times(table, data, known)
     for name in infos:
@@ -148,8 +154,8 @@ def _depth(value: Any, above: int = 0) -> int:
 def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
     for candidate in (values, _with_numbers(values)):
         try:
-            return pa.array(candidate, kind)
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            return _array(candidate, kind)
+        except _NOT_ONE_TYPE:
             continue
     row = _first_odd(_with_numbers(values), kind)
     shown = json.dumps(values[row])[:60]
@@ -158,6 +164,30 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
         row,
         f"{name!r} is {shown}: {expected}; say its type under `readOptions: {{columnTypes: …}}`, or mend it",
     )
+
+
+def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
+    """The values as an array, exactly; Arrow itself would cut floats to integers."""
+    if kind is None:
+        return pa.array(values)
+    if pa.types.is_struct(kind):
+        unknown = {key for value in values for key in value or ()} - {field.name for field in kind.fields}
+        if unknown:
+            raise ValueError(f"there is {sorted(unknown)[0]!r}")
+        parts = [
+            _array([None if value is None else value.get(field.name) for value in values], field.type)
+            for field in kind.fields
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(kind.fields))
+    if _has_floats(values):
+        return pa.array(values).cast(kind)
+    return pa.array(values, kind)
+
+
+def _has_floats(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_floats, value))
+    return isinstance(value, float)
 
 
 def _with_numbers(value: Any) -> Any:
@@ -175,8 +205,8 @@ def _first_odd(values: Sequence[Any], kind: pa.DataType | None) -> int:
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            pa.array(values[:middle], kind)
+            _array(values[:middle], kind)
             good = middle
-        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        except _NOT_ONE_TYPE:
             bad = middle
     return bad - 1
