@@ -17,7 +17,7 @@ from hindcast.prepare.steps import Steps
 from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec
 
-PARTITION_BYTES: Final = 64 << 20
+PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
 """Hears how many pieces of the work are done, and of how many."""

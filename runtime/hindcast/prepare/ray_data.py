@@ -98,6 +98,7 @@ def _each(given: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
 def _settle(context: Any) -> None:
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
+    context.shuffle_input_batch_bytes = 0  # else parts wait in the object store for a gigabyte of them
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1
