@@ -128,12 +128,11 @@ class TestMailbox:
 
         @ray.remote(num_cpus=0)
         def work(mailbox: Mailbox) -> float:
-            reporter = mailbox.reporter()
-            reporter.note("a/b", "begins")
-            for done in range(1000):
-                reporter.progress(Progress("a/b", "Recording", done, 1000, "episodes"))
-            reporter.progress(Progress("a/b", "Recording", 1000, 1000, "episodes"))
-            reporter.note("a/b", "waits")
+            with mailbox.reporter() as reporter:
+                reporter.note("a/b", "begins")
+                for done in range(1001):
+                    reporter.progress(Progress("a/b", "Recording", done, 1000, "episodes"))
+                reporter.note("a/b", "waits")
             begun = time.monotonic()
             with mailbox.interruption() as interruption:
                 while not interruption.requested:
@@ -142,20 +141,34 @@ class TestMailbox:
 
         ended = work.remote(mailbox)
         notes, progresses = [], []
-        while len(notes) < 2:
+        while len(notes) < 2 or progresses[-1].done < 1000:
             mail = mailbox.take(timeout=30)
             notes += mail.notes
             progresses += [mail.progress] if mail.progress else []
             time.sleep(0.05)
         assert notes == [("a/b", "begins"), ("a/b", "waits")]
-        assert progresses[-1].done == 1000
         assert len(progresses) <= 4
         mailbox.request_stop()
         assert ray.get(ended, timeout=10) < 10
 
+    def test_has_the_last_progress_of_work_that_ended_early(self) -> None:
+        mailbox = Mailbox.open({"num_cpus": 0})
+
+        @ray.remote(num_cpus=0)
+        def work(mailbox: Mailbox) -> None:
+            with mailbox.reporter() as reporter:
+                for done in range(7):
+                    reporter.progress(Progress("a/b", "Training", done, 1000, "iterations"))
+
+        ray.get(work.remote(mailbox), timeout=60)
+        mail = mailbox.take(timeout=30)
+        assert mail.progress is not None
+        assert mail.progress.done == 6
+
     def test_loses_nothing_when_its_answer_is_late(self) -> None:
         mailbox = Mailbox.open({"num_cpus": 0})
-        mailbox.reporter().note("a/b", "goes on at update 7")
+        with mailbox.reporter() as reporter:
+            reporter.note("a/b", "goes on at update 7")
         with pytest.raises(ray.exceptions.GetTimeoutError):
             mailbox.take(timeout=0)
         assert mailbox.take(timeout=30).notes == [("a/b", "goes on at update 7")]

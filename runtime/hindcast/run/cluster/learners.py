@@ -66,8 +66,10 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
                 raise death from error
             if restart == _MOST_RESTARTS:
                 raise WorkerLost(f"learners died {restart + 1} times, the last time with: {death}") from error
-            note = "a learner was lost; the learners start again from the last checkpoint"
-            mailbox.reporter().note(title(resource), note)
+            with mailbox.reporter() as reporter:
+                reporter.note(
+                    title(resource), "a learner was lost; the learners start again from the last checkpoint"
+                )
             continue
         if isinstance(ended, UserError):
             raise ended
@@ -125,8 +127,8 @@ def _take_part(
     if isinstance(group, Ranks) and not group.leads:
         _follow(resource, inputs, pools, group)
         return None
-    with mailbox.interruption() as interruption:
-        run = TrainingRun(resource, inputs, mailbox.reporter(), interruption, pools, group=group)
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
         try:
             ended: Outcome | UserError = run.carry_out()
         except Interrupted as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,9 @@ class _Box:
     def stop_requested(self) -> bool:
         return self._stop
 
+    def answer(self) -> None:
+        """Once it is given, all that was posted before is here."""
+
 
 class Mailbox:
     """A handle of the box, for the driver and (pickled) for every process of the run."""
@@ -81,9 +84,14 @@ class Mailbox:
         """
         return cls(ray.remote(_Box).options(**options).remote())
 
-    def reporter(self) -> Reporter:
-        """Posts events; to be used where the work is done. It pickles."""
-        return _Poster(self._box)
+    @contextmanager
+    def reporter(self) -> Iterator[Reporter]:
+        """Posts events; to be used where the work is done. The last ones are there when it ends."""
+        poster = _Poster(self._box)
+        try:
+            yield poster
+        finally:
+            poster.flush()
 
     def pulse(self) -> Pulse:
         """Says that work goes on, where progress comes seldom; to be used where the work is done. It pickles."""
@@ -116,21 +124,29 @@ class Mailbox:
 
 
 class _Poster:
-    """A reporter whose events go to the box; of progress at most two a second, the first and last ones always."""
+    """A reporter whose events go to the box; of progress at most two a second, a stage's first one always."""
 
     def __init__(self, box: Any) -> None:
         self._box = box
         self._stage: tuple[str, str] | None = None
         self._posted = 0.0
+        self._held: Progress | None = None
 
     def progress(self, progress: Progress) -> None:
         stage = (progress.resource, progress.stage)
-        is_done = progress.total is not None and progress.done >= progress.total
         now = time.monotonic()
-        if stage == self._stage and not is_done and now - self._posted < _PROGRESS_EVERY_S:
+        if stage == self._stage and now - self._posted < _PROGRESS_EVERY_S:
+            self._held = progress
             return
-        self._stage, self._posted = stage, now
+        self._stage, self._posted, self._held = stage, now, None
         self._box.post_progress.remote(progress)
+
+    def flush(self) -> None:
+        """Post what was held back, and wait until all has come."""
+        if self._held is not None:
+            self._box.post_progress.remote(self._held)
+        with suppress(ray.exceptions.RayError):  # the box went with the head, and this process is about to
+            ray.get(self._box.answer.remote())
 
     def note(self, resource: str, message: str) -> None:
         self._box.post_note.remote(resource, message)

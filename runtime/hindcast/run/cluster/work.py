@@ -52,9 +52,9 @@ def carry_out(
         check_early(resource, references)
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
-        with mailbox.interruption() as interruption:
+        with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             asked = inputs_of(resource, references)
-            inputs = ready_inputs(resource, asked, mailbox.reporter(), interruption.check)
+            inputs = ready_inputs(resource, asked, reporter, interruption.check)
         outcome = train(resource, inputs, mailbox, pools)
         report = write_training_report(resource, outcome, [path for path, _ in inputs])
         return Finished(replace(outcome, report=report))
@@ -66,8 +66,8 @@ def carry_out(
 
 def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
     told = replace(pools, on_episode=mailbox.pulse())
-    with mailbox.interruption() as interruption:
-        outcome = carry_out_recording(resource, references, mailbox.reporter(), interruption, told)
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        outcome = carry_out_recording(resource, references, reporter, interruption, told)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
     output = OutputStatus(
