@@ -22,6 +22,9 @@ from hindcast.store.layout import CellError
 
 _DEEPEST: Final = 64
 _NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
+_NO_OBJECT: Final = re.compile(
+    rb"\A\s*(?:[^{\s]|\Z)|^[ \t\r]*null", re.MULTILINE
+)  # Arrow fails there, or takes it for a row
 _TWICE: Final = re.compile(r"Column\(/(.*?)\) was specified twice in row (\d+)")
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -39,7 +42,8 @@ def parse_lines(data: bytes, types: Types, infos: Collection[str] = ()) -> pa.Ta
     Raises:
         CellError: a line that is no object, or a value of another type than those before it.
     """
-    if is_deep(data):
+    _check_text(data)
+    if is_deep(data) or _NO_OBJECT.search(data) is not None:
         return _one_by_one(data, types, infos)
     known = {name: kind for name, kind in types.items() if name not in infos}
     try:
@@ -63,6 +67,16 @@ def read_json(data: bytes, types: Types) -> pa.Table:
     return pj.read_json(
         pa.py_buffer(data), read_options=options, parse_options=pj.ParseOptions(explicit_schema=schema)
     )
+
+
+def _check_text(data: bytes) -> None:
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        row = len(_lines(data[: error.start] + b"x")) - 1
+        raise CellError(row, f"it is not UTF-8 text ({error.reason})") from error
 
 
 def is_deep(data: bytes) -> bool:

@@ -222,7 +222,7 @@ def _canonical(name: str) -> str:
 def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | None, str | None]:
     """The flag `done` where it stands alone, and the infos beside it."""
     over = sources.get(Columns.TERMINATEDS)
-    if over is None or Columns.TRUNCATEDS in sources:
+    if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
         return None, None
     if over.columns[0] not in DONES and not any(name in DONES for name in options.schema):
         return None, None
