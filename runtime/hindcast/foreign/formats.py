@@ -11,6 +11,7 @@ from hindcast.foreign.hdf5.minari import Minari
 from hindcast.foreign.media.binary import Binary
 from hindcast.foreign.media.images import Images
 from hindcast.foreign.media.text import Text
+from hindcast.foreign.media.tfrecord import TFRecord
 from hindcast.foreign.sample_batch.sample_batch import SampleBatch
 from hindcast.foreign.tables.csv_table import Csv
 from hindcast.foreign.tables.json_table import Json
@@ -24,6 +25,7 @@ _ALL: Final[tuple[Format, ...]] = (
     SampleBatch(),
     Json(),
     Csv(),
+    TFRecord(),
     Text(),
     Images(),
     Binary(),

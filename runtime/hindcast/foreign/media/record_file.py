@@ -1,0 +1,117 @@
+"""TFRecord files: records with a length before them, each of the two with a checksum. Shape suffix: R = records."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.errors import DataError
+from hindcast.store.filesystem import Location
+from hindcast.store.storage_errors import storage_errors
+
+HEADER: Final = 12
+FOOTER: Final = 4
+_CHUNK: Final = 8 << 20
+_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reversed
+_MASK: Final = 0xA282EAD8
+
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+
+
+def lengths_of(location: Location) -> I64:
+    """`[R]` bytes of each record; only the headers are read, and checked.
+
+    Raises:
+        DataError: it ends within a record, or a header is damaged.
+        StorageError: it cannot be read.
+    """
+    size = location.info().size or 0
+    headers: list[bytes] = []
+    with (
+        storage_errors("read", location.uri, location.fs),
+        location.fs.open_input_file(location.path) as file,
+    ):
+        chunk, base, at = b"", 0, 0
+        while at < size:
+            if at + HEADER > base + len(chunk) or at < base:
+                file.seek(at)
+                chunk, base = bytes(file.read(_CHUNK)), at
+            header = chunk[at - base : at - base + HEADER]
+            headers.append(header)
+            at += HEADER + int.from_bytes(header[:8], "little") + FOOTER
+            if len(header) < HEADER or at > size:
+                break
+    fields = np.frombuffer(b"".join(header.ljust(HEADER, b"\0") for header in headers), np.uint8)
+    fields = fields.reshape(-1, HEADER)
+    starts = np.arange(len(fields)) * HEADER
+    sums = masked_crc(fields.ravel(), starts, np.full(len(fields), 8, dtype=np.int64))
+    wrong = np.flatnonzero(sums != fields[:, 8:].copy().view("<u4").ravel())
+    if len(wrong):
+        raise DataError(
+            f"{location} is damaged, truncated, compressed or no TFRecord file: the header of record {wrong[0]} "
+            "does not fit its checksum"
+        )
+    if at != size:
+        raise DataError(f"{location} ends within record {len(headers) - 1}: copy it again")
+    return fields[:, :8].copy().view("<i8").ravel().astype(np.int64)
+
+
+def records_of(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:
+    """Records that stand together.
+
+    Args:
+        location: the file.
+        start: byte at which the first one's header begins.
+        lengths: `[R]` bytes of each.
+        first: its number in the file.
+
+    Returns:
+        The bytes from `start` on, and `[R]` where each record begins in them.
+
+    Raises:
+        DataError: one that does not fit its checksum.
+    """
+    nbytes = int((lengths + HEADER + FOOTER).sum())
+    with (
+        storage_errors("read", location.uri, location.fs),
+        location.fs.open_input_file(location.path) as file,
+    ):
+        file.seek(start)
+        data = np.frombuffer(file.read(nbytes), np.uint8)
+    if len(data) != nbytes:
+        raise DataError(f"{location} became shorter while it was read: copy it again")
+    starts = np.cumsum(lengths + HEADER + FOOTER) - lengths - FOOTER
+    stored = data[(starts + lengths)[:, None] + np.arange(FOOTER)].copy().view("<u4").ravel()
+    wrong = np.flatnonzero(masked_crc(data, starts, lengths) != stored)
+    if len(wrong):
+        raise DataError(f"{location}, record {first + wrong[0]}: it does not fit its checksum; copy it again")
+    return data, starts
+
+
+def masked_crc(data: U8, starts: I64, lengths: I64) -> U32:
+    """`[R]` checksums of parts of `data`, as TFRecord stores them: all parts at once, byte after byte."""
+    order = np.argsort(-lengths, kind="stable")
+    begins = starts[order]
+    active = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0)), side="left")
+    crc = np.full(len(lengths), 0xFFFFFFFF, dtype=np.uint32)
+    for i, count in enumerate(active):
+        now = crc[:count]
+        crc[:count] = _TABLE[(now ^ data[begins[:count] + i]) & 0xFF] ^ (now >> np.uint32(8))
+    crc = ~crc
+    out = np.empty_like(crc)
+    out[order] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_MASK)
+    return out
+
+
+def _table() -> U32:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(_POLYNOMIAL), table >> np.uint32(1))
+    return table.astype(np.uint32)
+
+
+_TABLE: Final = _table()
