@@ -82,6 +82,8 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "validate_data": (False, False, None),
     "output": ("there", None, "there"),
     "output_write_episodes": (False, None, "Columns"),
+    "output_write_method": ("write_csv", None, "CSV"),
+    "output_format": ("SampleBatch", None, "SampleBatch"),
     "output_max_rows_per_file": (25, None, 25),
     "output_max_file_size": (2.0**20, None, "1048576"),
     "output_filesystem": ("s3", None, "s3://out"),
@@ -199,6 +201,15 @@ REFUSED = [
 ]
 
 
+def test_the_most_particular_option_says_what_is_written() -> None:
+    config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
+    assert config.to_resource().spec.output.format == "Episodes"
+    config.offline_data(output_write_method="write_json")
+    assert config.to_resource().spec.output.format == "JSON"
+    config.offline_data(output_format="Columns")
+    assert config.to_resource().spec.output.format == "Columns"
+
+
 @pytest.mark.parametrize(("method", "name"), REPLACED)
 def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> None:
     config = bc()
@@ -263,6 +274,10 @@ class TestMistakes:
             ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
+            (
+                lambda: recorder().offline_data(output_write_method="write_avro").to_resource(),
+                "output_write_method is 'write_avro': allowed are 'write_parquet', 'write_json', 'write_csv'",
+            ),
             (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ holds 3, expected a path"),
             (lambda: bc().environment(3).to_resource(), "env is 3: give an id"),
             (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),

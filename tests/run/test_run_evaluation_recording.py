@@ -162,6 +162,16 @@ def test_columns_hold_the_same_episodes(tmp_path: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
+def test_text_goes_on_where_it_was_left(tmp_path: Path, form: str) -> None:
+    """The second run finds the first call's ranges, and reads their returns from the text."""
+    reports = []
+    for calls in (1, 2):
+        with recorder(tmp_path, output_format=form).build_algo() as algo:
+            reports.append([algo.evaluate()["env_runners"]["episode_return_mean"] for _ in range(calls)])
+    assert reports[0][0] == reports[1][0]
+
+
 SCRIPT = """
 import os, signal, sys
 from hindcast import PPOConfig

@@ -23,6 +23,7 @@ _FORMATS = {
 }
 _SIZES = ("override_num_blocks", "concurrency")  # pieces are as large as suits the format
 _SCHEMES = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+_WRITE_METHODS = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
 
 
 def plain(value: Any) -> Any:
@@ -102,6 +103,18 @@ def explore(given: Options) -> Any:
     return given.get("explore")
 
 
+def written_format(method: Any) -> str | None:
+    """`spec.output.format` of Ray Data's method; None where another option says it.
+
+    Raises:
+        SpecError: there is no such format.
+    """
+    if method not in _WRITE_METHODS:
+        allowed = ", ".join(map(repr, _WRITE_METHODS))
+        raise SpecError(f"output_write_method is {method!r}: allowed are {allowed}.")
+    return _WRITE_METHODS[method]
+
+
 def file_size(value: Any) -> Any:
     """Bytes as a quantity."""
     return str(int(value)) if isinstance(value, float) else value
@@ -125,6 +138,7 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "offline_data_class": lambda value: importable("offline_data_class", value),
     "custom_evaluation_function": lambda value: importable("custom_evaluation_function", value),
     "output_write_episodes": lambda value: "Episodes" if value else "Columns",
+    "output_write_method": written_format,
     "output_max_file_size": file_size,
     "evaluation_interval": lambda value: value or None,
     "evaluation_config": explore,
