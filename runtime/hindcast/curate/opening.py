@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,11 +82,11 @@ def open_back(target: Target, watch: Watch) -> Iterator[Dataset]:
             yield open_dataset(target.folder, verify=True)
             return
         _check_files(target.folder, watch)
-        home = cache_folder()
-        home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="verify-", dir=home) as cache:
-            reading = Reading((target.folder,))
-            yield open_data(reading, cache=cache, progress=lambda *_: watch.check())
+        cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
+        try:
+            yield open_data(Reading((target.folder,)), cache=str(cache), progress=lambda *_: watch.check())
+        finally:
+            cache.delete()
     except DataError as error:
         raise DataError(f"{error} (--replace writes {target.folder} anew)") from error
 

@@ -32,7 +32,8 @@ def verify(spec: DataSpec, content: Content, target: Target, watch: Watch) -> st
         found, units = Content(), range(len(back.units))
         slices = [units[i : i + _UNITS_AT_ONCE] for i in units[::_UNITS_AT_ONCE]]
         watch.progress("Verifying", 0, content.timesteps)
-        for part in each(_content, back, slices, count_workers(len(slices)), watch.check):
+        workers = count_workers(len(slices), back.nbytes)
+        for part in each(_content, back, slices, workers, watch.check):
             found += part
             watch.progress("Verifying", min(found.timesteps, content.timesteps), content.timesteps)
         return content.difference(found) or back.spec.difference(spec)

@@ -13,6 +13,7 @@ from hindcast.errors import WorkerLost
 from hindcast.orphans import end_with_parent
 
 _LOOK_S = 0.5
+_WORTH_PROCESSES = 256 << 20
 _held: Any = None
 
 Held = TypeVar("Held")
@@ -21,11 +22,13 @@ Result = TypeVar("Result")
 Check = Callable[[], None]
 
 
-def count_workers(items: int) -> int:
-    """How many processes are worth having for this many items."""
+def count_workers(items: int, nbytes: int) -> int:
+    """How many processes are worth having for this many items of this size in all; starting them takes seconds."""
+    if items < 2 or nbytes < _WORTH_PROCESSES:
+        return 1
     import loky
 
-    return max(1, min(items, loky.cpu_count()))
+    return min(items, int(loky.cpu_count()))
 
 
 def each(

@@ -125,7 +125,8 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     done = sum(commit.timesteps for commit in commits.values())
     watch.progress("Writing", done, dataset.num_steps)
     job = _Job(dataset, target, uuid.uuid4().hex[:8], watch.check)
-    for made in each(_make, job, left, count_workers(len(left)), watch.check):
+    workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
+    for made in each(_make, job, left, workers, watch.check):
         commit = Commit(
             range=made.range.number,
             first=made.range.first,
