@@ -156,12 +156,12 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("hindcast.foreign.tables.text_files._CHUNK", 100)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
-    with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*columnTypes"):
+    with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
     text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
     path = write(tmp_path / "a.json", text)
-    with pytest.raises(DataError, match=r"a\.json, row 100: 'obs' is \[1\.5\].*columnTypes"):
+    with pytest.raises(DataError, match=r"a\.json, row 100: 'obs' is \[1\.5\].*column_types"):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == [1.5]
 

@@ -42,7 +42,7 @@ class Csv(TextTables):
         """See `TextTables.quote`."""
         char = _of(options).get("quote_char", '"')
         if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
-            raise DataError(f"the read option 'quoteChar' is {char!r}: expected one character, or false")
+            raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
         return None if char is False else char.encode()
 
     def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
@@ -61,7 +61,7 @@ class Csv(TextTables):
             names = names or header
             skip = (nbytes, 1)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(f"the read option 'columnNames' is {names!r}: expected a list of names")
+            raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
         try:
             plan = plan_of(names, options)
         except DataError as error:
@@ -156,5 +156,5 @@ def _cell_error(error: Exception, names: Sequence[str]) -> CellError:
     where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
     reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be made")
-    hint = "; say its type under `readOptions: {columnTypes: …}`, or mend it" if where else ""
+    hint = "; say its type under `readOptions: {column_types: …}`, or mend it" if where else ""
     return CellError(row, f"{where}{reason}{hint}")

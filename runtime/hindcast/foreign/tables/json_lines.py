@@ -176,7 +176,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
     expected = f"expected {kind}" if kind is not None else "the rows before it hold other types"
     raise CellError(
         row,
-        f"{name!r} is {shown}: {expected}; say its type under `readOptions: {{columnTypes: …}}`, or mend it",
+        f"{name!r} is {shown}: {expected}; say its type under `readOptions: {{column_types: …}}`, or mend it",
     )
 
 

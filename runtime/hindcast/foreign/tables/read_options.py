@@ -40,17 +40,17 @@ def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str
 
 
 def column_types_of(options: ReadOptions) -> dict[str, pa.DataType]:
-    """The option `columnTypes`: from a column of the data to the type of its numbers.
+    """The option `column_types`: from a column of the data to the type of its numbers.
 
     Raises:
         DataError: a type that there is not.
     """
     given: Any = next((value for name, value in options.options.items() if name in _TYPES_OPTION), {})
     if not isinstance(given, Mapping):
-        raise DataError(f"the read option 'columnTypes' is {given!r}: expected a map from column to type")
+        raise DataError(f"the read option 'column_types' is {given!r}: expected a map from column to type")
     types = {}
     for name, kind in given.items():
         if kind not in _TYPES:
-            raise DataError(f"`columnTypes` gives {name!r} the type {kind!r}: {nearest(str(kind), _TYPES)}")
+            raise DataError(f"`column_types` gives {name!r} the type {kind!r}: {nearest(str(kind), _TYPES)}")
         types[str(name)] = _TYPES[kind]
     return types

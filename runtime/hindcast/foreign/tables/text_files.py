@@ -147,7 +147,7 @@ class _Cutter:
             quote = (self._quote or b"").decode()
             raise DataError(
                 f"{self._path} has a quote ({quote}) without its partner: double those within text, "
-                "or say `quoteChar: false` under `readOptions`"
+                "or say `quote_char: false` under `readOptions`"
             )
         if (
             self._at > max(self._last + 1, self._start)

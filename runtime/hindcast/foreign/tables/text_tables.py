@@ -168,7 +168,7 @@ def info_names(options: ReadOptions) -> tuple[str, ...]:
 
 
 def as_told(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
-    """The table with the types that `columnTypes` gives, and with rewards as floats, whatever they look like."""
+    """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
     told = dict(column_types_of(options))
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
@@ -177,11 +177,11 @@ def as_told(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
     for name, number in told.items():
         if name not in table.column_names:
             raise DataError(
-                f"it has no column {name!r}, which `columnTypes` names: {nearest(name, table.column_names)}"
+                f"it has no column {name!r}, which `column_types` names: {nearest(name, table.column_names)}"
             )
         kind = with_element(table.schema.field(name).type, number)
         try:
             table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
         except pa.ArrowException as error:
-            raise DataError(f"{name!r} cannot be made {number}, as `columnTypes` says: {error}") from error
+            raise DataError(f"{name!r} cannot be made {number}, as `column_types` says: {error}") from error
     return table
