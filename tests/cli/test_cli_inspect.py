@@ -159,6 +159,7 @@ def test_tables_of_others_are_prepared_and_the_notes_say_so(hindcast, here):
     found = json.loads(called.out)
     assert (found["episodes"], found["timesteps"]) == (3, 15)
     assert "prepared" in found["prepared"]
+    assert found["layouts"] == ["CSV"]
     notes = [problem["message"] for problem in found["problems"] if problem["kind"] == "note"]
     assert any("CSV" in note for note in notes)
 
@@ -168,3 +169,44 @@ def test_options_that_are_wrong_are_said(hindcast):
     called = hindcast("inspect", "data", "--schema", "obs")
     assert called.code == 2
     assert "--schema 'obs' is no pair" in called.err
+
+
+def test_columns_that_are_not_asked_for_are_not_looked_at(hindcast):
+    from gymnasium import spaces
+
+    block = make_block(rewards=NAN)
+    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (3,)), spaces.Discrete(2))
+    with EpisodeWriter(resolve("data"), spec, "s") as writer:
+        writer.write(block)
+    called = hindcast("inspect", "data", "--columns", "actions", "--json")
+    found = json.loads(called.out)
+    assert set(found["columns"]) == {"actions"}
+    assert found["returns"] is None
+    assert not [problem for problem in found["problems"] if problem["severity"] == "error"]
+
+
+def test_all_bad_files_of_other_formats_are_listed(hindcast, here):
+    (here / "logs").mkdir()
+    row = {
+        "eps_id": "a",
+        "t": 0,
+        "obs": [1.0],
+        "new_obs": [2.0],
+        "actions": 0,
+        "rewards": 1.0,
+        "terminateds": True,
+    }
+    for name in "abc":
+        (here / "logs" / f"{name}.json").write_text(json.dumps({**row, "eps_id": name}) + "\n")
+    for name in "ac":
+        with (here / "logs" / f"{name}.json").open("a") as file:
+            file.write('{"eps_id": "cut\n')
+    called = hindcast("inspect", "logs")
+    assert called.code == 3
+    assert [
+        re.search(r"logs/(.)\.json", line)[1] for line in called.out.splitlines() if "error: " in line
+    ] == ["a", "c"]
+    (here / "logs" / "a.json").unlink()
+    called = hindcast("inspect", "logs")
+    assert called.code == 3
+    assert called.err.startswith("error: logs/c.json")

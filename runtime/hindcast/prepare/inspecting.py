@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hindcast.errors import DataError
 from hindcast.prepare.job import Progress
 from hindcast.prepare.opening import ready
+from hindcast.prepare.places import find, recognised
 from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import open_dataset
+from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
+from hindcast.store.inspection.problems import Problem
 from hindcast.store.inspection.sample import SAMPLE_STEPS
+from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
+from hindcast.store.spec import DataSpec
+from hindcast.store.unready import NotReadable, OutOfOrder
 
 
 def inspect_data(
@@ -23,33 +32,54 @@ def inspect_data(
         progress: hears how preparing goes, then how looking does.
 
     Raises:
-        DataError: nothing there, or foreign data that cannot be prepared. Damaged files of Hindcast's layouts are
-            problems.
+        DataError: nothing there, or foreign data that cannot be prepared. Several damaged files are problems.
         StorageError: storage that refuses or fails.
     """
+    columns = reading.options.columns
     try:
         found = ready(reading, progress=progress)
     except DataError as error:
         return _at_least_the_files(reading, error, sample_limit)
-    summary = inspect_paths(found.paths, sample_limit=sample_limit, notes=found.notes, progress=progress)
+    summary = inspect_paths(
+        found.paths, sample_limit=sample_limit, columns=columns, notes=found.notes, progress=progress
+    )
     if {str(path) for path in found.paths} == {str(path) for path in reading.paths}:
         return summary
-    return summary.model_copy(update={"prepared": str(found.paths[0])})
+    known, _ = recognised(find(reading), reading)
+    formats = tuple(sorted({one.format.name for one in known}))
+    return summary.model_copy(update={"prepared": str(found.paths[0]), "layouts": formats or summary.layouts})
 
 
 def _at_least_the_files(reading: Reading, error: DataError, sample_limit: int | None) -> Summary:
-    """What is wrong with each file, where they are of Hindcast's layouts; what is right can be looked at.
+    """What is wrong with each file; where they are of Hindcast's layouts, the others are looked into.
 
     Raises:
-        DataError: the error, where nothing of this says more than it does.
+        DataError: the error, where there is no more to say.
     """
-    if not reading.is_plain:
+    places = [resolve(path, reading.filesystem) for path in reading.paths]
+    if reading.is_plain:
+        try:
+            open_dataset(places)
+        except (NotReadable, OutOfOrder):
+            pass
+        except DataError:
+            return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
+    problems = list(_unreadable(reading))
+    if len(problems) < 2:
         raise error
+    return summarise(EpisodeDataset(DataSpec(), []), found=problems)
+
+
+def _unreadable(reading: Reading) -> Iterator[Problem]:
+    """Each foreign file that cannot be read to its end."""
     try:
-        places = [resolve(path, reading.filesystem) for path in reading.paths]
-        summary = inspect_paths(places, sample_limit=sample_limit)
+        known, _ = recognised(find(reading), reading)
     except DataError:
-        raise error from None
-    if not any(problem.severity == "error" for problem in summary.problems):
-        raise error
-    return summary
+        return
+    for one in known:
+        try:
+            for piece in one.format.pieces(one.location, reading.options):
+                for _ in one.format.read(piece, reading.options):
+                    pass
+        except DataError as error:
+            yield Problem(severity="error", kind="unreadable", message=str(error), path=str(one.location))

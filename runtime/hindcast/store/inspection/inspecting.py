@@ -11,12 +11,14 @@ from hindcast.store.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.inspection.survey import survey
+from hindcast.store.projection import Projection
 
 
 def inspect_paths(
     paths: Sequence[str | Path | Location],
     *,
     sample_limit: int | None = SAMPLE_STEPS,
+    columns: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Summary:
@@ -25,6 +27,7 @@ def inspect_paths(
     Args:
         paths: files, folders or globs.
         sample_limit: about how many timesteps to read; None reads everything, and compares recordings' checksums.
+        columns: those to look at; all if None.
         notes: what is known of the data already; each becomes an info.
         progress: called with how many units are done, and how many there are.
 
@@ -34,4 +37,5 @@ def inspect_paths(
     """
     dataset, problems = survey(paths, verify=sample_limit is None)
     known = [Problem(severity="info", message=note) for note in notes]
-    return summarise(dataset, sample_limit, found=[*problems, *known], progress=progress)
+    shown = dataset if columns is None else Projection(dataset, columns)
+    return summarise(shown, sample_limit, found=[*problems, *known], progress=progress)

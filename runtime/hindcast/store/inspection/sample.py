@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.dataset import Dataset, Unit
@@ -113,7 +113,10 @@ class Sample:
 
     def _leaf_spaces(self) -> dict:
         spec = self.dataset.spec
-        spaces = spec.observation_space, spec.action_space
+        spaces = (
+            spec.observation_space if leaves_of(Columns.OBS, list(spec.leaves)) else None,
+            spec.action_space if leaves_of(Columns.ACTIONS, list(spec.leaves)) else None,
+        )
         try:
             check_spec(spec, *spaces, "the dataset")
         except DataError as error:

@@ -36,8 +36,9 @@ def facts(summary: Summary) -> dict[str, str]:
 def coverage_in_words(coverage: Coverage) -> str:
     """The figures of a coverage in a sentence."""
     cells = len(coverage.counts) * len(coverage.counts[0])
+    over = "principal component" if cells == coverage.side else "two principal components"
     return (
-        f"{words.share(coverage.occupied)} of {cells} cells over the first principal components "
+        f"{words.share(coverage.occupied)} of {cells} cells over the first {over} "
         f"({words.share(coverage.explained)} of the variance) hold any of {words.count(coverage.observations)} "
         f"observations, evenness {words.significant(round(coverage.evenness, 2))}"
     )
