@@ -194,6 +194,15 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
     )
 
 
+def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
+    block = changed(kit.block([30]), obs=np.arange(31) % 5)
+    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block, spaces.Discrete(16)), "s") as writer:
+        writer.write(block)
+    summary = summarise(open_dataset(tmp_path))
+    (leaf,) = summary.observations
+    assert (leaf.values_seen, leaf.values, summary.coverage) == (5, 16, None)
+
+
 def test_text_has_no_space_to_guess(kit, tmp_path):
     block = kit.block([5])
     block = changed(block, obs=np.array(list("abcdef"), object))
@@ -216,7 +225,7 @@ def test_the_document_keeps_its_fields(kit, tmp_path):
     assert document.keys() == FIELDS
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
     assert document["observations"][0].keys() == {
-        "name", "dimensions", "shown", "low", "high", "shareOfSpace", "constant", "valuesSeen",
+        "name", "dimensions", "shown", "low", "high", "shareOfSpace", "constant", "valuesSeen", "values",
     }  # fmt: skip
     assert document["coverage"].keys() == {
         "observations", "side", "occupied", "evenness", "explained", "counts",

@@ -51,9 +51,7 @@ def test_not_finite(kit, tmp_path, layout):
     write(tmp_path, block, layout=layout)
     (problem,) = found(tmp_path, "not-finite")
     assert problem.severity == "error"
-    assert (
-        "(episode e1), t = 2: 'obs' has nan, expected a finite number; so have 1 row more" in problem.message
-    )
+    assert "(episode e1), t = 2: 'obs' has nan, expected a finite number; and 1 more row" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
     assert problem.row == (3 if layout == "columns" else 1)
 

@@ -57,7 +57,9 @@ def _actions(leaf: ActionLeaf) -> Iterator[RenderableType]:
 
 def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
     if leaf.values_seen is not None:
-        yield Text(f"{leaf.name}: {words.plural(leaf.values_seen, 'value')} seen\n")
+        yield Text(
+            f"{leaf.name}: {words.whole(leaf.values_seen)} of {words.plural(leaf.values or 0, 'value')} seen\n"
+        )
         return
     rows = [
         (str(index), _number(low), _number(high), "" if share is None else words.share(share))

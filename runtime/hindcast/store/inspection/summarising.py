@@ -16,7 +16,7 @@ from hindcast.store.inspection.coverage import coverage_of
 from hindcast.store.inspection.guessing import guess_space
 from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS, Progress, Sample
-from hindcast.store.inspection.summary import ActionLeaf, ObservationLeaf, Origin, Summary
+from hindcast.store.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Origin, Summary
 from hindcast.store.inspection.values import MAX_VALUES, Leaf
 from hindcast.store.spaces import flatten_space, space_to_json
 from hindcast.store.statistics import Distribution
@@ -73,7 +73,7 @@ def summarise(
         zero_rewards=rewards.zeros / rewards.rows if rewards is not None and rewards.rows else None,
         rewarded_episodes=sample.rewarded / sample.episodes if sample.returns and sample.episodes else None,
         observations=tuple(_observation_leaves(observations, observation_space)),
-        coverage=_coverage(observations),
+        coverage=_coverage(observations, observation_space),
         actions=tuple(_action_leaves(sample, action_space)),
         terminated=sample.ends.terminated / checked,
         truncated=sample.ends.truncated / checked,
@@ -110,6 +110,7 @@ def _observation_leaves(leaves: Sequence[Leaf], space: gym.Space | None) -> Iter
             share_of_space=tuple(_shares(leaf, own)),
             constant=len(leaf.constant),
             values_seen=len(leaf.values) if isinstance(own, spaces.Discrete) else None,
+            values=int(own.n) if isinstance(own, spaces.Discrete) else None,
         )
 
 
@@ -129,9 +130,11 @@ def _shares(leaf: Leaf, space: gym.Space | None) -> Iterator[float | None]:
         yield found / (high - low) if is_bounded else None
 
 
-def _coverage(leaves: Sequence[Leaf]) -> Any:
+def _coverage(leaves: Sequence[Leaf], space: gym.Space | None) -> Coverage | None:
     """Of the observations that all leaves kept, joined; all kept the same ones."""
-    kept = [rows for leaf in leaves if (rows := leaf.kept.rows) is not None]
+    known = flatten_space(space, Columns.OBS) if space is not None else {}
+    metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
+    kept = [rows for leaf in metric if (rows := leaf.kept.rows) is not None]
     if not kept:
         return None
     joined = np.concatenate(kept, axis=1, dtype=np.float64)

@@ -37,6 +37,7 @@ class ObservationLeaf(Stored):
         share_of_space: of each, `(high - low)` over the width of its bounds; None where the space has none.
         constant: how many of all dimensions never change.
         values_seen: of a Discrete observation, how many of its values occur.
+        values: how many there are.
     """
 
     name: str
@@ -47,13 +48,14 @@ class ObservationLeaf(Stored):
     share_of_space: tuple[float | None, ...]
     constant: int
     values_seen: int | None = None
+    values: int | None = None
 
 
 class Coverage(Stored):
     """How much of the observations' plane is visited: a grid over their first two principal components.
 
     Each dimension is divided by its standard deviation first, so units do not matter. The grid spans what was
-    observed.
+    observed. Discrete observations are not in it: they have no distances.
 
     Attributes:
         observations: how many the grid counts.
@@ -100,7 +102,7 @@ class Summary(Stored):
         zero_rewards: share of timesteps whose reward is 0.
         rewarded_episodes: share of episodes with any reward that is not 0.
         observations: per leaf of numbers.
-        coverage: of the observations together; None where they have no dimension that changes.
+        coverage: of the observations together; None where none of their dimensions changes, and for Discrete ones.
         actions: per leaf.
         terminated: share of episodes that the environment ended.
         truncated: share that were cut off.

@@ -24,8 +24,8 @@ def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Ite
                 continue
             if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
                 message = (
-                    f"{entry.location} lies in a recording that does not list it, so it is not read: it is left of "
-                    "an interrupted run, or was put there; move or delete it"
+                    f"{entry.location} lies in a recording that does not list it, so it is not read: its range "
+                    "is not complete, or it was put there; run the recording again, or move it away"
                 )
                 path = str(entry.location)
                 yield Problem(severity="warning", kind="unlisted", message=message, path=path)

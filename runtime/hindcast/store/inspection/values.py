@@ -147,7 +147,7 @@ class _Wrong:
             expected = describe_space(self._leaf.space)
         message = f"{self._place}: {name!r} has {self._found}, expected {expected}"
         if self.rows > 1:
-            message += f"; so have {words.plural(self.rows - 1, 'row')} more"
+            message += f"; and {words.plural(self.rows - 1, 'more row')}"
         if self._severity == "info":
             message += " (recorded before scaling or clipping, most often)"
         return Problem(
