@@ -34,12 +34,14 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
     )
 
 
-def table_of(block: Block, folder: Path) -> pa.Table:
-    """The block as rows of timesteps, in order."""
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "all", layout="columns") as writer:
+def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
+    """The block as rows of timesteps, in order; with the spec in the metadata where it is given."""
+    given = spec or DataSpec.of_block(block)
+    with EpisodeWriter(resolve(folder), given, "all", layout="columns") as writer:
         writer.write(block)
     files = sorted(folder.glob("*.parquet"))
-    return pa.concat_tables([pq.read_table(file) for file in files]).replace_schema_metadata(None)
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    return table if spec is not None else table.replace_schema_metadata(None)
 
 
 def scrambled(table: pa.Table, seed: int = 0) -> pa.Table:

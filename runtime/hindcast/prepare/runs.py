@@ -36,10 +36,10 @@ def episodes_of(job: Job, partition: int) -> Iterator[Steps | Block]:
             continue
         heads = _heads(found, before, job)
         before = found.take(np.array([len(found) - 1]))
+        if number >= stop and not own:
+            break
         if number >= stop and heads.any():
             own.append(found.take(np.arange(int(np.argmax(heads)))))
-            break
-        if number >= stop and not own:
             break
         if own or heads.any():
             own.append(found if own else found.take(np.arange(int(np.argmax(heads)), len(found))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +38,10 @@ class ColumnsLayout:
         description, index = described(file.schema_arrow), read_index(file.metadata.metadata)
         if description is not None and index is not None:
             return Contents(description.spec, *index)
-        return decoded_contents(file)
+        found = decoded_contents(file)
+        return (
+            found if description is None else found._replace(spec=_as_described(found.spec, description.spec))
+        )
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
         """See `Layout.columns`."""
@@ -59,3 +63,14 @@ class ColumnsLayout:
 def is_tabular(schema: pa.Schema) -> bool:
     """Whether a file without our metadata has the reference's columns."""
     return Columns.OBS in schema.names and bool({Columns.ACTIONS, Columns.REWARDS} & set(schema.names))
+
+
+def _as_described(found: DataSpec, told: DataSpec) -> DataSpec:
+    """What rows hold that another tool rewrote, in the shapes and spaces that the metadata still tell."""
+    leaves = {
+        name: told.leaves[name]
+        if name in told.leaves and told.leaves[name].itemsize == leaf.itemsize
+        else leaf
+        for name, leaf in found.leaves.items()
+    }
+    return replace(told, leaves=leaves)

@@ -1,0 +1,94 @@
+"""What is prepared is kept, is made once, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import prepare_kit as kit
+import pytest
+
+from hindcast.prepare import local
+from hindcast.prepare.opening import open_data, ready
+from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import open_dataset
+from support import episode_hashes, leftovers
+
+
+@pytest.fixture
+def block():
+    return kit.make_block([9] * 40)
+
+
+@pytest.fixture
+def rows(tmp_path, block, monkeypatch) -> str:
+    monkeypatch.setattr("hindcast.prepare.job.PARTITION_BYTES", 1 << 12)
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    return kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=5)
+
+
+def folder_of(path: str) -> Path:
+    return Path(str(ready(Reading((path,))).paths[0]))
+
+
+def test_it_is_an_ordinary_recording(rows, block):
+    folder = folder_of(rows)
+    assert episode_hashes(kit.read_block(open_dataset(folder, verify=True))) == episode_hashes(block)
+    assert (folder / "prepared.json").exists()
+    assert leftovers(folder) == ["prepared.json"]
+
+
+def test_it_is_made_once(rows, monkeypatch):
+    first = folder_of(rows)
+    monkeypatch.setattr("hindcast.prepare.opening.make_here", None)
+    assert folder_of(rows) == first
+
+
+def test_another_file_is_another_dataset(rows, block):
+    first = folder_of(rows)
+    file = Path(rows) / "part-0.parquet"
+    file.touch()
+    assert folder_of(rows) != first
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
+    make, made = local.make_grouped, []
+
+    def killed(job, number, steps, blocks):
+        if len(made) == 3:
+            raise Killed
+        made.append(number)
+        make(job, number, steps, blocks)
+
+    monkeypatch.setattr(local, "make_grouped", killed)
+    with pytest.raises(Killed):
+        open_data(rows)
+    again: list[int] = []
+    monkeypatch.setattr(
+        local, "make_grouped", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
+    )
+    dataset = open_data(rows)
+    assert set(again).isdisjoint(made)
+    assert again
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+
+
+def _prepare(path: str, results) -> None:
+    results.put(str(ready(Reading((path,))).paths[0]))
+
+
+def test_two_preparers_do_no_harm(rows, block):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    others = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
+    for other in others:
+        other.start()
+    found = {results.get(timeout=120) for _ in others}
+    for other in others:
+        other.join()
+    assert len(found) == 1
+    assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
