@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
+from hindcast import errors
 from hindcast.episodes.block import Block
+from hindcast.errors import UserError
 from hindcast.prepare.steps import Steps
 from hindcast.store.array_row import from_row, to_row
 
@@ -17,7 +20,8 @@ _CHUNK: Final = "chunk"
 _COLUMN: Final = "columns/"
 _OF_STEPS: Final = ("episode", "names", "t", "terminated", "truncated", "piece", "row")
 _OF_BLOCK: Final = ("length", "eps_id", "t_started", "terminated", "truncated")
-SCHEMA: Final = pa.schema([(PARTITION, pa.int64()), (_CHUNK, pa.large_binary())])
+MISTAKE: Final = "mistake"
+SCHEMA: Final = pa.schema([(PARTITION, pa.int64()), (_CHUNK, pa.large_binary()), (MISTAKE, pa.string())])
 
 
 def to_chunk(partition: int, part: Steps | Block) -> pa.Table:
@@ -34,7 +38,26 @@ def to_chunk(partition: int, part: Steps | Block) -> pa.Table:
     buffer = sink.getvalue()
     ends = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
     cell = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, buffer])
-    return pa.table([pa.array([partition]), cell], schema=SCHEMA)
+    return pa.table([pa.array([partition]), cell, pa.nulls(1, pa.string())], schema=SCHEMA)
+
+
+def mistake_chunks(partitions: Collection[int], error: UserError) -> pa.Table:
+    """A user's mistake, for each partition that cannot be made because of it."""
+    count = len(partitions)
+    columns = [pa.array(sorted(partitions)), pa.nulls(count, pa.large_binary()), [written(error)] * count]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def written(error: UserError) -> str:
+    """A user's mistake as text, which the place where it was made and that where it is told have in common."""
+    return orjson.dumps([type(error).__name__, str(error)]).decode()
+
+
+def raise_first(mistakes: pa.ChunkedArray) -> None:
+    """Raise the first of some mistakes, as it was raised where it was made; none is fine."""
+    for text in mistakes.drop_null():
+        name, sentence = orjson.loads(text.as_py())
+        raise getattr(errors, name, errors.DataError)(sentence)
 
 
 def from_chunks(table: pa.Table) -> Iterator[Steps | Block]:

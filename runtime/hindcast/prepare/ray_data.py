@@ -9,15 +9,25 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost
-from hindcast.prepare.chunks import PARTITION, SCHEMA, from_chunks, to_chunk
+from hindcast.prepare.chunks import (
+    MISTAKE,
+    PARTITION,
+    SCHEMA,
+    from_chunks,
+    mistake_chunks,
+    raise_first,
+    to_chunk,
+    written,
+)
 from hindcast.prepare.job import Job, Progress
 from hindcast.prepare.partitions import made, make_grouped, make_run
 from hindcast.prepare.steps import Steps
@@ -50,8 +60,8 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
         ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         _follow(_execute(job, todo, remote_args), len(todo), progress)
-    except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
-        raise _reason(error) from error
+    except ray.exceptions.RayError as error:
+        raise _lost(error) from error
     finally:
         if started_here:
             ray.shutdown()
@@ -106,6 +116,8 @@ def _settle(context: Any) -> None:
 
 def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress) -> None:
     """Wait for all partitions; whatever ends the wait early ends the execution."""
+    import ray
+
     bundles, executor = execution
     done = 0
     with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
@@ -117,8 +129,10 @@ def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress
                 bundle: Any = waiting.result()
                 if bundle is None:
                     break
-                done = min(total, done + (bundle.num_rows() or 0))
-                progress(done, total)
+                for made_there in ray.get(list(bundle.block_refs)):
+                    raise_first(made_there[MISTAKE])
+                    done += len(made_there)
+                progress(min(done, total), total)
         finally:
             executor.shutdown(force=True)
 
@@ -131,8 +145,13 @@ def _job(given: list[Any]) -> tuple[Job, frozenset[int]]:
 
 
 def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
+    """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
     job, todo = _job(given)
-    steps, blocks = job.scatter(numbers[_NUMBER][0].as_py())
+    try:
+        steps, blocks = job.scatter(numbers[_NUMBER][0].as_py())
+    except UserError as error:
+        yield mistake_chunks(todo, error)
+        return
     dealt: list[tuple[int, Steps | Block]] = [*steps, *blocks]
     chunks = [to_chunk(partition, part) for partition, part in dealt if partition in todo]
     yield pa.concat_tables(chunks) if chunks else SCHEMA.empty_table()
@@ -142,34 +161,43 @@ def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
     """Make the partitions whose chunks these are: all chunks of each are here."""
     job, _ = _job(given)
     there = sorted(set(chunks[PARTITION].to_pylist()))
-    for number in there:
-        parts = list(from_chunks(chunks.filter(pa.compute.equal(chunks[PARTITION], number))))
+
+    def make(number: int) -> None:
+        own = chunks.filter(pc.equal(chunks[PARTITION], number))
+        raise_first(own[MISTAKE])
+        parts = list(from_chunks(own))
         steps = [part for part in parts if isinstance(part, Steps)]
         make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
-    return pa.table({_NUMBER: pa.array(there, pa.int64())})
+
+    return _made(there, make)
 
 
 def _make_run(numbers: pa.Table, given: list[Any]) -> pa.Table:
     job, _ = _job(given)
-    make_run(job, numbers[_NUMBER][0].as_py())
-    return numbers
+    return _made(numbers[_NUMBER].to_pylist(), lambda number: make_run(job, number))
 
 
-def _reason(error: BaseException) -> BaseException:
-    """The user's mistake that lies behind an error of Ray's; else that tasks were lost; else the error itself."""
+def _made(numbers: list[int], make: Callable[[int], None]) -> pa.Table:
+    """The numbers of what was made, with the user's mistake where it could not be."""
+    mistakes: list[str | None] = []
+    for number in numbers:
+        try:
+            make(number)
+            mistakes.append(None)
+        except UserError as error:
+            mistakes.append(written(error))
+    return pa.table(
+        [pa.array(numbers, pa.int64()), pa.array(mistakes, pa.string())], names=[_NUMBER, MISTAKE]
+    )
+
+
+def _lost(error: Exception) -> Exception:
+    """That tasks died, as a sentence; what is a defect stays as it is."""
     import ray
 
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, UserError):
-            return seen
-        seen = getattr(seen, "cause", None) or seen.__cause__
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return OutOfMemory(f"tasks that prepare the data were killed for memory ({_first_line(error)})")
+        return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")
     if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):
         return error
-    return WorkerLost(f"tasks that prepare the data were lost: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return WorkerLost(f"tasks that prepare the data were lost: {reason}")
