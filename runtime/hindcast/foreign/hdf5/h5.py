@@ -41,13 +41,14 @@ def opened(location: Location) -> Iterator[Group]:
 
 
 @contextmanager
-def faults(location: Location, inside: str = "/") -> Iterator[None]:
-    """Turn what h5py raises into a sentence with the file and the path in it."""
+def faults(location: Location, node: Any = None, name: str = "") -> Iterator[None]:
+    """Turn what h5py raises into a sentence with the file and the path in it: of a node, or a name in it."""
     try:
         yield
     except UserError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        inside = "/" if node is None else _path(node, name)
         raise DataError(
             f"{location} is damaged, or no HDF5 file (at {inside}): {reason_of(error)}; copy it again"
         ) from error
@@ -55,8 +56,13 @@ def faults(location: Location, inside: str = "/") -> Iterator[None]:
 
 def names(location: Location, group: Group) -> list[str]:
     """What a group holds, sorted."""
-    with faults(location, group.name):
+    with faults(location, group):
         return sorted(group)
+
+
+def has(group: Group, name: str) -> bool:
+    """Whether a group holds the name. (`name in group` would follow links.)"""
+    return bool(group.id.links.exists(name.encode()))
 
 
 def child(location: Location, group: Group, name: str) -> Any:
@@ -66,27 +72,27 @@ def child(location: Location, group: Group, name: str) -> Any:
         DataError: it is missing, lies in another file, or holds what is neither numbers nor text.
     """
     h5py = _h5py(location)
-    path = f"{group.name.rstrip('/')}/{name}"
-    with faults(location, path):
-        link = group.get(name, getlink=True)
-        if link is None:
-            raise DataError(f"{location} has no {path}: {_holds(group)}")
-        if not isinstance(link, h5py.HardLink):
+    with faults(location, group, name):
+        if not has(group, name):
+            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}")
+        if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
             raise DataError(
-                f"{location} has a link at {path}, which may lead out of the file and is not followed: "
+                f"{location} has a link at {_path(group, name)}, which may lead out of the file and is not followed: "
                 "copy what it leads to into the file"
             )
-        found = group[name]
-        if isinstance(found, h5py.Dataset):
-            _check(location, found)
-        elif not isinstance(found, h5py.Group):
-            raise DataError(f"{location} has neither a group nor a dataset at {path}")
-        return found
+        found = h5py.h5o.open(group.id, name.encode())
+        if isinstance(found, h5py.h5g.GroupID):
+            return h5py.Group(found)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            raise DataError(f"{location} has neither a group nor a dataset at {_path(group, name)}")
+        return _checked(location, h5py.Dataset(found, readonly=True))
 
 
 def is_group(node: Any) -> bool:
     """Whether it is a group (else a dataset)."""
-    return not hasattr(node, "shape")
+    import h5py
+
+    return isinstance(node, h5py.Group)
 
 
 def datasets(location: Location, node: Any, depth: int = 0) -> dict[str, Dataset]:
@@ -125,30 +131,34 @@ def values(location: Location, dataset: Dataset, start: int = 0, stop: int | Non
     Raises:
         DataError: damage; text that is not UTF-8.
     """
-    h5py = _h5py(location)
-    with faults(location, dataset.name):
-        if h5py.check_string_dtype(dataset.dtype) is not None:
+    with faults(location, dataset):
+        if is_text(dataset):
             return np.asarray(dataset.asstr()[start:stop], dtype=object)
         array = np.asarray(dataset[start:stop])
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def is_text(dataset: Dataset) -> bool:
     """Whether it holds strings."""
     import h5py
 
-    return h5py.check_string_dtype(dataset.dtype) is not None
+    dtype = dataset.dtype
+    return dtype.kind in "OS" and h5py.check_string_dtype(dtype) is not None
 
 
 def is_bytes(dataset: Dataset) -> bool:
     """Whether each element is bytes of any number, as Minari stores compressed images."""
     import h5py
 
-    return h5py.check_vlen_dtype(dataset.dtype) == np.dtype(np.uint8)
+    dtype = dataset.dtype
+    return dtype.kind == "O" and h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)
 
 
-def _check(location: Location, dataset: Dataset) -> None:
-    if dataset.is_virtual or dataset.external:
+def _checked(location: Location, dataset: Dataset) -> Dataset:
+    import h5py
+
+    stored = dataset.id.get_create_plist()
+    if stored.get_layout() == h5py.h5d.VIRTUAL or stored.get_external_count():
         raise DataError(
             f"{location} keeps the data of {dataset.name} in other files, which are not read: "
             "copy them into the file"
@@ -157,6 +167,11 @@ def _check(location: Location, dataset: Dataset) -> None:
         raise DataError(
             f"{location} holds neither numbers nor text at {dataset.name} (its type is {dataset.dtype})"
         )
+    return dataset
+
+
+def _path(node: Any, name: str) -> str:
+    return f"{node.name.rstrip('/')}/{name}".rstrip("/") or "/"
 
 
 def _holds(group: Group) -> str:

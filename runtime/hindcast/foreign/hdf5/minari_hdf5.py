@@ -66,7 +66,7 @@ def read_episode(
     check_leaves(list(parts), spaces, where)
     columns = {name: _values(location, dataset, spaces.get(name)) for name, dataset in parts.items()}
     columns[Columns.REWARDS] = _rewards(location, group)
-    if with_infos and "infos" in h5.names(location, group):
+    if with_infos and h5.has(group, "infos"):
         tree = _tree(location, h5.child(location, group, "infos"))
         if tree:
             columns[Columns.INFOS] = infos_to_json(tree, len(columns[Columns.REWARDS]) + 1, where)
@@ -109,7 +109,7 @@ def _values(location: Location, dataset: h5.Dataset, space: gym.Space | None) ->
             f"{location} holds compressed images at {dataset.name}, and nothing says of what shape: "
             "its metadata lack the space"
         )
-    with h5.faults(location, dataset.name):
+    with h5.faults(location, dataset):
         stored = dataset[()]
     return decode_images(stored, shape, f"{location} at {dataset.name}")
 
