@@ -36,7 +36,7 @@ def _grid(coverage: Coverage) -> Picture | None:
 
     def draw(figure: Figure, theme: Theme) -> None:
         from matplotlib.colors import LinearSegmentedColormap, LogNorm
-        from matplotlib.ticker import FuncFormatter, NullFormatter
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         axes = figure.subplots()
         dress(axes, theme, "first component", "second component")
@@ -52,6 +52,7 @@ def _grid(coverage: Coverage) -> Picture | None:
         )
         bar = figure.colorbar(image, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if counts.max() < 100 else (1.0,)))
         bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.count(value)))
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.ax.tick_params(colors=theme.muted, labelsize=9, length=0, which="both")
