@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
@@ -119,5 +119,18 @@ class Format(Protocol):
 
         Raises:
             DataError: damage, or a cell that cannot be read, with file and row.
+        """
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A format that has something to say of how it takes a file."""
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """Sentences that do not name the file, since most files of a folder have the same. Cheap.
+
+        Raises:
+            DataError: as `Format.pieces`.
         """
         ...

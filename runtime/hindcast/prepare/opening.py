@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from hindcast import words
 from hindcast.errors import DataError, OutputConflict
+from hindcast.foreign.format import Telling
 from hindcast.prepare.findings import Findings
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, Progress, is_grouped
@@ -198,7 +199,15 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
-    return _Work(parts, _common_spec(known, specs), _notes(known, others))
+    told = dict.fromkeys(note for one in known for note in _told(one, reading))
+    return _Work(parts, _common_spec(known, specs), (*_notes(known, others), *told))
+
+
+def _told(found: Found, reading: Reading) -> tuple[str, ...]:
+    """What a format has to say of how it takes a file."""
+    if not isinstance(found.format, Telling):
+        return ()
+    return found.format.notes(found.location, reading.options)
 
 
 def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:

@@ -58,8 +58,7 @@ def steps_of(batch: Batch, options: ReadOptions, spec: DataSpec, line_id: str) -
         DataError: columns that are missing, or named wrongly.
         CellError: values that cannot be read, or columns of several lengths.
     """
-    names = [name for name in batch.columns if name != _PER_SEQUENCE]
-    plan = plan_of(names, options)
+    plan = plan_of(names_of(batch), options)
     roles = _roles(batch, plan, options)
     columns = _columns(batch, plan, spec)
     _check_lengths(columns, roles)
@@ -73,6 +72,11 @@ def steps_of(batch: Batch, options: ReadOptions, spec: DataSpec, line_id: str) -
         terminated, truncated, eps_id = terminated[row], truncated[row], eps_id[row]
         t = None if t is None else t[row]
     return Steps(columns, terminated, truncated, eps_id, t, row, count)
+
+
+def names_of(batch: Batch) -> list[str]:
+    """The batch's columns that have a value for each timestep."""
+    return [name for name in batch.columns if name != _PER_SEQUENCE]
 
 
 def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.sample_batch.batches import TYPES, batches_of
-from hindcast.foreign.sample_batch.rows import Steps, steps_of
+from hindcast.foreign.sample_batch.rows import Steps, names_of, steps_of
+from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.foreign.tables.text_files import blocks_of, head_of
 from hindcast.foreign.tables.written import written_spec
@@ -22,6 +24,7 @@ from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
 
 _HEAD: Final = 64 << 10
+_FIRST: Final = 4 << 20
 _TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
 
 
@@ -49,6 +52,17 @@ class SampleBatch:
         spec = written_spec(location, self.name)
         return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
 
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: by the first line, where it is short; a line without flags ends no episode."""
+        line, end, _ = head_of(location, _FIRST).partition(b"\n")
+        if not end:
+            return ()
+        try:
+            plans = [plan_of(names_of(batch), options) for batch in batches_of(line)]
+        except (CellError, DataError) as error:
+            raise DataError(f"{location}, line 1: {error}") from error
+        return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_of_flags(plan))))
+
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
         location, spec = piece.location, DataSpec(piece.part)
@@ -66,6 +80,14 @@ class SampleBatch:
             yield from _rows(str(location), parts, first)
         if not row:
             raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+
+
+def _of_flags(plan: Plan) -> tuple[str, ...]:
+    if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
+        return ()
+    return (
+        "no flag says that an episode ended: they count as unfinished, where RLlib takes them for terminated",
+    )
 
 
 def _steps(

@@ -68,6 +68,10 @@ class Csv(TextTables):
             raise DataError(f"{location}: {error}") from error
         return Part(None, skip, tuple(names), _types(plan, spec, options), spec.leaves, delimiter)
 
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
+        """See `TextTables.first_names`: those of the header."""
+        return self.begin(location, DataSpec(), options).names or ()
+
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         table = self._parse(data, part, part.types, options)

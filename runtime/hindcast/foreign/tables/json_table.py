@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -22,6 +22,7 @@ from hindcast.store.spec import DataSpec
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 _ROWS_AT_ONCE: Final = 1 << 15
 _HEAD: Final = 4096
+_FIRST: Final = 1 << 20
 
 
 class Json(TextTables):
@@ -54,6 +55,15 @@ class Json(TextTables):
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             lines = [_line(row) for row in rows[first : first + _ROWS_AT_ONCE]]
             yield Span(first + 1, first + 1, first, len(lines)), b"\n".join(lines)
+
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
+        """See `TextTables.first_names`: of the first object, where it is short."""
+        text = head_of(location, _FIRST).removeprefix(BOM).decode(errors="replace").lstrip().removeprefix("[")
+        try:
+            first, _ = json.JSONDecoder().raw_decode(text.lstrip())
+        except (ValueError, RecursionError):
+            return ()
+        return list(first) if isinstance(first, dict) else ()
 
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""

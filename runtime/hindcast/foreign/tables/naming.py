@@ -78,6 +78,21 @@ class Plan:
         told = [name for source in self.sources.values() for name in source.columns]
         return list(dict.fromkeys([*told, *([self.end_infos] if self.end_infos else [])]))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for what, where the data leave it open."""
+        notes = []
+        if self.only_done is not None:
+            unless = (
+                "" if self.end_infos is None else f", unless its {self.end_infos!r} tells of a time limit"
+            )
+            notes.append(
+                f"{self.only_done!r} says that an episode is over, and not why: taken for terminated{unless}"
+            )
+        if self.left_out:
+            notes.append(f"the columns {listed(self.left_out)} are not read: others have their place")
+        return tuple(notes)
+
 
 def plan_of(names: Sequence[str], options: ReadOptions) -> Plan:
     """What to read of a table with these columns.

@@ -77,6 +77,11 @@ class Parquet:
             spec = _own_spec(location, file.schema_arrow)
         return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
 
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`."""
+        with open_parquet(location) as file:
+            return _planned(location, file.schema_arrow, options)[0].notes
+
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
         groups, row = piece.part

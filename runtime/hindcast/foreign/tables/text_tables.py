@@ -63,6 +63,10 @@ class TextTables(ABC):
     def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
         """What holds for the whole file: see `Part`; its `span` is None."""
 
+    @abstractmethod
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
+        """The columns of the first record; empty where that takes reading much."""
+
     def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
         """The character between two of which a line end is none."""
         return None
@@ -97,6 +101,17 @@ class TextTables(ABC):
         """See `Format.describe`: what the manifest beside the file says."""
         spec = written_spec(location, self.name)
         return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: also that text does not tell types."""
+        names = self.first_names(location, options)
+        told = _plan(location, names, options).notes if names else ()
+        if written_spec(location, self.name).leaves:
+            return told
+        return (
+            *told,
+            f"{self.name} does not tell types: read as int64, and as float64 where there is a point",
+        )
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
@@ -149,14 +164,18 @@ def planned(location: Location, names: Sequence[str], table: pa.Table, options: 
     Raises:
         DataError: as `plan_of`; or a column that the first piece of the file does not have.
     """
+    new = [name for name in table.column_names if name not in names]
+    odd = [name for name in new if name not in info_names(options)]
+    if odd:
+        raise DataError(
+            f"{location} has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
+        )
+    return _plan(location, [*names, *new], options)
+
+
+def _plan(location: Location, names: Sequence[str], options: ReadOptions) -> Plan:
     try:
-        new = [name for name in table.column_names if name not in names]
-        odd = [name for name in new if name not in info_names(options)]
-        if odd:
-            raise DataError(
-                f"it has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
-            )
-        return plan_of([*names, *new], options)
+        return plan_of(names, options)
     except DataError as error:
         raise DataError(f"{location}: {error}") from error
 
