@@ -1,10 +1,11 @@
-"""What the layout Columns costs: recording against Episodes, and reading against RLlib.
+"""What the layouts beside Episodes cost: recording in each of them, and reading Columns against RLlib.
 
-    python benchmarks/columns.py --rllib PYTHON
+    python benchmarks/columns.py [--rllib PYTHON]
 
-Recording: CartPole-v1 with its expert, one runner, 8 environments, CPU time of the whole process, all three
-layouts taking turns. Reading: 500-step episodes of CartPole's columns from the page cache, one thread, into arrays of
-whole episodes; RLlib reads the same file with its own classes (into episodes of one step each, as it does).
+Recording: CartPole-v1 with its expert, one runner, 8 environments, CPU time of the whole process, all layouts taking
+turns; and what encoding and writing alone does. Reading: 500-step episodes of CartPole's columns from the page cache,
+one thread, into arrays of whole episodes; RLlib reads the same file with its own classes (into episodes of one step
+each, as it does).
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from measuring import report, take_turns
 from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
+from hindcast.episodes.block import Block
 from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
+from hindcast.store.layouts import WRITTEN_LAYOUTS
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
@@ -60,22 +63,52 @@ def read(folder: Path) -> Callable[[], float]:
     return once
 
 
+OUTPUTS = {
+    "Columns": {"format": "Columns"},
+    "MessagePack": {"encoding": "MessagePack"},
+    "JSON": {"format": "JSON"},
+    "CSV": {"format": "CSV"},
+    "SampleBatch": {"format": "SampleBatch"},
+    "Episodes": {},
+}
+
+
 def recordings(folder: Path, episodes: int, rounds: int) -> None:
-    """Columns and MessagePack against Arrow."""
+    """All layouts against Episodes / Arrow."""
     train_expert(folder / "module")
-    outputs = {
-        "Columns": {"format": "Columns"},
-        "MessagePack": {"encoding": "MessagePack"},
-        "Episodes": {},
-    }
     found = take_turns(
         {
             name: lambda output=output: record(folder / "module", episodes, output)
-            for name, output in outputs.items()
+            for name, output in OUTPUTS.items()
         },
         rounds,
     )
-    report("recording: Columns against the others", "timesteps/s", found, "Columns", {"Episodes": 0.95})
+    for name, target in (
+        ("Columns", 0.95),
+        ("MessagePack", 0.95),
+        ("JSON", 0.9),
+        ("CSV", 0.9),
+        ("SampleBatch", 0.9),
+    ):
+        pair = {who: found[who] for who in (name, "Episodes")}
+        report(f"recording: {name} against Episodes", "timesteps/s", pair, name, {"Episodes": target})
+
+
+def write(block: Block, layout: str) -> float:
+    """Timesteps per second of CPU time of encoding and writing CartPole's columns."""
+    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.process_time()
+        with EpisodeWriter(resolve(folder), spec, "s", layout=layout) as writer:
+            writer.write(block)
+        return block.num_steps / (time.process_time() - begun)
+
+
+def writings(rounds: int) -> None:
+    """What the layouts do apart from playing."""
+    block = make_block(200)
+    found = take_turns({name: lambda name=name: write(block, name) for name in WRITTEN_LAYOUTS}, rounds)
+    report("encoding and writing", "timesteps/s", found, "JSON", {})
 
 
 def readings(folder: Path, python: str, rounds: int) -> None:
@@ -97,13 +130,15 @@ def readings(folder: Path, python: str, rounds: int) -> None:
 def main() -> None:
     """Measure and print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rllib", required=True, help="the Python that has RLlib 2.60")
+    parser.add_argument("--rllib", help="the Python that has RLlib 2.60; without it, reading is left out")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        readings(Path(folder), arguments.rllib, arguments.rounds)
+    if arguments.rllib:
+        with tempfile.TemporaryDirectory() as folder:
+            readings(Path(folder), arguments.rllib, arguments.rounds)
+    writings(arguments.rounds)
     with tempfile.TemporaryDirectory() as folder:
         recordings(Path(folder), arguments.episodes, arguments.rounds)
 

@@ -20,7 +20,11 @@ from support import CARTPOLE, make_policy, record, recording
 
 Run = Callable[..., str]
 CASES = ("box", "float64", "image", "discrete", "multi", "dict", "tuple")
-OUTPUTS = {"episodes": {"encoding": "MessagePack"}, "columns": {"format": "Columns"}}
+OUTPUTS = {
+    "episodes": {"encoding": "MessagePack"},
+    "columns": {"format": "Columns"},
+    "batches": {"format": "SampleBatch"},
+}
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -143,3 +147,19 @@ def test_it_trains_on_what_we_record(rllib: Run, tmp_path: Path, kind: str) -> N
     record(resource)
     losses = json.loads(rllib("rllib_train.py", kind, tmp_path / "data"))
     assert np.mean(losses[-3:]) < 0.68  # a policy that has learnt nothing has ln 2 = 0.693
+
+
+def test_it_reads_our_sample_batches(rllib: Run, tmp_path: Path) -> None:
+    """With its JSON reader, and as it maps them to episodes: the values that were recorded, as doubles."""
+    record(recording(tmp_path / "data", environment=CARTPOLE, output=OUTPUTS["batches"]))
+    record(recording(tmp_path / "arrow", environment=CARTPOLE))
+    rllib("rllib_batches.py", tmp_path / "data", tmp_path / "reader.npz", tmp_path / "episodes.npz")
+    block = read_all(open_dataset(tmp_path / "arrow"))
+    episodes = {name[8:]: leaf for name, leaf in episodes_of(block).items()}
+    for form in ("reader", "episodes"):
+        found = dict(np.load(tmp_path / f"{form}.npz"))
+        found = {name[8:]: leaf for name, leaf in found.items()}
+        expected = {name: leaf for name, leaf in episodes.items() if "infos" not in name}
+        assert found.keys() == expected.keys(), form
+        for name, leaf in expected.items():
+            np.testing.assert_array_equal(found[name], leaf, err_msg=name)

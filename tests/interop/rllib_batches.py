@@ -1,0 +1,49 @@
+"""What RLlib 2.60 reads in SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
+
+Runs in RLlib's environment: `python rllib_batches.py FOLDER READER.npz EPISODES.npz`.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import ray
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.offline.json_reader import JsonReader
+from ray.rllib.offline.offline_prelearner import OfflinePreLearner
+from rllib_read import described
+
+NO_LEAVES = ("eps_id", "t", "obs", "new_obs", "terminateds", "truncateds")
+
+
+def by_the_reader(files):
+    found = {}
+    for batch in JsonReader(files).read_all_files():
+        eps_id = batch["eps_id"][0]
+        leaves = {name: batch[name] for name in batch if name not in NO_LEAVES}
+        leaves["obs"] = np.concatenate([batch["obs"], batch["new_obs"][-1:]])
+        leaves["flags"] = np.array([batch["terminateds"][-1], batch["truncateds"][-1]])
+        found |= {f"{eps_id}|{name}": leaf for name, leaf in leaves.items()}
+    return found
+
+
+def as_episodes(files):
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=300 * 2**20)
+    prelearner = object.__new__(OfflinePreLearner)
+    prelearner.config = BCConfig().offline_data(input_read_sample_batches=True)
+    batch = ray.data.read_json(files).take_batch(10_000)
+    episodes = prelearner._map_sample_batch_to_episode(batch, to_numpy=True)["episodes"]
+    return {
+        f"{episode.id_}|{name}": leaf for episode in episodes for name, leaf in described(episode).items()
+    }
+
+
+def main():
+    files = sorted(map(str, Path(sys.argv[1]).glob("*.json")))
+    np.savez(sys.argv[2], **by_the_reader(files))
+    np.savez(sys.argv[3], **as_episodes(files))
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
