@@ -20,7 +20,7 @@ from hindcast.store.filesystem import resolve
 
 LENGTHS = (5, 3, 7, 4)
 TERMINAL = (True, False, True, False)
-D4RL = FORMATS["D4RL"]
+D4RL = d4rl.D4RL()
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def one(path: Path, options: ReadOptions | None = None) -> Rows:
 def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
     data = arrays()
     path = write(tmp_path / "hopper_medium-v2.hdf5", data)
-    assert format_of(resolve(path)) is D4RL
+    assert format_of(resolve(path)) is FORMATS["D4RL"]
     rows = one(path)
     for name, own in {
         "obs": "observations",
@@ -138,6 +138,10 @@ def test_steps_before_an_unknown_observation_are_left_out_when_told(tmp_path: Pa
         rows.columns["new_obs"][~terminal], full["next_observations"][kept][~terminal]
     )
     assert not rows.columns["new_obs"][terminal].any()
+    assert D4RL.notes(resolve(tmp_path / "a.hdf5"), options) == (
+        "the final observation of 2 episodes is zeros: there are no next_observations",
+        "left out 2 steps whose next observation is not stored, as timeout_steps: Drop asks",
+    )
     assert rows.row[rows.truncated].tolist() == (timed_out - 1).tolist()
     assert rows.row[rows.terminated].tolist() == (np.cumsum(LENGTHS)[[0, 2]] - 1).tolist()
 

@@ -208,6 +208,14 @@ def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> No
     assert sorted(names) == ["main_data.hdf5", "metadata.json", "metadata.json", "notes.json"]
 
 
+def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
+    make("hdf5")
+    with pytest.raises(DataError, match="`schema` names obs, but Minari says itself"):
+        read(place(tmp_path), ReadOptions(schema={"obs": "state"}))
+    with pytest.raises(DataError, match="Minari has no read option 'limit'"):
+        read(place(tmp_path), ReadOptions(options={"limit": 1}))
+
+
 def hdf5_of(tmp_path: Path) -> Path:
     make("hdf5", COMPOSITE)
     return Path(place(tmp_path).path)

@@ -88,6 +88,16 @@ class D4RL:
         """Nothing: the files do not name spaces or environment."""
         return DataSpec()
 
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: what stands for observations that are not in the file."""
+        own = _options(options)
+        with h5.opened(location) as root:
+            file = columns_of(location, root, options)
+            if file.has_next:
+                return ()
+            ends = _ends(location, file, own, 0, file.rows)
+        return _told(ends, own)
+
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """The piece's rows, with the ids and timesteps that the ends of episodes give them.
 
@@ -142,6 +152,19 @@ def _check_final(location: Location, file: File, ends: Ends, own: _Options, opti
         f"ignoreFinalObservation: true to take zeros, which nothing looks at after a terminal step "
         f"({words.plural(terminated, 'episode')}); where an episode goes on after its last step ({others}), "
         f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
+    )
+
+
+def _told(ends: Ends, own: _Options) -> tuple[str, ...]:
+    terminated, episodes = int(ends.terminated.sum()), len(ends.starts())
+    zeros = terminated if own.drops else episodes
+    final = (
+        f"the final observation of {words.plural(zeros, 'episode')} is zeros: there are no next_observations"
+    )
+    dropped = words.plural(episodes - terminated, "step")
+    left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop asks"
+    return tuple(
+        note for note, holds in ((final, zeros), (left_out, own.drops and episodes > terminated)) if holds
     )
 
 

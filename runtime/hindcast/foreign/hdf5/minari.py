@@ -15,6 +15,7 @@ from hindcast.foreign.format import Group, Piece, ReadOptions
 from hindcast.foreign.hdf5 import h5, minari_arrow, minari_hdf5
 from hindcast.foreign.hdf5.minari_episodes import block_of
 from hindcast.foreign.hdf5.minari_metadata import MAIN, METADATA, MinariMetadata, metadata_of, read_json
+from hindcast.foreign.own_names import check_no_schema
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.store.filesystem import Entry, Location
@@ -72,6 +73,7 @@ class Minari:
             DataError: a damaged file, episodes missing, or options that it does not have.
         """
         check_options(self.name, options.options, ())
+        check_no_schema(options, self.name)
         metadata = metadata_of(location)
         if metadata.format not in _FORMATS:
             raise DataError(f"{location} is stored as {metadata.format!r}: known are {', '.join(_FORMATS)}")

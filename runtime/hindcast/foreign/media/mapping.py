@@ -12,6 +12,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.own_names import check_no_schema
 from hindcast.user_code import calling, import_object
 
 _FIELD: Final = "spec.pipeline.preLearner"
@@ -23,7 +24,9 @@ def check_mapper(options: ReadOptions, form: str) -> None:
     Raises:
         SpecError: none is named, or it has no `map_rows`.
         UserCodeError: importing it raised.
+        DataError: a schema map is given.
     """
+    check_no_schema(options, form)
     if options.mapper is None:
         raise SpecError(
             f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD}, whose map_rows makes "
