@@ -337,3 +337,11 @@ def test_each_kind_is_in_the_documentation():
 
 def test_the_layouts_tested_are_those_written():
     assert set(WRITTEN) <= set(LAYOUTS)
+
+
+def test_stores_without_folders_are_inspected_alike(kit, memory):
+    kit.record(memory, kit.block([30, 5]), kit.block([9], first=2))
+    resolve(memory).child("left.parquet").write_bytes(b"PAR1")
+    summary = inspect_paths([memory], sample_limit=None)
+    assert (summary.episodes, summary.files) == (3, 2)
+    assert [problem.kind for problem in summary.problems if problem.severity != "info"] == ["unlisted"]
