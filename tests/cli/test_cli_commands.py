@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.cli.commands.demo import PACKAGED
 from hindcast.cli.bars import BAR_WIDTH, bar
+from hindcast.cli.commands.demo import PACKAGED
 from hindcast.run import carry_out as carry_out_module
 from hindcast.run.events import Outcome
 from hindcast.store.dataset import open_dataset

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from random_data import recordings
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -19,6 +18,7 @@ from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import with_reset, without_reset
 from hindcast.store.tabular.layout import ColumnsLayout
 from hindcast.store.writer import EpisodeWriter
+from random_data import recordings
 
 LAYOUT = ColumnsLayout()
 

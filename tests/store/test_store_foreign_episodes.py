@@ -16,7 +16,6 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_data import any_space, columns_of
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes
@@ -26,6 +25,7 @@ from hindcast.episodes.nested import flatten, unflatten
 from hindcast.errors import DataError
 from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.summarising import summarise
+from random_data import any_space, columns_of
 
 OBS = spaces.Box(-10, 10, (2,), np.float32)
 

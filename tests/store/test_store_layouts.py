@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from random_data import recordings
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -20,6 +19,7 @@ from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.writer import EpisodeWriter
+from random_data import recordings
 
 NAMES = list(LAYOUTS)
 

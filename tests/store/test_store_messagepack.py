@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
-from random_data import recordings
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import info_from_json
@@ -25,6 +24,7 @@ from hindcast.store.filesystem import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
+from random_data import recordings
 
 LAYOUT = MessagePackEpisodes()
 
