@@ -1,0 +1,94 @@
+"""How fast RLlib's recordings become Episodes/Arrow: a whole `hindcast convert`, read back and compared.
+
+    python benchmarks/convert.py --rllib PYTHON
+
+Episodes of 500 timesteps in MessagePack, as in decode_messagepack.py. In the same run, taking turns: RLlib decoding the
+same cells, which is only a part of what converting takes. CPU time of one process, start-up aside. After the table: what
+the conversion of four times as many episodes holds in memory beyond that of the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from decode_messagepack import make_block, rival
+from gymnasium import spaces
+from measuring import report, take_turns
+
+from hindcast.curate.target import Target
+from hindcast.curate.writing import write
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+_AT_ONCE = 200
+
+
+def make_recording(folder: Path, episodes: int) -> Path:
+    """A file of episodes in MessagePack."""
+    block = make_block(min(episodes, _AT_ONCE))
+    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
+    with EpisodeWriter(
+        resolve(folder), spec, "s", max_file_bytes=1 << 40, layout=MESSAGEPACK_EPISODES
+    ) as writer:
+        for first in range(0, episodes, block.num_episodes):
+            ids = [f"{first + i:032x}" for i in range(block.num_episodes)]
+            writer.write(replace(block, eps_id=np.array(ids, dtype=object)))
+    return folder / "s-000.parquet"
+
+
+def ours(path: Path, out: Path) -> Callable[[], float]:
+    """Convert it, in this process."""
+
+    def convert() -> float:
+        shutil.rmtree(out, ignore_errors=True)
+        begun = time.process_time()
+        written = write(open_dataset(path), Target(resolve(out)))
+        return written.timesteps / (time.process_time() - begun)
+
+    return convert
+
+
+def peak() -> int:
+    """Most bytes that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rllib", required=True, help="the Python that has RLlib 2.60")
+    parser.add_argument("--episodes", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = make_recording(folder / "recorded", arguments.episodes)
+        command = [arguments.rllib, str(Path(__file__).parent / "rivals" / "rllib_decode.py"), str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            found = take_turns(
+                {"Hindcast": ours(path, folder / "out"), "RLlib": lambda: rival(process)}, arguments.rounds
+            )
+            process.communicate()
+        report("MessagePack to Arrow, verified", "timesteps/s", found, "Hindcast", {"RLlib": 5})
+        before = peak()
+        ours(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()
+        print(json.dumps({"peak_bytes": before, "more_bytes_for_four_times_the_data": peak() - before}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What is converted for RLlib 2.60 is read by it value by value, as what was recorded for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_interop_rllib import Run, as_row, episodes_of, read_all, rows_of
+
+from hindcast.curate.operations import convert_data
+from hindcast.curate.target import Target
+from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from support import CARTPOLE, record, recording
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def test_it_reads_what_was_converted_through_text(rllib: Run, tmp_path: Path) -> None:
+    record(recording(tmp_path / "arrow", environment=CARTPOLE, duration={"episodes": 10}))
+    block, source = read_all(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
+    for form in ("CSV", "MessagePack", "Columns"):
+        convert_data(Reading((str(source),)), Target(resolve(tmp_path / form), form))
+        source = tmp_path / form
+
+    rllib("rllib_read.py", "episodes", tmp_path / "MessagePack", tmp_path / "episodes.npz")
+    expected, found = episodes_of(block), dict(np.load(tmp_path / "episodes.npz"))
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+
+    rllib("rllib_read.py", "columns", tmp_path / "Columns", tmp_path / "columns.npz")
+    rows: dict[str, dict[str, np.ndarray]] = {}
+    for key, leaf in np.load(tmp_path / "columns.npz").items():
+        number, eps_id, name = key.split("|")
+        rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
+    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(block)
