@@ -176,6 +176,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
         ("a.csv", 'obs,action,reward\n1,2,"3\n', "has a quote .* without its partner"),
         ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "records in 1 lines"),
+        ("a.csv", "obs,a\rction,reward\n1,2,3\n", "has a header that cannot be read"),
         ("a.csv", "obs;action;reward\n1;2;3\n", "no column 'obs'"),
         ("a.csv", 'obs,action,reward\n"[1,2",2,3\n', "row 0: 'obs' begins like JSON"),
         ("a.json", "\n\n", "holds no rows"),

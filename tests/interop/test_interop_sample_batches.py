@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hindcast.episodes.block import Block
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import format_of
 from hindcast.foreign.rows import Rows
+from hindcast.prepare.opening import open_data
 from hindcast.store.filesystem import resolve
 
 Run = Callable[..., str]
@@ -57,3 +59,26 @@ def test_its_batches_are_read_as_it_reads_them(written: Path, case: str) -> None
         for name in names:
             assert rows.columns[name][own].dtype == theirs[name].dtype, name
             np.testing.assert_array_equal(rows.columns[name][own], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_batches_become_its_episodes(written: Path, case: str) -> None:
+    """The parts of an episode, which it writes to lines of their own, are one episode again."""
+    dataset = open_data(written / case)
+    block = Block.concat([dataset.read(unit) for unit in dataset.units])
+    expected = dict(np.load(written / f"{case}.npz"))
+    count = 0
+    for policy in dict.fromkeys(name.split(":")[0] for name in expected):
+        theirs = {name.split(":")[1]: v for name, v in expected.items() if name.startswith(f"{policy}:")}
+        for eps_id in np.unique(theirs["eps_id"]).tolist():
+            (episode,) = np.flatnonzero(block.eps_id == (f"{eps_id}/{policy}/0" if policy else str(eps_id)))
+            own = theirs["eps_id"] == eps_id
+            obs = np.concatenate([theirs["obs"][own], theirs["new_obs"][own][-1:]])
+            np.testing.assert_array_equal(block.columns["obs"][block.rows_of("obs", episode)], obs)
+            for name in ("actions", "rewards", "action_logp", "vf_preds"):
+                found = block.columns[name][block.rows_of(name, episode)]
+                np.testing.assert_array_equal(found, theirs[name][own], err_msg=name)
+            assert block.terminated[episode] == theirs["terminateds"][own][-1]
+            assert block.truncated[episode] == theirs["truncateds"][own][-1]
+            count += 1
+    assert count == block.num_episodes

@@ -112,7 +112,10 @@ class Csv(TextTables):
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
         )
-        (names,) = csv.reader([text], delimiter=delimiter, **dialect)
+        try:
+            (names,) = csv.reader([text], delimiter=delimiter, **dialect)
+        except csv.Error as error:
+            raise DataError(f"{location} has a header that cannot be read: {error}") from error
         return [name.strip() for name in names], end
 
 
