@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hindcast import SingleAgentEpisode
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.pipeline.prelearner import SCHEMA, OfflinePreLearner
 
 
 class Words(OfflinePreLearner):
@@ -16,7 +16,7 @@ class Words(OfflinePreLearner):
     def _map_to_episodes(  # noqa: PLR0917
         is_multi_agent: bool,
         batch: dict[str, np.ndarray],
-        schema: dict[str, str] | None = None,
+        schema: dict[str, str] = SCHEMA,
         to_numpy: bool = False,
         input_compress_columns: list[str] | None = None,
         observation_space: Any = None,

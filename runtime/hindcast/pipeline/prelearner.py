@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import per_observation
+from hindcast.episodes.columns import Columns, per_observation
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.errors import UserCodeError
 from hindcast.pipeline.connectors import BlockConnector, Context
@@ -23,6 +23,24 @@ from hindcast.store.dataset import Dataset
 from hindcast.store.units import Unit
 from hindcast.store.validate import check_block
 from hindcast.user_code import calling, import_subclass
+
+SCHEMA: Final = {
+    column: column
+    for column in (
+        Columns.EPS_ID,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+        Columns.OBS,
+        Columns.ACTIONS,
+        Columns.REWARDS,
+        Columns.INFOS,
+        Columns.NEXT_OBS,
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+        Columns.T,
+    )
+}
+"""The reference's: from a column to its name in the data, for pre-learners that are written in its form."""
 
 
 class OfflinePreLearner:
@@ -121,7 +139,7 @@ class OfflinePreLearner:
         return cls._map_to_episodes(  # type: ignore[call-arg]
             is_multi_agent=False,
             batch=rows,
-            schema=None,
+            schema=SCHEMA,
             to_numpy=True,
             input_compress_columns=None,
             observation_space=None,
