@@ -1,0 +1,117 @@
+"""How fast rows become whole episodes in layout 1: written, durable, with a manifest.
+
+    python benchmarks/prepare.py [--rllib PYTHON] [--ray]
+
+CartPole's columns in episodes of 500 timesteps. Ours are scrambled over 7 files; with `t`, and without it, when
+observations are chained. RLlib's way is given 20,000 of the same rows in order, as it needs them. Wall-clock time; `--ray`
+adds 6 M rows on Ray Data with two CPUs and an object store smaller than the rows, from the first task on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from decode_messagepack import make_block, rival
+from measuring import report, take_turns
+
+from hindcast.prepare import opening
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+ROWS_OF_RIVAL = 20_000
+FILES = 7
+OBJECT_STORE = 200 << 20
+
+
+def rows(folder: Path, episodes: int) -> pa.Table:
+    """Timesteps in order, with the reference's names and `t`."""
+    block = make_block(episodes)
+    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout="columns") as writer:
+        writer.write(block)
+    table = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
+    return table.replace_schema_metadata(None)
+
+
+def scramble(table: pa.Table, folder: Path) -> Path:
+    """The rows in a random order over several files."""
+    folder.mkdir()
+    mixed = table.take(np.random.default_rng(0).permutation(len(table)))
+    bounds = np.linspace(0, len(table), FILES + 1).astype(int)
+    for i in range(FILES):
+        pq.write_table(mixed.slice(bounds[i], bounds[i + 1] - bounds[i]), folder / f"{i}.parquet")
+    return folder
+
+
+def prepare(path: Path) -> Callable[[], float]:
+    """Rows per second of preparing a folder into a cache that is empty."""
+
+    def once() -> float:
+        with tempfile.TemporaryDirectory() as cache:
+            begun = time.perf_counter()
+            dataset = opening.open_data(path, cache=cache)
+            return dataset.num_steps / (time.perf_counter() - begun)
+
+    return once
+
+
+def here(folder: Path, python: str | None, episodes: int, rounds: int) -> None:
+    """In one process, against RLlib's way."""
+    table = rows(folder / "ordered", episodes)
+    ours = {
+        "Hindcast": prepare(scramble(table, folder / "scrambled")),
+        "Hindcast, without t": prepare(scramble(table.drop_columns(["t"]), folder / "without")),
+    }
+    if python is None:
+        report("preparing", "rows/s", take_turns(ours, rounds), "Hindcast", {})
+        return
+    pq.write_table(table.slice(0, ROWS_OF_RIVAL), folder / "ordered.parquet")
+    script = str(Path(__file__).parent / "rivals" / "rllib_prepare.py")
+    command = [python, script, str(folder / "ordered.parquet"), str(ROWS_OF_RIVAL)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = take_turns({**ours, "RLlib's way": lambda: rival(process)}, rounds)
+        process.communicate()
+    report("preparing", "rows/s", found, "Hindcast", {"RLlib's way": 5})
+
+
+def on_ray(folder: Path, episodes: int) -> None:
+    """On Ray Data, larger than its object store."""
+    import ray
+
+    path = scramble(rows(folder / "ordered", episodes), folder / "scrambled")
+    opening._HERE_BYTES = 0
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
+    report("preparing on Ray Data", "rows/s", {"Hindcast": [prepare(path)()]}, "Hindcast", {})
+    ray.shutdown()
+
+
+def main() -> None:
+    """Measure and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rllib", help="the Python that has RLlib 2.60; without it, ours runs alone")
+    parser.add_argument("--ray", action="store_true", help="measure Ray Data, too")
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        here(Path(folder), arguments.rllib, arguments.episodes, arguments.rounds)
+    if arguments.ray:
+        with tempfile.TemporaryDirectory() as folder:
+            on_ray(Path(folder), 12_000)
+
+
+if __name__ == "__main__":
+    main()
