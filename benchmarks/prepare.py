@@ -3,8 +3,8 @@
     python benchmarks/prepare.py [--rllib PYTHON] [--ray]
 
 CartPole's columns in episodes of 500 timesteps. Ours are scrambled over 7 files; with `t`, and without it, when
-observations are chained. RLlib's way is given 20,000 of the same rows in order, as it needs them. Wall-clock time; `--ray`
-adds 6 M rows on Ray Data with two CPUs and an object store smaller than the rows, from the first task on.
+observations are chained. RLlib's way is given 20,000 of the same rows in order, as it needs them. Wall-clock
+time. `--ray` adds 6 M rows on Ray Data with two CPUs and an object store smaller than they are, once its workers are there.
 """
 
 from __future__ import annotations

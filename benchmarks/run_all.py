@@ -38,7 +38,7 @@ def main() -> None:
     """Run them all; stop at the first that fails."""
     for script in ALONE:
         subprocess.run([sys.executable, str(HERE / script)], check=True)
-    for script in ("recording.py", "decode_messagepack.py", "convert.py", "columns.py"):
+    for script in ("recording.py", "decode_messagepack.py", "convert.py", "columns.py", "prepare.py"):
         subprocess.run([sys.executable, str(HERE / script), "--rllib", install_rllib()], check=True)
 
 
