@@ -3,8 +3,8 @@
     python benchmarks/convert.py --rllib PYTHON
 
 Episodes of 500 timesteps in MessagePack, as in decode_messagepack.py. In the same run, taking turns: RLlib decoding the
-same cells, which is only a part of what converting takes. CPU time of one process, start-up aside. After the table: what
-the conversion of four times as many episodes holds in memory beyond that of the first.
+same cells, which is only a part of what converting takes. CPU time of one process, start-up aside. After the table:
+what the conversion of four times as many episodes holds in memory beyond that of the first.
 """
 
 from __future__ import annotations

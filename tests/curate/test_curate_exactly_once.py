@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from curate_kit import make_block, read_block, write_block
 
-from conftest import make_block, read_block, write_block
 from hindcast.curate import verifying, writing
 from hindcast.curate.operations import convert_data, split_data
 from hindcast.curate.target import Target

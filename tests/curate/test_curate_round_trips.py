@@ -7,9 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from curate_kit import make_block, write_block
 from hypothesis import given, settings
 
-from conftest import make_block, write_block
 from hindcast.api.filter_term import parse_filter
 from hindcast.curate.operations import convert_data
 from hindcast.curate.target import FORMATS, Target

@@ -6,8 +6,8 @@ import pickle
 
 import numpy as np
 import pytest
+from curate_kit import make_block, read_block, spec_of, write_block
 
-from conftest import make_block, read_block, spec_of, write_block
 from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
 from hindcast.curate.writing import write

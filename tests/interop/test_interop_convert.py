@@ -36,4 +36,5 @@ def test_it_reads_what_was_converted_through_text(rllib: Run, tmp_path: Path) ->
     for key, leaf in np.load(tmp_path / "columns.npz").items():
         number, eps_id, name = key.split("|")
         rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
-    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(block)
+    told = block.with_columns({name: leaf for name, leaf in block.columns.items() if name != "infos"})
+    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(told)

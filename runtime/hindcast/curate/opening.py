@@ -22,7 +22,7 @@ from hindcast.store.projection import Projection
 from hindcast.store.storage_errors import storage_errors
 
 _CHUNK: Final = 1 << 20
-_ORIGIN: Final = ("environment", "seed", "policy", "versions", "connectors")
+_ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
 def open_source(reading: Reading, watch: Watch) -> Dataset:

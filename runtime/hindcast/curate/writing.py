@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from hindcast import __version__
 from hindcast.curate.folder import claim, clear
 from hindcast.curate.ranges import Range, blocks_of, ranges_of
 from hindcast.curate.target import Target
@@ -190,7 +189,6 @@ def _manifest(dataset: Dataset, target: Target, origin: Mapping[str, Any]) -> Ma
     return Manifest(
         **origin,
         layout=target.layout,
-        recorder=__version__,
         spec=dataset.spec.to_json(),
         files=files,
     )
