@@ -132,7 +132,7 @@ class OfflinePreLearner:
             NotImplementedError: a subclass neither overrides this nor has `_map_to_episodes` in the reference's
                 form, a static method of `batch`, which is called with the rows.
         """
-        if not cls._maps_batches():
+        if not cls.maps_batches():
             raise NotImplementedError(
                 f"override map_rows in {cls.__name__}: it says what episodes files hold"
             )
@@ -148,7 +148,8 @@ class OfflinePreLearner:
         )
 
     @classmethod
-    def _maps_batches(cls) -> bool:
+    def maps_batches(cls) -> bool:
+        """Whether `_map_to_episodes` is in the reference's form, which maps rows of files and not blocks."""
         return isinstance(inspect.getattr_static(cls, "_map_to_episodes"), staticmethod)
 
     def _map_to_episodes(self, block: Block) -> Any:
@@ -164,7 +165,7 @@ class OfflinePreLearner:
 
     def _mapped(self, block: Block) -> Block:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or self._maps_batches():  # batches of files were mapped when the data were prepared
+        if is_own or self.maps_batches():  # batches of files were mapped when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes"):
             mapped = self._map_to_episodes(block)
@@ -229,7 +230,7 @@ def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any])
     taken = inspect.signature(kind).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return dict(kwargs)
-    mapping = kind._map_to_episodes if kind._maps_batches() else kind.map_rows
+    mapping = kind._map_to_episodes if kind.maps_batches() else kind.map_rows
     mapped = inspect.signature(mapping).parameters
     return {name: value for name, value in kwargs.items() if name in taken or name not in mapped}
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from hindcast.api import OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.errors import SpecError
+from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
 from hindcast.run.claim import title
@@ -43,8 +44,10 @@ def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
     """What the inputs ask for; a reference is the path of its recording's dataset.
 
     Raises:
-        SpecError: a field that nothing carries out yet, or a reference to a recording that is not there.
+        SpecError: a field that nothing carries out yet, a reference to a recording that is not there, or a
+            pre-learner that maps the rows of files, and no such files.
     """
+    _check_prelearner(resource)
     return [_asked(resource, index, references) for index in range(len(resource.spec.input))]
 
 
@@ -103,6 +106,19 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
     path = _path(where, source, references)
     kwargs = pipeline.pre_learner_kwargs if mapper else None
     return Asked(Reading.of(source, path, mapper, kwargs), source.weight)
+
+
+def _check_prelearner(resource: OfflineTraining) -> None:
+    """A pre-learner in the reference's form maps rows of files, and would be passed over with any other data."""
+    pipeline, formats = resource.spec.pipeline, {source.format for source in resource.spec.input}
+    if pipeline.pre_learner is None or formats & set(_MAPPED):
+        return
+    if prelearner_class(pipeline).maps_batches():
+        raise SpecError(
+            f"{title(resource)}: spec.pipeline.preLearner is {pipeline.pre_learner!r}, whose _map_to_episodes is a "
+            f"static method and maps rows of files, but no input has the format {', '.join(_MAPPED)}: make it "
+            "_map_to_episodes(self, block)."
+        )
 
 
 def _path(where: str, source: InputSource, references: Datasets) -> str:
