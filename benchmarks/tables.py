@@ -1,0 +1,150 @@
+"""Reading tables of others: Parquet, CSV and JSON against pandas, SampleBatch JSON against RLlib's own reader.
+
+    python benchmarks/tables.py [--rllib PYTHON]
+
+500-step episodes of CartPole's columns from the page cache, one thread, CPU time, into arrays with one row a timestep.
+pandas reads the same file, and makes arrays of its vectors; numbered columns stay what they are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import pickle
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from decode_messagepack import rival
+from measuring import report, take_turns
+
+from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.formats import FORMATS
+from hindcast.store.filesystem import resolve
+
+STEPS = 500
+TARGETS = {"Parquet": {"pandas": 5}, "CSV": {"pandas": 0.5}, "JSON": {"pandas": 1}}
+
+
+def columns(episodes: int) -> dict[str, np.ndarray]:
+    """What the files hold."""
+    rng, rows = np.random.default_rng(0), episodes * STEPS
+    return {
+        "eps_id": np.repeat([f"e{i}" for i in range(episodes)], STEPS),
+        "t": np.tile(np.arange(STEPS), episodes),
+        "obs": rng.random((rows, 4), dtype=np.float32),
+        "new_obs": rng.random((rows, 4), dtype=np.float32),
+        "actions": rng.integers(0, 2, rows),
+        "rewards": np.ones(rows),
+        "terminateds": np.tile(np.arange(STEPS) == STEPS - 1, episodes),
+        "truncateds": np.zeros(rows, dtype=np.bool_),
+    }
+
+
+def write(folder: Path, data: dict[str, np.ndarray]) -> None:
+    """The same data in all formats; JSON and CSV of a tenth of them."""
+    lists = {name: list(values) if values.ndim > 1 else values for name, values in data.items()}
+    pq.write_table(pa.table(lists), folder / "steps.parquet", row_group_size=100_000)
+    few = {name: values[: len(values) // 10] for name, values in data.items()}
+    flat = {
+        f"{name}[{i}]" if values.ndim > 1 else name: values[:, i] if values.ndim > 1 else values
+        for name, values in few.items()
+        for i in range(values.shape[1] if values.ndim > 1 else 1)
+    }
+    pacsv.write_csv(pa.table(flat), folder / "steps.csv")
+    rows = zip(*(values.tolist() for values in few.values()), strict=True)
+    (folder / "steps.json").write_text(
+        "".join(json.dumps(dict(zip(few, row, strict=True))) + "\n" for row in rows)
+    )
+    for name, is_packed in (("unpacked.json", False), ("packed.json", True)):
+        (folder / name).write_text("".join(_batch(few, i, is_packed) for i in range(0, len(few["t"]), STEPS)))
+
+
+def _batch(data: dict[str, np.ndarray], start: int, is_packed: bool) -> str:
+    own = {name: values[start : start + STEPS] for name, values in data.items()}
+    cells = {
+        name: _packed(values) if is_packed and values.ndim > 1 else values.tolist()
+        for name, values in own.items()
+    }
+    return json.dumps({"type": "SampleBatch", **cells}) + "\n"
+
+
+def _packed(values: np.ndarray) -> str:
+    return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(values), asbytes=True)).decode()
+
+
+def ours(path: Path, form: str) -> float:
+    """Timesteps per second, finding the pieces included."""
+    begun = time.process_time()
+    options, known = ReadOptions(), FORMATS[form]
+    pieces = known.pieces(resolve(path), options)
+    steps = sum(len(rows) for piece in pieces for rows in known.read(piece, options))
+    return steps / (time.process_time() - begun)
+
+
+def pandas(path: Path) -> float:
+    """The same with pandas."""
+    readers: dict[str, Callable[[], pd.DataFrame]] = {
+        ".parquet": lambda: pd.read_parquet(path),
+        ".csv": lambda: pd.read_csv(path),
+        ".json": lambda: pd.read_json(path, lines=True),
+    }
+    begun = time.process_time()
+    frame = readers[path.suffix]()
+    for name in {"obs", "new_obs"} & set(frame.columns):
+        np.stack(frame[name].to_list())
+    return len(frame) / (time.process_time() - begun)
+
+
+def main() -> None:
+    """Measure and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rllib", help="the Python that has RLlib 2.60; without it, SampleBatch is left out")
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, columns(arguments.episodes))
+        for file, form in (("steps.parquet", "Parquet"), ("steps.csv", "CSV"), ("steps.json", "JSON")):
+            path = folder / file
+            rivals = {
+                "Hindcast": lambda path=path, form=form: ours(path, form),
+                "pandas": lambda path=path: pandas(path),
+            }
+            report(
+                f"reading a table in {form}",
+                "timesteps/s",
+                take_turns(rivals, arguments.rounds),
+                "Hindcast",
+                TARGETS[form],
+            )
+        for file in ("unpacked.json", "packed.json") if arguments.rllib else ():
+            against_rllib(folder / file, arguments.rllib, arguments.rounds)
+
+
+def against_rllib(path: Path, python: str, rounds: int) -> None:
+    """SampleBatch JSON, ours against RLlib's reader."""
+    script = Path(__file__).parent / "rivals" / "rllib_sample_batches.py"
+    with subprocess.Popen(
+        [python, str(script), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        rivals = {"Hindcast": lambda: ours(path, "SampleBatch"), "RLlib": lambda: rival(process)}
+        found = take_turns(rivals, rounds)
+        process.communicate()
+    report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", found, "Hindcast", {"RLlib": 0.3})
+
+
+if __name__ == "__main__":
+    main()
