@@ -4,7 +4,7 @@
 
 CartPole's columns in episodes of 500 timesteps. Ours are scrambled over 7 files; with `t`, and without it, when
 observations are chained. RLlib's way is given 20,000 of the same rows in order, as it needs them. Wall-clock
-time. `--ray` adds 6 M rows on Ray Data with two CPUs and an object store smaller than they are, once its workers are there.
+time. `--ray` adds 6 M rows on Ray Data with two CPUs, an object store smaller than they are, and workers that run.
 """
 
 from __future__ import annotations
