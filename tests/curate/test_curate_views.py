@@ -142,8 +142,7 @@ def test_samples_are_drawn_by_the_seed(many):
             many.sample(**options)
 
 
-def test_views_are_trained_on_like_any_dataset(tmp_path, many):
-    """The pipeline's order needs units, lengths and digests alone; here it is all of training."""
+def test_what_was_split_off_is_trained_on(tmp_path, many):
     rest, _ = many.split(0.2)
     write(rest, Target(resolve(tmp_path / "rest")))
     resource = training(tmp_path / "run", tmp_path / "rest", config={"trainBatchSizePerLearner": 8})
