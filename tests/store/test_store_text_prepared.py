@@ -1,0 +1,44 @@
+"""Text that we wrote, prepared: bit for bit what was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from hindcast.episodes.block import Block
+from hindcast.prepare.opening import open_data
+from hindcast.store.filesystem import resolve
+from hindcast.store.layouts import TEXT_LAYOUTS
+from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.tabular.infos import step_texts
+from hindcast.store.writer import EpisodeWriter
+from random_data import recordings
+
+
+def with_told_infos(block: Block) -> Block:
+    """Without infos if none says anything; an empty one is empty text."""
+    columns = dict(block.columns)
+    infos = columns.pop("infos", None)
+    if infos is not None and step_texts(block) is not None:
+        columns["infos"] = np.where(infos == "{}", "", infos)
+    return block.with_columns(columns)
+
+
+@pytest.mark.parametrize("layout", list(TEXT_LAYOUTS))
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(recording=recordings())
+def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    with EpisodeWriter(resolve(folder / "data"), spec, "000000-a1", layout=layout) as writer:
+        writer.write(block)
+    manifest = Manifest(layout=layout, spec=spec.to_json(), files=writer.close())
+    write_manifest(resolve(folder / "data"), manifest)
+    dataset = open_data(folder / "data", cache=folder / "cache")
+    read = Block.concat([dataset.read(unit) for unit in dataset.units])
+    order = np.argsort(read.eps_id.astype(str), kind="stable")
+    expected = np.argsort(block.eps_id.astype(str), kind="stable")
+    kit.assert_same(with_told_infos(read.take(order)), with_told_infos(block.take(expected)))
+    assert dataset.spec.observation_space == spec.observation_space
+    assert dataset.spec.action_space == spec.action_space
