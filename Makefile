@@ -25,6 +25,14 @@ unit: $(READY)
 interop: $(READY) $(RLLIB_READY)  ## RLlib, in an environment of its own, reads what we write and writes what we read
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) tests/interop
 
+azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node and npm
+
+.cache/azurite/.ready:
+	mkdir -p $(@D)
+	echo '{"private": true}' > $(@D)/package.json
+	cd $(@D) && npm install --ignore-scripts --no-audit --no-fund --loglevel=error azurite@3.37.0
+	touch $@
+
 api: $(READY)  ## operator and CRDs against an API server of their own (KUBECONFIG): they take KubeRay away from it
 	$(PYTEST) tests/control_plane
 

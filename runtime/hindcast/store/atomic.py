@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
+from hindcast.store.remote import TEMPORARY_SUFFIX, store_of
 from hindcast.store.storage_errors import storage_errors
 
 if TYPE_CHECKING:
     from hindcast.store.filesystem import Location
 
-TEMPORARY_SUFFIX = ".tmp"
+__all__ = ["TEMPORARY_SUFFIX", "AtomicFile", "create_local_exclusive", "sync_folder"]
+
+_IN_MEMORY = 8 << 20
 
 
 class AtomicFile:
     """A file being written. It exists under its name only after `commit`.
 
     Locally it is written under a temporary name (hidden, so that Parquet readers skip it), fsynced, renamed.
-    Elsewhere the object is written directly: object stores show it when it is closed, and whatever else an
-    interrupted write leaves is not listed in any commit and therefore not counted.
+    Elsewhere it is collected here, in memory and then in a temporary file, and put there as a whole by `commit`: what
+    fails can be put again, and nothing that was given up is ever sent.
 
     As a context manager it commits at the end, and aborts on an exception.
 
@@ -66,11 +71,10 @@ class AtomicFile:
         Raises:
             StorageError: with path and reason; the file is not there then.
         """
-        if self._temporary is not None:
-            self.location.check_guard()
+        self.location.check_guard()
         with storage_errors("write", self.location.uri, self.location.fs):
             if self._temporary is None:
-                self._stream.close()
+                self._put()
                 return
             os.fsync(self._stream.fileno())
             self._stream.close()
@@ -79,12 +83,10 @@ class AtomicFile:
 
     def abort(self) -> None:
         """Give the file up; what was written is removed."""
-        with suppress(Exception):  # an object store may fail here for the reason that led to the abort
+        with suppress(Exception):  # a full disk fails here once more
             self._stream.close()
-        with suppress(Exception):
-            if self._temporary is None:
-                self.location.fs.delete_file(self.location.path)
-            else:
+        if self._temporary is not None:
+            with suppress(Exception):
                 self._temporary.unlink()
 
     def __enter__(self) -> AtomicFile:
@@ -102,13 +104,28 @@ class AtomicFile:
             self.abort()
             raise
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> IO[bytes]:
         if not self.location.is_local:
-            if isinstance(self.location.fs, pafs.PyFileSystem):
-                self.location.parent().mkdirs()
-            return self.location.fs.open_output_stream(self.location.path)
+            return tempfile.SpooledTemporaryFile(_IN_MEMORY)
         self._temporary = _temporary_beside(Path(self.location.path))
         return self._temporary.open("xb", buffering=0)
+
+    def _put(self) -> None:
+        store = store_of(self.location.fs)
+        assert store is not None, f"{self.location.fs} is neither local nor a store"
+        if isinstance(store.inner, pafs.PyFileSystem):  # fsspec may serve file systems that have folders
+            self.location.parent().mkdirs()
+        with self._stream as stream:
+            stream.flush()
+            if self.size <= _IN_MEMORY:
+                stream.seek(0)
+                store.put(self.location.path, memoryview(stream.read()))
+                return
+            with (
+                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+                memoryview(content) as view,
+            ):
+                store.put(self.location.path, view)
 
     def _write_all(self, view: memoryview) -> None:
         while view:

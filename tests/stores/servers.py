@@ -1,0 +1,161 @@
+"""Object stores that the tests start: SeaweedFS for S3, Azurite for Azure, an emulator for Google Cloud Storage.
+
+Each listens on 127.0.0.1 alone, keeps its data in a folder of the test's, and can be killed and started again there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from faulty_proxy import Faults
+
+SCRIPTS = Path(sys.executable).parent
+ROOT = Path(__file__).parents[2]
+AZURITE_FOLDER = ROOT / ".cache" / "azurite"
+AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
+_STARTS_WITHIN_S = 60.0
+
+
+class Running:
+    """A server's process, which can be killed and started again."""
+
+    def __init__(
+        self, command: list[str], port: int, folder: Path, environment: dict[str, str] | None = None
+    ) -> None:
+        self._command, self.port, self._folder = command, port, folder
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._folder, env=self._environment, stdout=log, stderr=log
+            )
+        end = time.monotonic() + _STARTS_WITHIN_S
+        while not _answers(self.port):
+            if self._process.poll() is not None or time.monotonic() > end:
+                log_end = (self._folder / "log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{self._command[0]} does not start: {log_end}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def seaweed(folder: Path) -> Running:
+    """S3: `writer` may do all, `reader` may read, everybody may read the bucket `public`."""
+    identities = [
+        _identity("writer", "Admin", "Read", "Write", "List", "Tagging"),
+        _identity("reader", "Read", "List"),
+        {"name": "anonymous", "actions": ["Read:public", "List:public"]},
+    ]
+    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    (folder / "data").mkdir(exist_ok=True)
+    master, master_rpc, volume, volume_rpc, filer, filer_rpc, port, rpc = free_ports(8)
+    options = {
+        "dir": "data",
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
+        "master.port": master,
+        "master.port.grpc": master_rpc,
+        "master.telemetry": "false",
+        "master.volumeSizeLimitMB": 64,
+        "volume.port": volume,
+        "volume.port.grpc": volume_rpc,
+        "volume.max": 32,
+        "volume.preStopSeconds": 0,
+        "filer": "true",
+        "filer.port": filer,
+        "filer.port.grpc": filer_rpc,
+        "filer.localSocket": folder / "filer.sock",
+        "s3": "true",
+        "s3.port": port,
+        "s3.port.grpc": rpc,
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "s3.localSocket": folder / "s3.sock",
+        "s3.config": "s3.json",
+        "s3.iam": "false",
+        "s3.autoCreateBucket": "false",
+    }
+    flags = [f"-{name}={value}" for name, value in options.items()]
+    return Running([str(SCRIPTS / "weed"), "-logtostderr=true", "server", *flags], port, folder)
+
+
+def azurite(folder: Path) -> Running:
+    """Azure's blobs, for the account that Azurite always has."""
+    (port,) = free_ports(1)
+    options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
+    flags = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+    return Running(["node", str(AZURITE), *options, *flags], port, folder)
+
+
+def gcs_emulator(folder: Path) -> Running:
+    """Google Cloud Storage, without credentials."""
+    (port,) = free_ports(1)
+    command = [str(SCRIPTS / "gcp-storage-emulator"), "start", "--host=127.0.0.1", f"--port={port}"]
+    return Running(command, port, folder, {"STORAGE_BASE": str(folder), "STORAGE_DIR": "data"})
+
+
+def require(is_there: bool, what: str, how: str) -> None:
+    """Go on without a server on a laptop that lacks it, never in CI."""
+    if is_there:
+        return
+    sentence = f"{what} is not there: {how}"
+    if os.environ.get("CI") == "true" and shutil.which("node"):
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def has_node() -> bool:
+    return shutil.which("node") is not None and AZURITE.exists()
+
+
+@contextmanager
+def proxy(upstream: int) -> Iterator[Faults]:
+    """A faulty proxy before a port."""
+    command = [sys.executable, str(Path(__file__).with_name("faulty_proxy.py")), str(upstream)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Faults(int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago; none twice."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [taken.getsockname()[1] for taken in sockets]
+    for taken in sockets:
+        taken.close()
+    return ports
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _identity(name: str, *actions: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "credentials": [{"accessKey": name, "secretKey": f"{name}-secret"}],
+        "actions": list(actions),
+    }

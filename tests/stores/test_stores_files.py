@@ -1,0 +1,209 @@
+"""Files in S3, Google Cloud Storage and Azure, while all is well and while it is not."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+
+from hindcast.errors import DataError, StorageError
+from hindcast.store.atomic import AtomicFile
+from hindcast.store.filesystem import resolve
+
+BIG = np.random.default_rng(0).bytes(12 << 20)
+
+
+def test_what_is_written_is_read_listed_and_deleted(place):
+    folder = resolve(place.uri)
+    assert not folder.exists()
+    folder.child("a", "one.bin").write_bytes(b"1")
+    folder.child("a", "big.bin").write_bytes(BIG)
+    assert folder.child("a", "one.bin").read_bytes() == b"1"
+    assert place.at("a", "big.bin").read_bytes() == BIG
+    files = [(entry.relative, entry.size) for entry in folder.files(recursive=True)]
+    assert files == [("a/big.bin", len(BIG)), ("a/one.bin", 1)]
+    assert folder.child("a").is_folder()
+    folder.child("a", "one.bin").write_bytes(b"other")
+    assert folder.child("a", "one.bin").read_bytes() == b"other"
+    folder.child("a", "one.bin").delete()
+    assert [entry.relative for entry in folder.files(recursive=True)] == ["a/big.bin"]
+    folder.delete()
+    folder.delete()
+    assert list(folder.files(recursive=True)) == []
+
+
+def test_parts_of_a_file_are_read_at_any_offset(place):
+    location = place.at("big.bin")
+    location.write_bytes(BIG)
+    with location.fs.open_input_file(location.path) as file:
+        assert file.size() == len(BIG)
+        assert file.read_at(1000, 5 << 20) == BIG[5 << 20 :][:1000]
+        file.seek(-10, 2)
+        assert file.read() == BIG[-10:]
+
+
+def test_a_location_travels_without_the_credentials(place):
+    location = place.at("x")
+    location.write_bytes(b"x")
+    sent = pickle.dumps(location)
+    assert b"secret" not in sent
+    assert b"AccountKey" not in sent
+    assert pickle.loads(sent).read_bytes() == b"x"
+
+
+def test_creating_leaves_what_is_there(place):
+    assert place.at("x").create_exclusive(b"first")
+    assert not place.at("x").create_exclusive(b"second")
+    assert place.at("x").read_bytes() == b"first"
+
+
+def test_names_may_hold_what_uris_may_not(s3):
+    for name in ("a b", "50%", "what?", "#1"):
+        s3.at(name).write_bytes(name.encode())
+        assert s3.at(name).read_bytes() == name.encode()
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 503}, {"cut": -1}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut", "cut short"]
+)
+def test_every_third_request_fails_and_nothing_is_lost(s3, fault):
+    s3.fail(every=3, **fault)
+    for i in range(3):
+        s3.at(f"{i}").write_bytes(b"%d" % i)
+    s3.at("big").write_bytes(BIG)
+    assert s3.at("big").read_bytes() == BIG
+    assert [entry.relative for entry in resolve(s3.uri).files()] == ["0", "1", "2", "big"]
+    assert s3.at("1").read_bytes() == b"1"
+
+
+def test_what_is_given_up_is_never_sent(place):
+    place.at("x").write_bytes(b"old")
+    place.faults.begin()
+    with pytest.raises(ZeroDivisionError), AtomicFile(place.at("x")) as file:
+        file.write(BIG)
+        raise ZeroDivisionError
+    assert not [asked for asked in place.faults.asked() if asked.startswith(("PUT", "POST", "DELETE"))]
+    assert place.at("x").read_bytes() == b"old"
+
+
+def test_an_upload_that_fails_for_good_leaves_what_was_there(place, monkeypatch):
+    place.at("x").write_bytes(b"old")
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
+    place.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
+    with pytest.raises(StorageError, match=r"cannot write \S+/x: access is denied"):
+        place.at("x").write_bytes(BIG)
+    place.faults.begin()
+    assert place.at("x").read_bytes() == b"old"
+    assert [entry.relative for entry in resolve(place.uri).files()] == ["x"]
+
+
+def test_a_part_that_cannot_be_uploaded_leaves_no_object(s3, monkeypatch):
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
+    s3.fail(matching="partNumber=2", status=503)
+    with pytest.raises(StorageError, match=r"cannot write s3://\S+/x: the store is busy or failing"):
+        s3.at("x").write_bytes(BIG)
+    s3.faults.begin()
+    assert not s3.at("x").exists()
+
+
+def test_denied_is_said_at_once(place):
+    place.at("x").write_bytes(b"x")
+    place.fail(status=403, code="AccessDenied")
+    begun = place.faults.asked()
+    with pytest.raises(StorageError, match=r"access is denied: check the credentials"):
+        place.at("x").read_bytes()
+    with pytest.raises(StorageError, match=r"cannot list \S+: access is denied"):
+        resolve(place.uri).list()
+    assert len(place.faults.asked()) - len(begun) < 6
+
+
+def test_a_missing_file_is_said_at_once(place):
+    with pytest.raises(DataError, match=r"cannot read \S+/nothing: it does not exist"):
+        place.at("nothing").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri"),
+    [
+        ("s3", "s3://no-such-bucket/x"),
+        ("gcs", "gs://no-such-bucket/x"),
+        ("azure", "abfss://no-such-bucket@devstoreaccount1/x"),
+    ],
+)
+def test_writing_into_a_bucket_that_is_not_there(request, kind, uri):
+    request.getfixturevalue(kind)
+    with pytest.raises(StorageError, match=r"cannot write \S+no-such-bucket/x: there is no such bucket"):
+        resolve(uri).write_bytes(b"x")
+
+
+def test_a_store_that_does_not_answer_in_time(place, monkeypatch):
+    place.at("x").write_bytes(b"x")
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
+    place.fail(delay=30.0)
+    with pytest.raises(StorageError, match="the store is too slow: try again later"):
+        place.at("x").read_bytes()
+
+
+def test_a_store_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with pytest.raises(StorageError, match=r"cannot read s3://b/x: nothing answers at the endpoint"):
+        resolve("s3://b/x").read_bytes()
+
+
+def test_wrong_keys_are_told_apart(s3, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StorageError, match="the secret key is not that of the account"):
+        resolve(s3.uri).list()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    with pytest.raises(StorageError, match="the store does not know the access key"):
+        resolve(s3.uri).list()
+
+
+def test_reading_keys_cannot_write(s3, monkeypatch):
+    s3.at("x").write_bytes(b"x")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "reader-secret")
+    assert s3.at("x").read_bytes() == b"x"
+    with pytest.raises(StorageError, match=rf"cannot write {s3.uri}/y: access is denied"):
+        s3.at("y").write_bytes(b"y")
+
+
+def test_public_buckets_take_no_keys(s3, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert resolve("s3://anonymous@public/greeting").read_bytes() == b"hello"
+
+
+def test_a_file_system_object_has_the_same_patience(s3):
+    client = pafs.S3FileSystem(
+        access_key="writer",
+        secret_key="writer-secret",
+        endpoint_override=s3.faults.url[7:],
+        scheme="http",
+        region="us-east-1",
+    )
+    s3.fail(every=3, status=503)
+    location = resolve(s3.uri.removeprefix("s3://") + "/x", client)
+    location.write_bytes(b"x")
+    assert location.read_bytes() == b"x"
+
+
+def test_a_server_that_is_killed_in_an_upload_and_brought_back(s3):
+    s3.fail(matching="partNumber", delay=0.5)
+    writing = threading.Thread(target=lambda: s3.at("x").write_bytes(BIG))
+    writing.start()
+    while not any("partNumber" in asked for asked in s3.faults.asked()):
+        time.sleep(0.02)
+    s3.server.kill()
+    time.sleep(1)
+    s3.server.start()
+    s3.faults.begin()
+    writing.join()
+    assert s3.at("x").read_bytes() == BIG
