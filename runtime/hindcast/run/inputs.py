@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
 from hindcast.api.input import InputSource
@@ -56,6 +56,7 @@ def ready_inputs(
     asked: list[Asked],
     reporter: Reporter | None = None,
     check: Callable[[], None] = lambda: None,
+    ray_options: Mapping[str, Any] | None = None,
 ) -> Inputs:
     """Path and weight of each input, prepared where it is not whole episodes in order.
 
@@ -66,6 +67,7 @@ def ready_inputs(
         asked: its inputs.
         reporter: hears how it goes.
         check: called now and then; what it raises ends the preparation, which goes on from there the next time.
+        ray_options: Ray's, for the tasks that prepare what is large.
 
     Raises:
         UserError: what keeps the data from being used.
@@ -81,7 +83,7 @@ def ready_inputs(
         return [(str(reading.paths[0]), weight) for reading, weight in asked]
     inputs: Inputs = []
     for reading, weight in asked:
-        found = ready(reading, progress=progress)
+        found = ready(reading, progress=progress, ray_options=ray_options)
         if reporter is not None:
             for note in found.notes:
                 reporter.note(name, f"{reading.paths[0]}: {note}")

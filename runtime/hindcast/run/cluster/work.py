@@ -54,7 +54,10 @@ def carry_out(
             return _record(resource, references, mailbox, pools)
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             asked = inputs_of(resource, references)
-            inputs = ready_inputs(resource, asked, reporter, interruption.check)
+            options = pools.options(
+                "data" if resource.spec.pipeline.data_workers.interval[1] else "learner", 1
+            )
+            inputs = ready_inputs(resource, asked, reporter, interruption.check, options)
         outcome = train(resource, inputs, mailbox, pools)
         report = write_training_report(resource, outcome, [path for path, _ in inputs])
         return Finished(replace(outcome, report=report))
