@@ -69,10 +69,6 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"encoding": "MessagePack"}, {"encoding": "Arrow", "format": "Columns"}),
         bad=({"encoding": "MessagePack", "format": "Columns"}, {"encoding": "MessagePack", "format": "JSON"}),
     ),
-    (".output", "compression zstd needs format Episodes or Columns; text is written plain"): Examples(
-        good=({"compression": "zstd"}, {"format": "CSV"}, {"format": "JSON", "compression": "none"}),
-        bad=({"compression": "zstd", "format": "CSV"}, {"compression": "zstd", "format": "SampleBatch"}),
-    ),
     ("", "weights stand on some entries of input only; give one to each, or to none"): Examples(
         good=(
             {"input": [{"path": "a", "weight": 0.4}, {"path": "b", "weight": 0.6}]},

@@ -124,11 +124,6 @@ class OutputSpec(Model):
             "encoding MessagePack needs format Episodes",
             at=".encoding",
         ),
-        Rule(
-            "self.compression != 'zstd' || self.format in ['Episodes', 'Columns']",
-            "compression zstd needs format Episodes or Columns; text is written plain",
-            at=".compression",
-        ),
     )
 
     path: Annotated[Location, LOCATION]
