@@ -30,19 +30,21 @@ class Finding(Stored):
 
     Attributes:
         count: how often.
-        path: the file in which it was first.
-        row: of that file.
+        path: the file in which it was first; None of episodes that the data hold whole.
+        row: of that file, likewise.
         eps_id: the episode.
         t: timestep, where the data say it.
     """
 
     count: int
-    path: str
-    row: int
+    path: str | None = None
+    row: int | None = None
     eps_id: str
     t: int | None = None
 
     def __str__(self) -> str:
+        if self.path is None:
+            return f"episode {self.eps_id}"
         when = "" if self.t is None else f", t {self.t}"
         return f"{self.path}: row {self.row} (episode {self.eps_id}{when})"
 

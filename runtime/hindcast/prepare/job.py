@@ -14,6 +14,7 @@ from hindcast.foreign.rows import Rows
 from hindcast.prepare.parts import Part
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.steps import Steps
+from hindcast.prepare.wholes import refuse_unfinished
 from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec
 
@@ -69,6 +70,7 @@ class Job:
         for found in self.parts[number].read():
             if isinstance(found, Block):
                 if found.num_episodes:
+                    refuse_unfinished(found, self.rules, self.parts[number].path)
                     yield found
             elif len(found):
                 if (found.eps_id is not None) != self.rules.is_grouped:

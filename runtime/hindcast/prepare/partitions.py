@@ -13,6 +13,7 @@ from hindcast.prepare.findings import Findings
 from hindcast.prepare.job import Job
 from hindcast.prepare.runs import episodes_of
 from hindcast.prepare.steps import Steps
+from hindcast.prepare.wholes import keep_wholes
 from hindcast.store.commits import COMMITS, Commit, file_stem, read_commits, write_commit
 from hindcast.store.entries import FileEntry, Stored
 from hindcast.store.filesystem import Location
@@ -107,10 +108,7 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
         if isinstance(part, Steps):
             block, told = assemble(part, job.rules)
         else:
-            block, told = (
-                part,
-                Findings(rows=part.num_steps, episodes=part.num_episodes, timesteps=part.num_steps),
-            )
+            block, told = keep_wholes(part, job.rules)
         findings.append(told)
         if block is not None:
             blocks.append(block)

@@ -16,7 +16,7 @@ from hindcast.prepare.reading import Reading
 from hindcast.store.filesystem import Location, missing, resolve
 from hindcast.store.layouts import TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest
-from hindcast.store.sources import expand
+from hindcast.store.sources import check_distinct, expand
 
 VERSION: Final = 1
 """Of what prepare makes: raised when the same files would become other episodes."""
@@ -48,10 +48,12 @@ def find(reading: Reading) -> list[Place]:
     """The places that the paths stand for, in order.
 
     Raises:
-        DataError: nothing is there.
+        DataError: nothing is there, or something is named twice.
         StorageError: storage that refuses or fails.
     """
-    return [place for path in reading.paths for place in _places(reading, resolve(path, reading.filesystem))]
+    found = [place for path in reading.paths for place in _places(reading, resolve(path, reading.filesystem))]
+    check_distinct(place.location for place in found)
+    return found
 
 
 def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[Location]]:

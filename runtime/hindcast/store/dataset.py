@@ -117,7 +117,7 @@ def open_dataset(
     if not several:
         raise DataError("no paths are given: name at least one folder or file with episodes")
     files = [file for path in several for file in find_files(resolve(path, filesystem), verify)]
-    check_distinct(files)
+    check_distinct(file.location for file in files)
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     check_together(stitched)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal
@@ -254,15 +254,15 @@ def _changed(location: Location) -> DataError:
     return DataError(f"{location} was changed since it was recorded: copy it again or record again")
 
 
-def check_distinct(files: list[Indexed]) -> None:
+def check_distinct(locations: Iterable[Location]) -> None:
     """Make sure that no file is there twice.
 
     Raises:
         DataError: two paths stand for the same file.
     """
     seen: set[tuple[str, str]] = set()
-    for file in files:
-        key = (file.location.fs.type_name, file.location.path)
+    for location in locations:
+        key = (location.fs.type_name, location.path)
         if key in seen:
-            raise DataError(f"{file.location} is named twice by the paths: its episodes would count double")
+            raise DataError(f"{location} is named twice by the paths: its episodes would count double")
         seen.add(key)

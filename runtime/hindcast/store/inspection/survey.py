@@ -57,7 +57,7 @@ def survey(
 
     places = [resolve(path, filesystem) for path in paths]
     files = [file for place in places for file in find_files(place, verify, refuse)]
-    check_distinct(files)
+    check_distinct(file.location for file in files)
     known = {problem.path for problem in problems} | {str(file.location) for file in files}
     folders = [folder for place in places for folder in expand(place)]
     problems += unlisted(folders, known)

@@ -1,0 +1,72 @@
+"""Data that hold their episodes whole: nothing is put in order, but what never ends is still told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prepare_kit import make_block, read_block
+
+from hindcast.api.input import PrepareSpec
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.foreign.format import Piece, ReadOptions
+from hindcast.foreign.formats import FORMATS
+from hindcast.prepare.opening import open_data
+from hindcast.prepare.reading import Reading
+from hindcast.store.filesystem import Location
+from hindcast.store.spec import DataSpec
+
+
+class Wholes:
+    """Holds five episodes, of which e1 and e3 never end."""
+
+    name = "CSV"
+
+    def recognises(self, location: Location) -> bool:
+        return True
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        return [Piece(location, 0, 1000)]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
+        return DataSpec()
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
+        yield replace(make_block([3, 2, 4, 5, 1]), truncated=np.zeros(5, dtype=np.bool_))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(FORMATS, "CSV", Wholes())
+    (tmp_path / "wholes.csv").write_text("")
+    return str(tmp_path / "wholes.csv")
+
+
+def reading(path: str, unfinished: str) -> Reading:
+    return Reading((path,), format="CSV", prepare=PrepareSpec(unfinished=unfinished))
+
+
+def test_unfinished_episodes_are_kept_and_told(path: str) -> None:
+    dataset = open_data(reading(path, "Keep"))
+    assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
+    assert "2 episodes end neither terminated nor truncated; the first: episode e1" in dataset.notes
+
+
+def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
+    dataset = open_data(reading(path, "Drop"))
+    assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
+    assert "7 rows of unfinished episodes were dropped; the first: episode e1" in dataset.notes
+
+
+def test_unfinished_episodes_are_refused(path: str) -> None:
+    with pytest.raises(DataError, match=r"wholes\.csv: episode e1 ends neither terminated nor truncated"):
+        open_data(reading(path, "Refuse"))
+
+
+def test_a_file_that_is_named_twice_is_refused(path: str) -> None:
+    with pytest.raises(DataError, match="is named twice by the paths: its episodes would count double"):
+        open_data(Reading((path, path), format="CSV"))
