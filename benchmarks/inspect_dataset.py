@@ -1,16 +1,17 @@
-"""How long it takes to look at a large dataset, and in how much memory.
+"""How long it takes to open and to look at a large dataset, and in how much memory.
 
     python benchmarks/inspect_dataset.py
 
 50,000 episodes of 1,000 timesteps, 4 + 1 float32 and an int64 each, Episodes / Arrow, a recording with a manifest. Each
 call is a process of its own, whose start and imports count. There is no rival: nothing else that we know of answers the
-same questions; pandas reading the sample alone would do less.
+same questions; pandas reading the sample alone would do less. "by the footers" is without the manifest.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,13 +26,21 @@ from hindcast.episodes.block import Block
 from hindcast.store.commits import file_stem
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import resolve
-from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.manifest import FOLDER, Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
 LENGTH = 1_000
 PER_FILE = 1_000
-TARGETS = {"sampled": 30.0, "--full": None}
+INSPECT = ["-m", "hindcast.cli.main", "inspect", "--json"]
+OPEN = ["-c", "import sys; from hindcast.store.dataset import open_dataset; open_dataset(sys.argv[1])"]
+CALLS: dict[str, tuple[list[str], float | None]] = {
+    "open, by the manifest": (OPEN, 10.0),
+    "inspect, sampled": (INSPECT, 30.0),
+    "inspect --full": ([*INSPECT, "--full"], None),
+    "open, by the footers": (OPEN, 10.0),
+}
+"""What is called, and the most seconds it may take; in this order, since the last one takes the manifest away."""
 
 
 def make_block(first: int, episodes: int) -> Block:
@@ -65,11 +74,10 @@ def write(folder: Path, episodes: int) -> None:
     write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=tuple(files)))
 
 
-def look(folder: Path, *options: str) -> float:
-    """Seconds that `hindcast inspect` takes."""
+def seconds_of(arguments: list[str], folder: Path) -> float:
+    """How long a Python process takes that is given the folder."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "hindcast.cli.main", "inspect", str(folder), "--json", *options]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *arguments, str(folder)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
@@ -78,12 +86,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=50_000)
     arguments = parser.parse_args()
-    table = Table("what", "seconds", "target", "most memory of any so far (MB)", title="hindcast inspect")
+    table = Table(
+        "what", "seconds", "target", "most memory of any so far (MB)", title="a dataset of episodes"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, arguments.episodes)
-        for what, target in TARGETS.items():
-            seconds = look(folder, *(["--full"] if what == "--full" else []))
+        for what, (call, target) in CALLS.items():
+            if what == "open, by the footers":
+                shutil.rmtree(folder / FOLDER)
+            seconds = seconds_of(call, folder)
             most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
             aim = "" if target is None else f"< {target:g}"
             table.add_row(what, f"{seconds:.1f}", aim, f"{most:,.0f}")
