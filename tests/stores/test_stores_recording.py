@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pyarrow.fs as pafs
 import pytest
 
@@ -29,6 +32,31 @@ def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(s3, walks):
     assert read_commits(resolve(s3.uri)) == {}
     record(resource)
     assert episode_hashes(read_all(s3.uri)) == episode_hashes(read_all(walks))
+
+
+def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(s3, walks, monkeypatch):
+    resource = recording(s3.uri, output={"maxRowsPerFile": 8})
+    s3.fail(matching=r"^(PUT|POST) .*\.parquet", delay=0.3)
+
+    def kill_in_the_third_upload() -> None:
+        while sum(".parquet" in asked and "PUT" in asked for asked in s3.faults.asked()) < 3:
+            time.sleep(0.02)
+        s3.server.kill()
+
+    killing = threading.Thread(target=kill_in_the_third_upload)
+    killing.start()
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "3")
+    with pytest.raises(StorageError, match=r"cannot \w+ s3://"):
+        record(resource)
+    killing.join()
+    s3.server.start()
+    s3.faults.begin()
+    monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
+    counted = sum(commit.episodes for commit in read_commits(resolve(s3.uri)).values())
+    assert 0 < counted < 40
+    record(resource)
+    assert episode_hashes(read_all(s3.uri)) == episode_hashes(read_all(walks))
+    assert leftovers(s3.uri) == []
 
 
 def test_globs_and_folders_are_found(s3, walks):
