@@ -120,6 +120,12 @@ class TestActionToEnv:
         assert isinstance(actions, np.ndarray)
         assert actions.tolist() == [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]]
 
+    def test_its_inverse_gives_the_modules_actions_back(self) -> None:
+        space = Box(np.array([-2.0, 0.0, 3.0]), np.array([2.0, 10.0, 3.0]), dtype=np.float64)
+        to_env = ActionToEnv(space)
+        given = np.array([[-1.0, 1.0, 0.0], [0.25, -0.5, 0.0]])
+        assert np.allclose(to_env.to_module("actions", to_env({"actions": given})), given)
+
     def test_the_action_has_the_spaces_dtype_and_lies_in_it(self) -> None:
         space = Box(-0.4, 0.4, (17,), dtype=np.float64)
         actions = ActionToEnv(space)({"actions": np.full((2, 17), 3.0, dtype=np.float32)})

@@ -61,6 +61,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "input_read_method": ("read_json", "JSON", None),
     "input_read_sample_batches": (True, "SampleBatch", None),
     "input_compress_columns": (["obs"], ["obs"], None),
+    "actions_in_input_normalized": (False, False, None),
     "ignore_final_observation": (True, True, None),
     "input_filesystem": ("gcs", "gs://data", None),
     "map_batches_kwargs": (

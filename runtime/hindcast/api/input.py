@@ -74,6 +74,9 @@ class InputSource(Model):
     """Names in the data that differ: from Hindcast's column name (`obs`, `actions` …) to the data's."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
     """Columns that may hold compressed cells. Default: any, found in the data."""
+    actions_normalized: bool | None = None
+    """Whether Box actions lie in [-1, 1], as a policy gives them, or are the environment's own. Default: as the data
+    say; recordings of Hindcast and RLlib are normalised, other data are not."""
     ignore_final_observation: bool = False
     """Read data that have no next observations: the last observation of an episode is zeros then."""
     prepare: PrepareSpec = PrepareSpec()

@@ -67,6 +67,14 @@ class ReadFlags:
         Literal["Keep", "Drop", "Refuse"],
         typer.Option(help="When an episode ends neither terminated nor truncated.", rich_help_panel=_READING),
     ] = "Keep"
+    actions_normalized: Annotated[
+        bool | None,
+        typer.Option(
+            "--actions-normalized/--actions-of-environment",
+            help="Whether Box actions lie in [-1, 1], as a policy gives them. Default: as the data say.",
+            rich_help_panel=_READING,
+        ),
+    ] = None
     ignore_final_observation: Annotated[
         bool,
         typer.Option(
@@ -92,7 +100,7 @@ class ReadFlags:
         prepare = PrepareSpec(
             order=self.order, gaps=self.gaps, duplicates=self.duplicates, unfinished=self.unfinished
         )
-        return Reading(tuple(paths), self.form, options, prepare)
+        return Reading(tuple(paths), self.form, options, prepare, self.actions_normalized)
 
 
 @dataclass(frozen=True)

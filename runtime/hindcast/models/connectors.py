@@ -122,6 +122,21 @@ class ActionToEnv:
             for row in range(count)
         ]
 
+    def to_module(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
+        """The inverse: the environment's actions of a leaf as a module's.
+
+        Args:
+            leaf: of the actions.
+            rows: `[B, *shape]`.
+
+        Returns:
+            `[B, *shape]` in the rows' dtype, float32 where that is no float.
+        """
+        if leaf not in self._scaled:
+            return rows
+        dtype = rows.dtype if rows.dtype.kind == "f" else np.float32
+        return self._scaled[leaf].inverse(rows).astype(dtype, copy=False)
+
     def _to_env(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
         space = self._spaces[leaf]
         if leaf in self._scaled:
@@ -141,6 +156,10 @@ class _Scale:
     def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
         scaled = self._low + (rows + 1) * self._half
         return np.minimum(np.maximum(scaled, self._low), self._high)
+
+    def inverse(self, rows: NDArray[Any]) -> NDArray[Any]:
+        half = np.where(self._half == 0, 1, self._half)
+        return (rows - self._low) / half - (self._half != 0)
 
 
 class Preprocessing:
@@ -268,6 +287,10 @@ class Preprocessing:
     def to_env(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
         """B environment actions from module actions; see `ActionToEnv`."""
         return self._to_env(actions)
+
+    def to_module(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
+        """Module actions from environment actions of a leaf; see `ActionToEnv.to_module`."""
+        return self._to_env.to_module(leaf, rows)
 
     def state(self) -> Arrays:
         """The filters' statistics under `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""

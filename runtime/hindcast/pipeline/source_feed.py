@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from hindcast.pipeline.connectors import BlockConnector
 from hindcast.pipeline.executors import Executor, Work
 from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, WindowFeed
 from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
@@ -135,14 +136,22 @@ class SourceFeed:
             return kind(
                 self._dataset,
                 columns=None if custom else self._columns_to_read(needs),
-                connectors=settings.connectors,
+                connectors=self._connectors(),
                 seed=settings.seed,
                 validate=settings.pipeline.validate_data,
                 observation_space=settings.observation_space,
                 action_space=settings.action_space,
-                normalized_actions=_changes_actions(settings.preprocessing),
+                normalized_actions=self._dataset.spec.normalized_actions
+                and _changes_actions(settings.preprocessing),
                 **constructor_kwargs(kind, settings.pipeline.pre_learner_kwargs),
             )
+
+    def _connectors(self) -> Sequence[BlockConnector]:
+        """Those of the training; before them, the environment's actions become a module's."""
+        preprocessing = self._settings.preprocessing
+        if preprocessing is None or self._dataset.spec.normalized_actions:
+            return self._settings.connectors
+        return [ModuleActions(preprocessing), *self._settings.connectors]
 
     def _check_columns(self) -> None:
         stored = {root(leaf) for leaf in self._dataset.spec.leaves}

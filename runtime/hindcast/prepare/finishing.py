@@ -46,7 +46,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
             _widen(job.folder, number, record, spec)
     commits = read_commits(job.folder)
     document = {
-        "notes": [*findings.sentences(), *notes],
+        "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
         "partitions": job.partitions,
@@ -65,6 +65,14 @@ def notes_of(folder: Location) -> tuple[str, ...] | None:
     if read_manifest(folder) is None:
         return None
     return tuple(orjson.loads(folder.child(PREPARED).read_bytes())["notes"])
+
+
+def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
+    if spec.normalized_actions or not spec.has_float_actions:
+        return ()
+    return (
+        "actions are taken as the environment's own; where they lie in [-1, 1], set actionsNormalized: true",
+    )
 
 
 def _common(records: Mapping[int, Record]) -> DataSpec:

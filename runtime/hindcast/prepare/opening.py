@@ -113,14 +113,15 @@ def ready(
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
-    if reading.is_plain and locations and all(map(is_recorded, locations)):
+    is_free = reading.is_plain and reading.actions_normalized is None
+    if is_free and locations and all(map(is_recorded, locations)):
         return as_they_are
     if reading.format in ("Auto", "Parquet") and not reading.options.schema:
         try:
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
             return _foreign(maker, home, error)
-        if reading.is_plain:
+        if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
             return as_they_are
         folder = home.child(digest_of([dataset.digest], reading))
         return _prepared(folder, lambda: _stored(dataset, reading), maker)
@@ -166,7 +167,10 @@ class _Maker:
             zero_final=options.ignore_final_observation,
             is_grouped=is_grouped(work.parts),
         )
-        return Job(folder, work.parts, rules, work.spec)
+        spec, normalized = work.spec, self.reading.actions_normalized
+        if normalized is not None:
+            spec = replace(spec, normalized_actions=normalized)
+        return Job(folder, work.parts, rules, spec)
 
 
 def _stored(dataset: Dataset, reading: Reading) -> _Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hindcast.episodes.block import Block
@@ -113,10 +114,9 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
         if block is not None:
             blocks.append(block)
     whole = _together(blocks)
-    spaces = job.spec
     spec = None
     if whole is not None:
-        spec = DataSpec.of_block(whole, spaces.observation_space, spaces.action_space, spaces.environment)
+        spec = replace(job.spec, leaves=DataSpec.of_block(whole).leaves)
     write_blocks(job.folder, number, spec, [] if whole is None else [whole], Findings.merged(findings))
 
 

@@ -90,6 +90,7 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "version": VERSION,
         "data": data,
         "format": reading.format,
+        "actionsNormalized": reading.actions_normalized,
         "prepare": reading.prepare.model_dump(mode="json"),
         "schema": dict(options.schema),
         "columns": None if options.columns is None else list(options.columns),

@@ -20,6 +20,7 @@ class Reading:
         format: as `InputSource.format` names it.
         options: for the format's reader.
         prepare: how rows become whole episodes.
+        actions_normalized: whether Box actions lie in [-1, 1]; as the data say if None.
         filesystem: where the paths are, if they do not say it themselves.
     """
 
@@ -27,6 +28,7 @@ class Reading:
     format: str = "Auto"
     options: ReadOptions = field(default_factory=ReadOptions)
     prepare: PrepareSpec = field(default_factory=PrepareSpec)
+    actions_normalized: bool | None = None
     filesystem: object | None = None
 
     @classmethod
@@ -55,7 +57,7 @@ class Reading:
             mapper=mapper,
             mapper_kwargs=mapper_kwargs or {},
         )
-        return cls((path,), source.format, options, source.prepare)
+        return cls((path,), source.format, options, source.prepare, source.actions_normalized)
 
     @property
     def is_plain(self) -> bool:

@@ -76,15 +76,16 @@ class DataSpec:
     Attributes:
         leaves: leaf name -> what it holds.
         observation_space: the environment's, where known.
-        action_space: the environment's, where known (recorded actions are the module's own: a normalised Box
-            action lies in [-1, 1] here).
+        action_space: the environment's, where known.
         environment: Gymnasium id, where known.
+        normalized_actions: Box actions are a module's own, in [-1, 1] before clipping; False: the environment's.
     """
 
     leaves: dict[str, Leaf] = field(default_factory=dict)
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     environment: str | None = None
+    normalized_actions: bool = True
 
     def to_json(self) -> Json:
         """The form that stands in manifests and in the Parquet metadata."""
@@ -93,6 +94,7 @@ class DataSpec:
             "observationSpace": _space_to_json(self.observation_space),
             "actionSpace": _space_to_json(self.action_space),
             "environment": self.environment,
+            **({} if self.normalized_actions else {"normalizedActions": False}),
         }
 
     @classmethod
@@ -112,6 +114,7 @@ class DataSpec:
             observation_space=space_from_json(observation_space) if observation_space else None,
             action_space=space_from_json(action_space) if action_space else None,
             environment=data.get("environment"),
+            normalized_actions=data.get("normalizedActions", True),
         )
 
     @classmethod
@@ -134,11 +137,24 @@ class DataSpec:
         for name in sorted(names[0]):
             if self.leaves[name] != other.leaves[name]:
                 return f"{name!r} is {self.leaves[name]} in one and {other.leaves[name]} in the other"
+        if self.normalized_actions != other.normalized_actions and self.has_float_actions:
+            return (
+                "the actions are normalised in one and the environment's own in the other (actionsNormalized)"
+            )
         for what in ("observation_space", "action_space"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine is not None and theirs is not None and mine != theirs:
                 return f"the {what.replace('_', ' ')} is {mine} in one and {theirs} in the other"
         return None
+
+    @property
+    def has_float_actions(self) -> bool:
+        """Whether some action leaf can be normalised at all."""
+        return any(
+            leaf.dtype is not None and leaf.dtype.kind == "f"
+            for name, leaf in self.leaves.items()
+            if root(name) == Columns.ACTIONS
+        )
 
     def merge(self, other: DataSpec) -> DataSpec:
         """What two specs without a `difference` have together."""
@@ -147,6 +163,7 @@ class DataSpec:
             observation_space=_first_known(self.observation_space, other.observation_space),
             action_space=_first_known(self.action_space, other.action_space),
             environment=self.environment if self.environment == other.environment else None,
+            normalized_actions=self.normalized_actions,
         )
 
 

@@ -86,7 +86,7 @@ class D4RL:
 
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
         """Nothing: the files do not name spaces or environment."""
-        return DataSpec()
+        return DataSpec(normalized_actions=False)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`: what stands for observations that are not in the file."""

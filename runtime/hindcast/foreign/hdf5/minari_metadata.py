@@ -51,6 +51,7 @@ class MinariMetadata:
             observation_space=self.observation_space,
             action_space=self.action_space,
             environment=self.environment,
+            normalized_actions=False,
         )
 
     def leaf_spaces(self) -> dict[str, gym.Space]:

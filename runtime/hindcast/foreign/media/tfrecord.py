@@ -79,7 +79,7 @@ class TFRecord:
 
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
         """Nothing."""
-        return DataSpec()
+        return DataSpec(normalized_actions=False)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """The piece's rows.

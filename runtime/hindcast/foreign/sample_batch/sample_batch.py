@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ class SampleBatch:
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
         """See `Format.describe`: what the manifest beside the file says."""
         spec = written_spec(location, self.name)
-        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+        return replace(spec, leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`: by the first line, where it is short; a line without flags ends no episode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from hindcast.store.tabular.names import COLUMNS_LAYOUT
 _PIECE: Final = 16 << 20
 _LARGEST: Final = 64 << 20
 _MAGIC: Final = b"PAR1"
+_RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
+"""The reference's recorder writes all of these, and actions as its policy gave them."""
 
 
 class _Groups(NamedTuple):
@@ -75,7 +78,8 @@ class Parquet:
         """See `Format.describe`: of Hindcast's own files, spaces and environment."""
         with open_parquet(location) as file:
             spec = _own_spec(location, file.schema_arrow)
-        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RECORDED
+        return replace(spec, leaves={}, normalized_actions=is_recorded and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`."""

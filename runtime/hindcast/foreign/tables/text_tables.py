@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class TextTables(ABC):
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
         """See `Format.describe`: what the manifest beside the file says."""
         spec = written_spec(location, self.name)
-        return DataSpec({}, spec.observation_space, spec.action_space, spec.environment)
+        return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`: also that text does not tell types."""

@@ -27,6 +27,7 @@ _READING: Final = (
     "input_read_method_kwargs",
     "input_read_sample_batches",
     "input_compress_columns",
+    "actions_in_input_normalized",
     "ignore_final_observation",
     "input_filesystem",
 )

@@ -22,6 +22,11 @@ _FORMATS = {
     "read_tfrecords": "TFRecord",
 }
 _SIZES = ("override_num_blocks", "concurrency")  # pieces are as large as suits the format
+_AS_GIVEN = {
+    "input_read_schema": "schema",
+    "input_compress_columns": "compressColumns",
+    "actions_in_input_normalized": "actionsNormalized",
+}
 _SCHEMES = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
 _WRITE_METHODS = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
 
@@ -173,7 +178,7 @@ def _reading(options: Options) -> dict[str, Any]:
         fields["readOptions"] = rest
     if form := _format(options):
         fields["format"] = form
-    for option, name in (("input_read_schema", "schema"), ("input_compress_columns", "compressColumns")):
+    for option, name in _AS_GIVEN.items():
         if options.get(option) is not None:
             fields[name] = plain(options[option])
     if options.get("ignore_final_observation"):

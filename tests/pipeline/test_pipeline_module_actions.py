@@ -1,0 +1,84 @@
+"""Recorded actions that are the environment's own become a module's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+OBSERVATIONS = gym.spaces.Box(-1, 1, (1,), np.float32)
+ACTIONS = gym.spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32))
+GIVEN = np.array([[0, -2], [5, 0], [10, 2], [7.5, 1]], dtype=np.float32)
+SCALED = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]]
+MakeDataset = Callable[..., Dataset]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> MakeDataset:
+    """`dataset(actions, normalized)`: one episode with these actions."""
+
+    def make(actions: np.ndarray, normalized: bool) -> Dataset:
+        steps = len(actions)
+        block = Block(
+            columns={"obs": np.zeros((steps + 1, 1), dtype=np.float32), "actions": actions},
+            length=np.array([steps]),
+            eps_id=np.array(["e"], dtype=object),
+            t_started=np.zeros(1, dtype=np.int64),
+            terminated=np.array([True]),
+            truncated=np.array([False]),
+        )
+        leaves = DataSpec.of_block(block).leaves
+        spec = DataSpec(leaves, OBSERVATIONS, ACTIONS, normalized_actions=normalized)
+        with EpisodeWriter(resolve(tmp_path / "data"), spec, "part") as writer:
+            writer.write(block)
+        return open_dataset(tmp_path / "data")
+
+    return make
+
+
+def batch_of(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
+    """All actions of an epoch, as a module sees them, by their first number."""
+    preprocessing = Preprocessing(OBSERVATIONS, ACTIONS, normalize_actions=normalize)
+    needs = Needs(frozenset({"obs", "actions"}))
+    data = OfflineData(
+        [Source("d", dataset)], needs, batch_size=dataset.num_steps, preprocessing=preprocessing
+    )
+    try:
+        return sorted(data.next()["actions"].tolist())
+    finally:
+        data.close()
+
+
+def test_the_environments_actions_are_scaled_to_the_modules(dataset: MakeDataset) -> None:
+    assert batch_of(dataset(GIVEN, normalized=False)) == sorted(SCALED)
+
+
+def test_whole_numbers_are_scaled_too(dataset: MakeDataset) -> None:
+    given = np.array([[0, -2], [5, 0], [10, 2]])
+    assert batch_of(dataset(given, normalized=False)) == SCALED[:3]
+
+
+def test_a_modules_own_actions_stay(dataset: MakeDataset) -> None:
+    assert batch_of(dataset(GIVEN, normalized=True)) == sorted(GIVEN.tolist())
+
+
+def test_a_module_that_acts_in_the_environments_bounds_takes_them_as_they_are(dataset: MakeDataset) -> None:
+    assert batch_of(dataset(GIVEN, normalized=False), normalize=False) == sorted(GIVEN.tolist())
+
+
+def test_the_environments_actions_must_lie_in_its_bounds(dataset: MakeDataset) -> None:
+    with pytest.raises(DataError, match=r"t = 1: 'actions' has 11\.0, expected Box"):
+        batch_of(dataset(np.array([[1, 1], [11, 0]], dtype=np.float32), normalized=False))
