@@ -169,8 +169,9 @@ class TestMailbox:
         mailbox = Mailbox.open({"num_cpus": 0})
         with mailbox.reporter() as reporter:
             reporter.note("a/b", "goes on at update 7")
+        mailbox._box.__ray_call__.remote(lambda _: time.sleep(2))
         with pytest.raises(ray.exceptions.GetTimeoutError):
-            mailbox.take(timeout=0)
+            mailbox.take(timeout=0.1)
         assert mailbox.take(timeout=30).notes == [("a/b", "goes on at update 7")]
 
 

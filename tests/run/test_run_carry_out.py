@@ -108,9 +108,9 @@ class TestOrder:
     def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(
         self, load: Load, heard: Heard, tmp_path: Path
     ) -> None:
-        source = "recordingRef: {name: first}\n      filter: [{column: rewards, op: '>', value: 0}]"
+        source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
-        with pytest.raises(SpecError, match=r"spec\.input\.0\.filter"):
+        with pytest.raises(SpecError, match=r"spec\.input\.0\.format is Images"):
             carry_out(resources, heard)
         assert not (tmp_path / "first").exists()
 
