@@ -87,7 +87,7 @@ spec:
 def test_numbers_are_numbers_however_they_are_written(api: ApiServer, namespace: str, number: str) -> None:
     spec = raw_yaml(api, namespace, TRAINING.replace("LR", number))["spec"]
     assert spec["config"] == {"lr": 0.0008, "gradClip": 0.0008, "trainBatchSizePerLearner": 1000}
-    assert spec["input"] == [{"path": "s3://bucket/data", "weight": 0.5}]
+    assert [(source["path"], source["weight"]) for source in spec["input"]] == [("s3://bucket/data", 0.5)]
     assert spec["stop"] == {"episodeReturnMean": -100, "timesteps": 1_000_000}
     assert type(spec["stop"]["timesteps"]) is int
 
