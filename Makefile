@@ -56,8 +56,8 @@ images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13
 	docker build $(DOCKER_BUILD_FLAGS) --target operator $(IMAGE_LABELS) --tag hindcast-operator:$(IMAGE_TAG) .
 	docker build $(DOCKER_BUILD_FLAGS) --target runtime $(IMAGE_LABELS) --tag hindcast-runtime:$(IMAGE_TAG) .
 
-bench: $(READY)  ## ours and the rival side by side; RLlib is installed in an environment of its own
-	$(BIN)/python benchmarks/run_all.py
+bench: $(READY) $(RLLIB_READY)  ## ours and the rival side by side
+	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

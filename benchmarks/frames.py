@@ -1,0 +1,88 @@
+"""How fast episodes of camera frames become arrays, in each layout of Parquet: one thread, files in the page cache.
+
+    python benchmarks/frames.py
+
+8 episodes of 250 timesteps with an 84 x 84 x 1 uint8 frame each, smooth enough for LZ4 to find something. CPU time, in
+the same run as NumPy copying as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from measuring import report, take_turns
+
+from hindcast.episodes.block import Block
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.layouts import LAYOUTS
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
+
+EPISODES, LENGTH, SIDE = 8, 250, 84
+TARGET = 60_000
+
+
+def make_block() -> Block:
+    """Frames that drift by a grey value or so."""
+    rng, steps = np.random.default_rng(0), EPISODES * LENGTH
+    drift = rng.integers(-1, 2, (steps + EPISODES, SIDE, SIDE, 1), dtype=np.int8)
+    return Block(
+        columns={
+            "obs": (drift.cumsum(axis=0, dtype=np.int16) + 128).astype(np.uint8),
+            "actions": rng.integers(0, 4, steps),
+            "rewards": np.ones(steps, dtype=np.float32),
+        },
+        length=np.full(EPISODES, LENGTH),
+        eps_id=np.array([f"e-{i}" for i in range(EPISODES)], dtype=object),
+        t_started=np.zeros(EPISODES, dtype=np.int64),
+        terminated=np.ones(EPISODES, dtype=np.bool_),
+        truncated=np.zeros(EPISODES, dtype=np.bool_),
+    )
+
+
+def timed(read: Callable[[], object]) -> Callable[[], float]:
+    """Timesteps a second of CPU time."""
+
+    def run() -> float:
+        begun = time.process_time()
+        read()
+        return EPISODES * LENGTH / (time.process_time() - begun)
+
+    return run
+
+
+def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
+    """Reads the block back from files of that layout."""
+    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout=layout) as writer:
+        writer.write(block)
+    dataset = open_dataset(folder)
+    return lambda: [dataset.read(unit) for unit in dataset.units]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    block = make_block()
+    with tempfile.TemporaryDirectory() as name:
+        rivals = {"numpy copy": timed(block.columns["obs"].copy)}
+        rivals |= {
+            layout: timed(reader(Path(name) / str(number), layout, block))
+            for number, layout in enumerate(LAYOUTS)
+        }
+        found = take_turns(rivals, arguments.rounds)
+    report(f"reading frames (target {TARGET:,} in Episodes)", "timesteps/s", found, "episodes/arrow", {})
+
+
+if __name__ == "__main__":
+    main()
