@@ -14,26 +14,20 @@ from pathlib import Path
 from hindcast.api import OfflineRecording, OfflineTraining
 from support import descendants
 
-_TESTS = Path(__file__).parent.parent
-_DRIVER = Path(__file__).parent / "driver.py"
+_FAULTS = Path(__file__).parent
 
 
-class Driver:
-    """A resource being carried out in another process.
+class Script:
+    """A script of this folder in another process.
 
     Args:
-        resource: what to carry out.
-        folder: where its YAML is put.
-        kill_at: file operations in the output folder after which it kills itself.
+        name: its file.
+        arguments: what it is given.
     """
 
-    def __init__(
-        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: int | None = None
-    ) -> None:
-        file = folder / "resource.yaml"  # JSON is YAML
-        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
-        command = [sys.executable, str(_DRIVER), str(file), *([] if kill_at is None else [str(kill_at)])]
-        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+    def __init__(self, name: str, *arguments: object) -> None:
+        command = [sys.executable, str(_FAULTS / name), *map(str, arguments)]
+        paths = [str(_FAULTS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         self.lines: list[str] = []
         self.process = subprocess.Popen(
@@ -71,8 +65,25 @@ class Driver:
         self.process.send_signal(signal.SIGINT)
 
     def descendants(self) -> list[int]:
-        """The processes below the driver."""
+        """The processes below it."""
         return descendants(self.process.pid)
+
+
+class Driver(Script):
+    """A resource being carried out in another process.
+
+    Args:
+        resource: what to carry out.
+        folder: where its YAML is put.
+        kill_at: file operations in the output folder after which it kills itself.
+    """
+
+    def __init__(
+        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: int | None = None
+    ) -> None:
+        file = folder / "resource.yaml"  # JSON is YAML
+        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
+        super().__init__("driver.py", file, *([] if kill_at is None else [kill_at]))
 
 
 def adopt_orphans(adopt: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.prepare.findings import Findings
 from hindcast.prepare.job import Job
-from hindcast.prepare.partitions import Record, read_record, write_blocks
-from hindcast.store.commits import Commit, read_commits
+from hindcast.prepare.partitions import Made, read_made, write_blocks
+from hindcast.store.commits import remove_orphans
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
@@ -34,17 +34,15 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     Raises:
         DataError: partitions that do not make one dataset, or no episodes.
     """
-    records = {number: read_record(job.folder, number) for number in range(job.partitions)}
-    findings = Findings.merged([record.findings for record in records.values()])
+    commits = [read_made(job.folder, number) for number in range(job.partitions)]
+    findings = Findings.merged([commit.findings for commit in commits])
     if not findings.timesteps:
         raise DataError(
             f"{job.parts[0].path if job.parts else job.folder} holds no rows that make an episode"
         )
-    spec = _common(records)
-    for number, record in records.items():
-        if record.spec is not None and DataSpec.from_json(record.spec).difference(spec):
-            _widen(job.folder, number, record, spec)
-    commits = read_commits(job.folder)
+    spec = _common(commits)
+    commits = [_widened(job.folder, commit, spec) for commit in commits]
+    files = tuple(file for commit in commits for file in commit.files)
     document = {
         "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
         "findings": findings.to_json(),
@@ -52,7 +50,8 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         "partitions": job.partitions,
     }
     job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    files = tuple(file for number in range(job.partitions) for file in commits[number].files)
+    if job.folder.is_local:  # elsewhere another machine may be at it
+        remove_orphans(job.folder, {file.path for file in files})
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 
@@ -75,9 +74,9 @@ def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
     )
 
 
-def _common(records: Mapping[int, Record]) -> DataSpec:
+def _common(commits: Sequence[Made]) -> DataSpec:
     """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
-    specs = [DataSpec.from_json(record.spec) for record in records.values() if record.spec is not None]
+    specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common = specs[0]
     for spec in specs[1:]:
         leaves = {**spec.leaves, **common.leaves}
@@ -98,16 +97,15 @@ def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
     return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
 
 
-def _widen(folder: Location, number: int, record: Record, spec: DataSpec) -> None:
-    """Write a partition anew in the dtypes of all."""
-    commit = read_commits(folder)[number]
-    blocks = [_cast(block, spec) for block in _blocks(folder, commit, DataSpec.from_json(record.spec or {}))]
-    write_blocks(folder, number, spec, blocks, record.findings)
-    for file in commit.files:
-        folder.child(file.path).delete()
+def _widened(folder: Location, commit: Made, spec: DataSpec) -> Made:
+    """The partition in the dtypes of all, written anew where it is not."""
+    if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
+        return commit
+    blocks = [_cast(block, spec) for block in _blocks(folder, commit, DataSpec.from_json(commit.spec))]
+    return write_blocks(folder, commit.range, spec, blocks, commit.findings)
 
 
-def _blocks(folder: Location, commit: Commit, spec: DataSpec) -> list[Block]:
+def _blocks(folder: Location, commit: Made, spec: DataSpec) -> list[Block]:
     dataset = EpisodeDataset(spec, [Indexed(folder.child(file.path), file, spec) for file in commit.files])
     return [dataset.read(unit) for unit in dataset.units]
 

@@ -22,7 +22,6 @@ from hindcast.prepare.places import Found, Place, digest, digest_of, find, is_re
 from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.rules import Rules
-from hindcast.store.commits import read_commits, remove_orphans
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
@@ -146,9 +145,6 @@ class _Maker:
 
     def make(self, folder: Location, work: _Work) -> None:
         """Fill a folder of the cache, or go on with it."""
-        commits = read_commits(folder)
-        if folder.is_local:  # elsewhere another machine may be at it
-            remove_orphans(folder, {file.path for commit in commits.values() for file in commit.files})
         job = self._job(folder, work)
         if job.nbytes < _HERE_BYTES:
             make_here(job, self.progress)

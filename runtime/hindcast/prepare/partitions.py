@@ -1,4 +1,4 @@
-"""Writing a partition: its episodes, what was found, and the commit that makes it count."""
+"""Writing a partition: its episodes, and the commit that makes it count and says what was found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from pydantic import ValidationError
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -15,18 +17,16 @@ from hindcast.prepare.job import Job
 from hindcast.prepare.runs import episodes_of
 from hindcast.prepare.steps import Steps
 from hindcast.prepare.wholes import keep_wholes
-from hindcast.store.commits import COMMITS, Commit, file_stem, read_commits, write_commit
-from hindcast.store.entries import FileEntry, Stored
+from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
+from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Location
-from hindcast.store.manifest import FOLDER
+from hindcast.store.manifest import first_problem
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
-_RECORDS = f"{FOLDER}/prepared"
 
-
-class Record(Stored):
-    """What is known of a partition beside its commit.
+class Made(Commit):
+    """The commit of a partition. What its files hold stands in it too: both change at once, or neither does.
 
     Attributes:
         spec: of its blocks, as JSON; None where there are none.
@@ -39,12 +39,13 @@ class Record(Stored):
 
 def made(folder: Location) -> set[int]:
     """The partitions that are complete."""
-    return set(read_commits(folder))
+    numbers = (entry.relative.removesuffix(".json") for entry in folder.child(COMMITS).files())
+    return {int(number) for number in numbers if number.isdecimal()}
 
 
 def is_made(folder: Location, number: int) -> bool:
     """Whether a partition is complete."""
-    return folder.child(COMMITS, f"{number:06d}.json").exists()
+    return _commit(folder, number).exists()
 
 
 def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence[Block]) -> None:
@@ -77,27 +78,46 @@ def make_run(job: Job, number: int) -> None:
     _make(job, number, episodes_of(job, number))
 
 
-def read_record(folder: Location, number: int) -> Record:
-    """What is known of a partition."""
-    return Record.model_validate_json(folder.child(_RECORDS, f"{number:06d}.json").read_bytes())
+def read_made(folder: Location, number: int) -> Made:
+    """What is known of a complete partition.
+
+    Raises:
+        DataError: its commit cannot be read.
+    """
+    place = _commit(folder, number)
+    try:
+        return Made.model_validate_json(place.read_bytes())
+    except ValidationError as error:
+        raise DataError(
+            f"{place} cannot be read ({first_problem(error)}): delete {folder}, which is made anew then"
+        ) from error
 
 
 def write_blocks(
     folder: Location, number: int, spec: DataSpec | None, blocks: Sequence[Block], findings: Findings
-) -> None:
-    """Write a partition's episodes, its record, then its commit."""
+) -> Made:
+    """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
     entries: tuple[FileEntry, ...] = ()
     if spec is not None:
         with EpisodeWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
             for block in blocks:
                 writer.write(block)
             entries = writer.close()
-    record = Record(spec=None if spec is None else spec.to_json(), findings=findings)
-    folder.child(_RECORDS, f"{number:06d}.json").write_bytes(record.model_dump_json(by_alias=True).encode())
-    commit = Commit(
-        range=number, files=entries, episodes=findings.episodes, timesteps=findings.timesteps, first=0
+    commit = Made(
+        range=number,
+        files=entries,
+        episodes=findings.episodes,
+        timesteps=findings.timesteps,
+        first=0,
+        spec=None if spec is None else spec.to_json(),
+        findings=findings,
     )
     write_commit(folder, commit)
+    return commit
+
+
+def _commit(folder: Location, number: int) -> Location:
+    return folder.child(COMMITS, f"{number:06d}.json")
 
 
 def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:

@@ -18,8 +18,8 @@ from hindcast.store.layouts import TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest
 from hindcast.store.sources import check_distinct, expand
 
-VERSION: Final = 1
-"""Of what prepare makes: raised when the same files would become other episodes."""
+VERSION: Final = 2
+"""Of what prepare makes: raised when the same files would become other episodes, or commits others."""
 _THREADS: Final = 8
 _MAPPED: Final = ("Text", "Images", "Binary")
 _ENDS: Final = 64 << 10

@@ -1,0 +1,35 @@
+"""Prepares rows in a process of its own, for tests that kill it.
+
+    python preparing.py ROWS here|ray [KILL_AT]
+
+What is prepared lies in `$HINDCAST_CACHE`. With KILL_AT the process kills itself (SIGKILL) at so many file operations
+there. Prints a line when it begins, at every progress and at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from driver import die_at
+
+from hindcast.prepare import job, opening
+from hindcast.prepare.reading import Reading
+
+PARTITION_BYTES = 1 << 11  # many small partitions
+
+
+def main() -> int:
+    rows, where, *kill_at = sys.argv[1:]
+    job.PARTITION_BYTES = PARTITION_BYTES
+    if where == "ray":
+        opening._HERE_BYTES = 0
+    die_at(int(kill_at[0]) if kill_at else None, os.environ["HINDCAST_CACHE"])
+    print("begun", flush=True)
+    found = opening.ready(Reading((rows,)), progress=lambda *done: print("progress", *done, flush=True))
+    print("outcome", found.paths[0], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Preparations killed at any moment, and two at once: the same episodes, and no half of them is taken for whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from driver import die_at
+from preparing import PARTITION_BYTES
+from processes import Script, adopt_orphans, end_orphans
+
+from hindcast.prepare import job
+from hindcast.prepare.finishing import notes_of
+from hindcast.prepare.opening import ready
+from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from support import descendants, episode_hashes, leftovers, read_all
+
+pytestmark = pytest.mark.faults
+
+KILLS = 40
+LAST = 24  # operations: what differs is written anew, then all is listed
+RAY_KILLS = 2
+LENGTH, EPISODES = 9, 60
+
+
+@pytest.fixture(autouse=True)
+def orphans() -> Iterator[None]:
+    """What killed preparations leave running (Ray's own processes, for a while) ends with the test."""
+    before = descendants(os.getpid())
+    adopt_orphans(True)
+    yield
+    end_orphans(before)
+    adopt_orphans(False)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scrambled rows in 4 files; rewards are whole numbers in half of them, so that partitions differ in dtype."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("rows")
+    obs = rng.normal(size=(EPISODES, LENGTH + 1, 4)).astype(np.float32)
+    for part in range(4):
+        own = range(part * EPISODES // 4, (part + 1) * EPISODES // 4)
+        count = len(own) * LENGTH
+        rewards = rng.integers(0, 9, count) if part % 2 else rng.random(count)
+        table = pa.table(
+            {
+                "eps_id": np.repeat([f"e{i}" for i in own], LENGTH),
+                "t": np.tile(np.arange(LENGTH), len(own)),
+                "obs": list(obs[own, :-1].reshape(count, 4)),
+                "new_obs": list(obs[own, 1:].reshape(count, 4)),
+                "actions": rng.integers(0, 2, count),
+                "rewards": rewards,
+                "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, len(own)),
+            }
+        )
+        pq.write_table(table.take(rng.permutation(count)), folder / f"{part}.parquet")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], int]:
+    """What is prepared when nothing happens, and the file operations that it takes."""
+    cache = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HINDCAST_CACHE", str(cache))
+        said = Script("preparing.py", rows, "here").finish()
+    operations = said.rpartition("operations ")[2]
+    return contents(cache), int(operations)
+
+
+def contents(cache: Path) -> dict[str, Any]:
+    """All that must not depend on what happened on the way."""
+    (folder,) = (cache / "prepared").iterdir()
+    dataset = open_dataset(folder, verify=True)
+    return {
+        "digest": dataset.digest,
+        "spec": dataset.spec.to_json(),
+        "notes": notes_of(resolve(folder)),
+        "episodes": episode_hashes(read_all(folder)),
+        "leftovers": [name for name in leftovers(folder) if name != "_hindcast/lock"],  # held by nobody
+    }
+
+
+def is_whole(cache: Path) -> bool:
+    return any(notes_of(resolve(folder)) is not None for folder in (cache / "prepared").glob("*"))
+
+
+def committed(cache: Path) -> int:
+    return len(list(cache.glob("prepared/*/_hindcast/commits/*.json")))
+
+
+def prepare(rows: Path, cache: Path, kill_at: int | None = None) -> int | None:
+    """Prepare in a fork of this process; its exit code."""
+    child = multiprocessing.get_context("fork").Process(target=_prepare, args=(rows, cache, kill_at))
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+def _prepare(rows: Path, cache: Path, kill_at: int | None) -> None:
+    job.PARTITION_BYTES = PARTITION_BYTES
+    die_at(kill_at, str(cache))
+    ready(Reading((str(rows),)), cache=cache)
+
+
+def test_killed_at_many_moments(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
+    """A first, then a second time on the way to the end; in the last operations at each of them."""
+    expected, operations = undisturbed
+    assert len(expected["episodes"]) == EPISODES
+    rng = np.random.default_rng(5)
+    firsts = [*rng.integers(1, operations - LAST, KILLS), *range(operations - LAST, operations)]
+    for number, first in enumerate(map(int, firsts)):
+        cache = tmp_path / str(number)
+        cache.mkdir()
+        assert prepare(rows, cache, first) == -signal.SIGKILL
+        assert not is_whole(cache) or contents(cache) == expected
+        prepare(rows, cache, int(rng.integers(1, operations)))
+        assert prepare(rows, cache) == 0
+        assert contents(cache) == expected
+
+
+def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
+    """By the driver's end; what its tasks still write does no harm to the next one."""
+    expected, _ = undisturbed
+    rng = np.random.default_rng(2)
+    kills = 0
+    while kills < RAY_KILLS:
+        script = Script("preparing.py", rows, "ray")
+        before = committed(cache)
+        after = before + int(rng.integers(1, 6))
+        while script.process.poll() is None and committed(cache) < after:
+            time.sleep(0.005)
+        if script.process.poll() is not None:
+            break
+        script.kill()
+        kills += 1
+        assert not is_whole(cache) or contents(cache) == expected
+    said = Script("preparing.py", rows, "ray").finish()
+    assert "outcome" in said, said
+    assert kills
+    assert contents(cache) == expected
+
+
+@pytest.mark.parametrize("where", [("here", "here"), ("here", "ray")], ids=" and ".join)
+def test_two_at_once(rows: Path, cache: Path, undisturbed: Any, where: tuple[str, str]) -> None:
+    both = [Script("preparing.py", rows, one) for one in where]
+    outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in both}
+    assert len(outcomes) == 1
+    assert contents(cache) == undisturbed[0]
+
+
+def test_one_of_two_is_killed(rows: Path, cache: Path, undisturbed: Any) -> None:
+    first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((60,), ()))
+    first.finish()
+    assert "outcome" in second.finish()
+    assert contents(cache) == undisturbed[0]
