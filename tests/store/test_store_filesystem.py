@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
+import fsspec.implementations.memory
 import pyarrow.fs as pafs
 import pytest
 

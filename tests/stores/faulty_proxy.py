@@ -1,7 +1,7 @@
 """A proxy before a store that fails requests as a test asks it to. It is a process of its own: some clients hold
 Python's lock while they wait for an answer.
 
-    python faulty_proxy.py UPSTREAM_PORT     prints its own port
+    python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its own port; listens on 127.0.0.1 by default
 
 Whole requests and whole answers pass through it; HTTP/1.1 without TLS. `Host` stays as the client wrote it, since
 signatures cover it. A test sends `PUT /faults` with a list of faults; `GET /faults` gives back what was asked since.
@@ -53,8 +53,8 @@ class Proxy(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, upstream: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, upstream: int, address: str) -> None:
+        super().__init__((address, 0), _Handler)
         self.upstream = upstream
         self.asked: list[str] = []
         self._faults: list[Fault] = []
@@ -211,6 +211,6 @@ class Faults:
 
 
 if __name__ == "__main__":
-    proxy = Proxy(int(sys.argv[1]))
+    proxy = Proxy(int(sys.argv[1]), *(sys.argv[2:] or ["127.0.0.1"]))
     print(proxy.server_address[1], flush=True)
     proxy.serve_forever()

@@ -125,9 +125,9 @@ def has_node() -> bool:
 
 
 @contextmanager
-def proxy(upstream: int) -> Iterator[Faults]:
-    """A faulty proxy before a port."""
-    command = [sys.executable, str(Path(__file__).with_name("faulty_proxy.py")), str(upstream)]
+def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
+    """A faulty proxy before a port, listening on an address."""
+    command = [sys.executable, str(Path(__file__).with_name("faulty_proxy.py")), str(upstream), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
