@@ -1,4 +1,4 @@
-"""How fast episodes of camera frames become arrays, in each layout of Parquet: one thread, files in the page cache.
+"""How fast episodes of camera frames become files, and files arrays, in each layout of Parquet: one thread, page cache.
 
     python benchmarks/frames.py
 
@@ -12,6 +12,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,21 +48,26 @@ def make_block() -> Block:
     )
 
 
-def timed(read: Callable[[], object]) -> Callable[[], float]:
+def timed(act: Callable[[], object]) -> Callable[[], float]:
     """Timesteps a second of CPU time."""
 
     def run() -> float:
         begun = time.process_time()
-        read()
+        act()
         return EPISODES * LENGTH / (time.process_time() - begun)
 
     return run
 
 
-def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
-    """Reads the block back from files of that layout."""
+def write(folder: Path, layout: str, block: Block) -> None:
+    """Encode and write the block as files of that layout."""
     with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout=layout) as writer:
         writer.write(block)
+
+
+def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
+    """Reads the block back from files of that layout."""
+    write(folder, layout, block)
     dataset = open_dataset(folder)
     return lambda: [dataset.read(unit) for unit in dataset.units]
 
@@ -75,13 +81,14 @@ def main() -> None:
     pa.set_io_thread_count(1)
     block = make_block()
     with tempfile.TemporaryDirectory() as name:
-        rivals = {"numpy copy": timed(block.columns["obs"].copy)}
-        rivals |= {
-            layout: timed(reader(Path(name) / str(number), layout, block))
-            for number, layout in enumerate(LAYOUTS)
-        }
-        found = take_turns(rivals, arguments.rounds)
-    report(f"reading frames (target {TARGET:,} in Episodes)", "timesteps/s", found, "episodes/arrow", {})
+        folders = {layout: Path(name) / str(number) for number, layout in enumerate(LAYOUTS)}
+        copying = {"numpy copy": timed(block.columns["obs"].copy)}
+        readers = {layout: timed(reader(folder, layout, block)) for layout, folder in folders.items()}
+        writers = {layout: timed(partial(write, folder, layout, block)) for layout, folder in folders.items()}
+        reading = take_turns(copying | readers, arguments.rounds)
+        writing = take_turns(copying | writers, arguments.rounds)
+    report(f"reading frames (target {TARGET:,} in each)", "timesteps/s", reading, "columns", {})
+    report("writing frames", "timesteps/s", writing, "columns", {})
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ from hindcast.store.arrow_layout import (
 )
 from hindcast.store.data_file import Group
 from hindcast.store.fragments import find_continued
-from hindcast.store.layout import CellError, Contents
+from hindcast.store.layout import CellError, Contents, WholeColumns
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec
 
 _LONGEST = 64 << 20
 
 
-class ArrowEpisodes:
+class ArrowEpisodes(WholeColumns):
     """A `Layout`."""
 
     name = ARROW_EPISODES
@@ -59,7 +59,7 @@ class ArrowEpisodes:
         )
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """See `Layout.columns`; JSON columns may be missing."""
+        """See `WholeColumns.columns`; JSON columns may be missing."""
         names, there = columns_to_read(leaves), set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
         absent = [name for name in names if name not in there and name not in optional]
@@ -68,7 +68,7 @@ class ArrowEpisodes:
         return [name for name in names if name in there]
 
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
-        """See `Layout.decode`; JSON columns that the file lacks come as empty."""
+        """See `WholeColumns.decode`; JSON columns that the file lacks come as empty."""
         for name in leaves:
             if name not in table.column_names and spec.leaves[name].kind == "json":
                 empty = pa.array([b""] * len(table), pa.large_binary())

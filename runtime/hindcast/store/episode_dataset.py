@@ -15,7 +15,7 @@ from hindcast.store.fragments import join
 from hindcast.store.layout import CellError
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
-from hindcast.store.parquet import damaged, open_parquet
+from hindcast.store.parquet import damaged, open_source
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
@@ -97,10 +97,8 @@ class EpisodeDataset(Selectable):
         groups = [indexed.entry.row_groups[i] for i in part.row_groups]
         lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in groups])
         try:
-            with open_parquet(indexed.location) as file:
-                names = layout.columns(file.schema_arrow, self.spec, leaves)
-                table = file.read_row_groups(list(part.row_groups), columns=names, use_threads=False)
-            return layout.decode(table, lengths, self.spec, leaves)
+            with open_source(indexed.location) as source:
+                return layout.read(source, part.row_groups, lengths, self.spec, leaves)
         except CellError as error:
             row = self._file_row(part, error.row)
             raise DataError(damaged(part.path, f"row {row}: {error}")) from error

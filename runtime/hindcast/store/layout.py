@@ -5,6 +5,7 @@ Layouts know nothing of files, commits or manifests; `layouts` finds one by its 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from hindcast.episodes.block import I64, Block, Bool
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import Run
 from hindcast.store.filesystem import Location
+from hindcast.store.parquet import Source
 from hindcast.store.spec import DataSpec
 
 
@@ -116,14 +118,37 @@ class Layout(WrittenLayout, Protocol):
         """
         ...
 
+    def read(
+        self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
+    ) -> Block:
+        """Row groups as stored episodes and fragments.
+
+        Args:
+            source: the file.
+            row_groups: which.
+            lengths: of the stored episodes in them.
+            spec: what the leaves hold.
+            leaves: which to read.
+
+        Raises:
+            DataError: a column that the file lacks, and may not lack.
+            CellError: what stands in a row is not what the spec says; rows count from the first row group's first.
+        """
+        ...
+
+
+class WholeColumns(ABC):
+    """What the layouts share that read whole columns of row groups."""
+
+    @abstractmethod
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """The Parquet columns of a file that decoding these leaves takes.
 
         Raises:
             DataError: one that the file lacks, and may not lack.
         """
-        ...
 
+    @abstractmethod
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
         """The rows as stored episodes and fragments.
 
@@ -136,4 +161,10 @@ class Layout(WrittenLayout, Protocol):
         Raises:
             CellError: what stands in a row is not what the spec says.
         """
-        ...
+
+    def read(
+        self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
+    ) -> Block:
+        """See `Layout.read`."""
+        columns = self.columns(source.file.schema_arrow, spec, leaves)
+        return self.decode(source.rows(row_groups, columns), lengths, spec, leaves)

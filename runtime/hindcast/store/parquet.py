@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,17 +18,38 @@ from hindcast.store.unready import NotReadable
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
 _MOST_OF_A_REASON = 400
+_READ_BYTES = 8 << 20
+_READ_ROWS = 8192
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
+
+
+class Source(NamedTuple):
+    """A Parquet file that is open, and the stream that it is read from."""
+
+    file: pq.ParquetFile
+    stream: pa.NativeFile
+
+    def rows(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
+        """The rows of row groups, one after the other; a part of a struct is named with dots."""
+        return self.file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
 
 
 @contextmanager
 def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
     """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`."""
+    with open_source(location) as source:
+        yield source.file
+
+
+@contextmanager
+def open_source(location: Location) -> Iterator[Source]:
+    """The same, with its stream."""
     with storage_errors("read", location.uri, location.fs):
         stream = location.fs.open_input_file(location.path)
     with stream:
         try:
-            yield pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+            file = pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+            yield Source(file, stream)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(damaged(str(location), reason_of(error))) from error
         except ValueError as error:
@@ -37,6 +59,16 @@ def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
                 f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; beside Ray Data they cannot be read: "
                 "write the dataset anew with a later Ray"
             ) from error
+
+
+def tables_of(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a row group, as many at a time as take little memory; none that are empty."""
+    about = file.metadata.row_group(row_group)
+    rows = max(1, about.num_rows * _READ_BYTES // max(1, about.total_byte_size))
+    batches = file.iter_batches(
+        min(rows, _READ_ROWS), row_groups=[row_group], columns=columns, use_threads=False
+    )
+    return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
 
 def damaged(path: str, reason: str) -> str:

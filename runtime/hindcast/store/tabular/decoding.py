@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +19,26 @@ from hindcast.store.tabular.arrays import Arrays, leaves_of
 from hindcast.store.tabular.names import DONES, of_next
 
 
-def decode_rows(table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
+class Frames(NamedTuple):
+    """A leaf of the observations: `[S, *shape]` before each step, `[E, *shape]` after each episode's last."""
+
+    now: NDArray[Any]
+    last: NDArray[Any]
+
+
+def decode_rows(
+    table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str], frames: Mapping[str, Frames]
+) -> Block:
     """Rows of whole episodes, or of parts of them, one after the other.
+
+    Of the next observations only each episode's last one is decoded: the others are its observations.
 
     Args:
         table: the columns that it takes.
         lengths: rows of each episode or part.
         spec: what the leaves hold.
         leaves: which to decode.
+        frames: leaves of observations that were read already.
 
     Raises:
         CellError: rows that do not belong together, or values that are not what the spec says.
@@ -38,7 +50,8 @@ def decode_rows(table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[
 
     def column_of(name: str) -> Arrays:
         if name not in read:
-            read[name] = leaves_of(table.column(name), table.schema.field(name), name)
+            rows = np.cumsum(lengths) - 1 if name == Columns.NEXT_OBS else None
+            read[name] = _column(table, name, rows)
         return read[name]
 
     columns: dict[str, NDArray[Any]] = {}
@@ -46,10 +59,12 @@ def decode_rows(table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[
         leaf = spec.leaves[name]
         if leaf.kind == "json":
             columns[name] = _infos(table, name, frame)
+        elif name in frames:
+            columns[name] = _observations(*frames[name], frame)
         elif root(name) == Columns.OBS:
             now = _as_spec(column_of(Columns.OBS), name, leaf)
-            following = _as_spec(column_of(Columns.NEXT_OBS), of_next(name), leaf)
-            columns[name] = _observations(now, following, frame)
+            last = _as_spec(column_of(Columns.NEXT_OBS), of_next(name), leaf)
+            columns[name] = _observations(now, last, frame)
         else:
             columns[name] = _as_spec(column_of(root(name)), name, leaf)
     return frame.with_columns(columns)
@@ -110,11 +125,21 @@ def _same_id_within(column: pa.ChunkedArray, starts: I64, inside: Bool) -> NDArr
     return np.array([str(value) for value in ids.take(pa.array(starts)).to_pylist()], dtype=object)
 
 
-def _observations(now: NDArray[Any], following: NDArray[Any], frame: Block) -> NDArray[Any]:
+def _column(table: pa.Table, name: str, rows: I64 | None) -> Arrays:
+    """A column's leaves; all rows of it by default."""
+    column, field = table.column(name), table.schema.field(name)
+    if rows is None:
+        return leaves_of(column, field, name)
+    try:
+        return leaves_of(column.take(pa.array(rows)), field, name)
+    except CellError as error:
+        raise CellError(int(rows[error.row]), str(error)) from error
+
+
+def _observations(now: NDArray[Any], last: NDArray[Any], frame: Block) -> NDArray[Any]:
     out = np.empty((frame.num_steps + frame.num_episodes, *now.shape[1:]), dtype=now.dtype)
     out[frame.obs_row] = now
-    ends = frame.start + frame.length
-    out[ends + np.arange(frame.num_episodes)] = following[ends - 1]
+    out[frame.start + frame.length + np.arange(frame.num_episodes)] = last
     return out
 
 

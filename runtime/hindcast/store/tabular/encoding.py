@@ -15,6 +15,7 @@ from hindcast.store.data_file import Group
 from hindcast.store.description import describe
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec, Leaf
+from hindcast.store.tabular.frames import split_columns
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.tabular.steps import Steps
@@ -75,7 +76,11 @@ class ColumnsEncoder(ParquetEncoder):
     def options(self, schema: pa.Schema) -> dict[str, Any]:
         """See `ParquetEncoder.options`."""
         there = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
-        return {"use_dictionary": there, "write_statistics": [Columns.EPS_ID, Columns.T]}
+        return {
+            "use_dictionary": there,
+            "write_statistics": [Columns.EPS_ID, Columns.T],
+            "use_byte_stream_split": split_columns(self._steps.leaves),
+        }
 
 
 def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,11 +13,13 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.store.description import described, read_index
 from hindcast.store.layout import Contents
+from hindcast.store.parquet import Source
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.decoding import decode_rows, flag_columns
 from hindcast.store.tabular.encoding import ColumnsEncoder
+from hindcast.store.tabular.frames import path_of, read_frames
 from hindcast.store.tabular.index import decoded_contents
-from hindcast.store.tabular.names import COLUMNS_LAYOUT
+from hindcast.store.tabular.names import COLUMNS_LAYOUT, of_next
 
 
 class ColumnsLayout:
@@ -44,7 +46,11 @@ class ColumnsLayout:
         )
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        """See `Layout.columns`."""
+        """The columns of a file that these leaves take.
+
+        Raises:
+            DataError: one that the file lacks.
+        """
         there = set(schema.names)
         roots = dict.fromkeys(root(leaf) for leaf in leaves)
         needed = [name for name in roots if name != Columns.INFOS]
@@ -55,14 +61,27 @@ class ColumnsLayout:
         optional = [Columns.T, *([Columns.INFOS] if Columns.INFOS in roots else [])]
         return [*needed, *(name for name in optional if name in there), *flag_columns(schema.names)]
 
-    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        """See `Layout.decode`."""
-        return decode_rows(table, lengths, spec, leaves)
+    def read(
+        self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
+    ) -> Block:
+        """See `Layout.read`."""
+        columns = self.columns(source.file.schema_arrow, spec, leaves)
+        frames = read_frames(source, row_groups, lengths, spec, leaves)
+        rest = [part for name in columns for part in _without(name, frames, leaves)]
+        return decode_rows(source.rows(row_groups, rest), lengths, spec, leaves, frames)
 
 
 def is_tabular(schema: pa.Schema) -> bool:
     """Whether a file without our metadata has the reference's columns."""
     return Columns.OBS in schema.names and bool({Columns.ACTIONS, Columns.REWARDS} & set(schema.names))
+
+
+def _without(column: str, frames: Collection[str], leaves: Sequence[str]) -> list[str]:
+    """What is left to read of a column: all of it, or the parts that are no frames."""
+    if not frames or column not in (Columns.OBS, Columns.NEXT_OBS):
+        return [column]
+    rest = [leaf for leaf in leaves if root(leaf) == Columns.OBS and leaf not in frames]
+    return [path_of(leaf if column == Columns.OBS else of_next(leaf)) for leaf in rest]
 
 
 def _as_described(found: DataSpec, told: DataSpec) -> DataSpec:
