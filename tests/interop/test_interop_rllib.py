@@ -6,12 +6,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api import EnvironmentSpec
+from hindcast.curate.operations import convert_data
+from hindcast.curate.target import Target
 from hindcast.episodes.block import Block
+from hindcast.prepare.reading import Reading
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
@@ -132,6 +136,32 @@ def test_our_bytes_are_its_bytes(rllib: Run, recorded: Path, tmp_path: Path, cas
     assert {name: leaf.tobytes() for name, leaf in episodes_of(again).items()} == {
         name: leaf.tobytes() for name, leaf in episodes_of(block).items()
     }
+
+
+@pytest.mark.parametrize("between", [(), ("Episodes",), ("Columns", "JSON")])
+def test_what_its_episodes_carry_comes_back_byte_for_byte(
+    rllib: Run, tmp_path: Path, between: tuple[str, ...]
+) -> None:
+    """Ids, times and custom data: by us, through other formats of ours, and packed again."""
+    source = tmp_path / "theirs"
+    source.mkdir()
+    rllib("rllib_details.py", source / "theirs.parquet")
+    theirs = states_of(source)
+    for form in (*between, "MessagePack"):
+        convert_data(Reading((str(source),)), Target(resolve(tmp_path / form), form))
+        source = tmp_path / form
+    ours = states_of(source)
+    assert ours.keys() == theirs.keys()
+    for name, cell in theirs.items():
+        assert ours[name] == cell, name
+    rllib("rllib_repack.py", next(source.glob("*.parquet")), tmp_path / "again.parquet")
+    assert set(pq.read_table(tmp_path / "again.parquet")["item"].to_pylist()) == set(theirs.values())
+
+
+def states_of(folder: Path) -> dict[str, bytes]:
+    """Each episode's id and cell."""
+    cells = [cell for path in folder.glob("*.parquet") for cell in pq.read_table(path)["item"].to_pylist()]
+    return {msgpack.unpackb(cell)["id_"]: cell for cell in cells}
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)

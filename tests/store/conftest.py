@@ -88,6 +88,8 @@ def assert_same(found: Block, expected: Block) -> None:
     assert found.eps_id.tolist() == expected.eps_id.tolist()
     for name in ("length", "t_started", "terminated", "truncated"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
+    details = [None if block.details is None else block.details.tolist() for block in (found, expected)]
+    assert details[0] == details[1]
 
 
 def names(folder: Path) -> list[str]:

@@ -61,6 +61,11 @@ class Target:
         return self.layout in TEXT_LAYOUTS
 
     @property
+    def keeps_details(self) -> bool:
+        """Whether files have a place for what episodes carry beside their steps."""
+        return self.format not in ("CSV", "SampleBatch")
+
+    @property
     def is_row_an_episode(self) -> bool:
         """Whether files have a row for each episode, rather than for each timestep."""
         return self.format in ("Episodes", "MessagePack", "SampleBatch")

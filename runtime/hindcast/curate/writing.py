@@ -114,6 +114,7 @@ class _Made(NamedTuple):
     range: Range
     files: tuple[FileEntry, ...]
     content: Content
+    lost_details: bool
 
 
 def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
@@ -125,7 +126,9 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     watch.progress("Writing", done, dataset.num_steps)
     job = _Job(dataset, target, uuid.uuid4().hex[:8], watch.check)
     workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
+    has_lost = False
     for made in each(_make, job, left, workers, watch.check):
+        has_lost |= made.lost_details
         commit = Commit(
             range=made.range.number,
             first=made.range.first,
@@ -137,13 +140,18 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
         write_commit(target.folder, commit)
         done += commit.timesteps
         watch.progress("Writing", done, dataset.num_steps)
+    if has_lost:
+        watch.note(
+            f"{target.format} has no place for what episodes carry beside their steps (ids of agents and modules, "
+            "times, custom data), which was left out: Episodes, MessagePack, Columns and JSON keep it"
+        )
     keep = {file.path for commit in read_commits(target.folder).values() for file in commit.files}
     remove_orphans(target.folder, keep)
 
 
 def _make(job: _Job, wanted: Range) -> _Made:
     """Write one range's files."""
-    target, content = job.target, Content()
+    target, content, lost_details = job.target, Content(), False
     writer = EpisodeWriter(
         target.folder,
         job.dataset.spec,
@@ -154,15 +162,17 @@ def _make(job: _Job, wanted: Range) -> _Made:
         layout=target.layout,
     )
     try:
-        for block in blocks_of(job.dataset, wanted):
+        for read in blocks_of(job.dataset, wanted):
             job.check()
+            block = read if target.keeps_details else read.without_details()
+            lost_details |= block.details is not read.details
             content += Content.of(block)
             writer.write(block)
         files = writer.close()
     except BaseException:
         writer.abort()
         raise
-    return _Made(wanted, files, content)
+    return _Made(wanted, files, content, lost_details)
 
 
 def _refusal(target: Target, difference: str, finished: bool) -> DataError:

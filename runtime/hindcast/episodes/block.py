@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation
+from hindcast.episodes.details import NOTHING
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -33,6 +34,8 @@ class Block:
         t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a whole episode.
         terminated: `[N]` whether the environment ended the episode.
         truncated: `[N]` whether it was cut off (time limit).
+        details: `[N]` what each carries beside its steps, as text of `episodes.details`, object array of `str`;
+            None where none carries anything.
     """
 
     columns: dict[str, NDArray]
@@ -41,6 +44,7 @@ class Block:
     t_started: I64
     terminated: Bool
     truncated: Bool
+    details: NDArray[np.object_] | None = None
 
     @property
     def num_episodes(self) -> int:
@@ -97,6 +101,10 @@ class Block:
         """The same episodes with other columns."""
         return replace(self, columns=columns)
 
+    def without_details(self) -> Block:
+        """The same episodes without what they carry beside their steps."""
+        return replace(self, details=None)
+
     def take(self, episodes: I64 | Sequence[int]) -> Block:
         """A new block of the given episodes, in the given order (copies)."""
         chosen = np.asarray(episodes, dtype=np.int64)
@@ -113,11 +121,12 @@ class Block:
             t_started=self.t_started[chosen],
             terminated=self.terminated[chosen],
             truncated=self.truncated[chosen],
+            details=None if self.details is None else self.details[chosen],
         )
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
-        """One block of all episodes, in order. Infos that only some blocks have are empty in the others.
+        """One block of all episodes, in order. Infos and details that only some blocks have are empty in the others.
 
         Raises:
             ValueError: no blocks, or blocks of different columns.
@@ -139,6 +148,7 @@ class Block:
             t_started=np.concatenate([block.t_started for block in blocks]),
             terminated=np.concatenate([block.terminated for block in blocks]),
             truncated=np.concatenate([block.truncated for block in blocks]),
+            details=_all_details(blocks),
         )
 
 
@@ -147,6 +157,15 @@ def _with_infos(block: Block) -> Block:
         return block
     infos = np.full(block.num_steps + block.num_episodes, EMPTY_INFO, dtype=object)
     return block.with_columns({**block.columns, Columns.INFOS: infos})
+
+
+def _all_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
+    if all(block.details is None for block in blocks):
+        return None
+    none = [np.full(block.num_episodes, NOTHING, dtype=object) for block in blocks]
+    return np.concatenate(
+        [own if block.details is None else block.details for block, own in zip(blocks, none, strict=True)]
+    )
 
 
 def _starts(lengths: I64) -> I64:

@@ -2,7 +2,8 @@
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
 output a column of its own (its leaves likewise: `state_out/h`), and the infos, when any of them says
-something, JSON text. The lookback is no part of the steps and stays behind.
+something, JSON text. Ids, times and custom data are the block's `details`. The lookback is no part of the steps
+and stays behind.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import orjson
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from hindcast.episodes import batched, nested
+from hindcast.episodes import batched, details, nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, SEPARATOR, Columns, root
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -43,7 +44,7 @@ def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
     Raises:
         ValueError: no episodes, or none with a step; one without an observation; episodes that differ in
             columns or shapes; an extra output that is named like a column or a leaf; values that are neither
-            numbers nor text. Says which episode.
+            numbers nor text; custom data that have no form as text (see `details`). Says which episode.
     """
     if not episodes:
         raise ValueError("a block is made of at least one episode, but none was given")
@@ -60,6 +61,7 @@ def episodes_to_block(episodes: Sequence[SingleAgentEpisode]) -> Block:
         t_started=np.array([episode.t_started for episode in episodes], dtype=np.int64),
         terminated=np.array([episode.is_terminated for episode in episodes], dtype=np.bool_),
         truncated=np.array([episode.is_truncated for episode in episodes], dtype=np.bool_),
+        details=_details(episodes),
     )
 
 
@@ -89,23 +91,50 @@ def block_to_episodes(
     episodes = []
     for i in range(block.num_episodes):
         own = {name: batched.take(column, block.rows_of(name, i)) for name, column in whole.items()}
-        episodes.append(
-            SingleAgentEpisode(
-                str(block.eps_id[i]),
-                observations=own[Columns.OBS],
-                observation_space=observation_space,
-                actions=own[Columns.ACTIONS],
-                action_space=action_space,
-                rewards=own[Columns.REWARDS],
-                infos=_infos(block, i),
-                extra_model_outputs={name: own[name] for name in outputs},
-                terminated=bool(block.terminated[i]),
-                truncated=bool(block.truncated[i]),
-                t_started=int(block.t_started[i]),
-                len_lookback_buffer=0,
-            )
+        episode = SingleAgentEpisode(
+            str(block.eps_id[i]),
+            observations=own[Columns.OBS],
+            observation_space=observation_space,
+            actions=own[Columns.ACTIONS],
+            action_space=action_space,
+            rewards=own[Columns.REWARDS],
+            infos=_infos(block, i),
+            extra_model_outputs={name: own[name] for name in outputs},
+            terminated=bool(block.terminated[i]),
+            truncated=bool(block.truncated[i]),
+            t_started=int(block.t_started[i]),
+            len_lookback_buffer=0,
         )
+        if block.details is not None:
+            _tell(episode, details.from_text(block.details[i]))
+        episodes.append(episode)
     return episodes
+
+
+def _details(episodes: Sequence[SingleAgentEpisode]) -> NDArray[np.object_] | None:
+    texts = [_details_of(episode) for episode in episodes]
+    return np.array(texts, dtype=object) if any(texts) else None
+
+
+def _details_of(episode: SingleAgentEpisode) -> str:
+    try:
+        return details.to_text(
+            agent_id=episode.agent_id,
+            module_id=episode.module_id,
+            multi_agent_episode_id=episode.multi_agent_episode_id,
+            start_time=episode._start_time,
+            last_step_time=episode._last_step_time,
+            custom_data=episode.custom_data,
+        )
+    except ValueError as error:
+        raise ValueError(f"the custom data or ids of episode {episode.id_} hold {error}") from error
+
+
+def _tell(episode: SingleAgentEpisode, told: Mapping[str, Any]) -> None:
+    episode.agent_id, episode.module_id = told.get("agent_id"), told.get("module_id")
+    episode.multi_agent_episode_id = told.get("multi_agent_episode_id")
+    episode._start_time, episode._last_step_time = told.get("start_time"), told.get("last_step_time")
+    episode.custom_data.update(told.get("custom_data", {}))
 
 
 def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:

@@ -154,7 +154,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        """The user's own notes on the episode; in its state, not in its columns."""
+        """The user's own data on the episode; in its state and a block's `details`, not in its columns."""
         return self._custom_data
 
     @property

@@ -52,7 +52,12 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         terminated=steps.terminated[last],
         truncated=steps.truncated[last],
     )
-    block = frame.with_columns(_columns(steps, index, last, frame, rules))
+    columns = _columns(steps, index, last, frame)
+    details = None
+    if Columns.INFOS in steps.columns:
+        texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, frame, rules)
+        columns |= {Columns.INFOS: texts} if texts.any() else {}
+    block = replace(frame, columns=columns, details=details)
     return block, Findings(
         rows=len(steps),
         episodes=block.num_episodes,
@@ -125,15 +130,12 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     return replace(steps, columns=columns)
 
 
-def _columns(steps: Steps, index: I64, last: I64, frame: Block, rules: Rules) -> dict[str, NDArray[Any]]:
+def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
             columns[name] = _observations(column, steps.columns.get(of_next(name)), index, last, frame)
-        elif name == Columns.INFOS:
-            if column.astype(np.bool_).any():
-                columns[name] = _infos(column[index], steps, index, frame, rules)
-        elif root(name) != Columns.NEXT_OBS:
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS):
             columns[name] = column[index]
     return columns
 
@@ -151,7 +153,9 @@ def _observations(
     return out
 
 
-def _infos(cells: NDArray[Any], steps: Steps, index: I64, frame: Block, rules: Rules) -> NDArray[np.object_]:
+def _infos(
+    cells: NDArray[Any], steps: Steps, index: I64, frame: Block, rules: Rules
+) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     try:
         return infos.per_observation(cells, frame)
     except CellError as error:

@@ -19,7 +19,7 @@ PARTITION: Final = "partition"
 _CHUNK: Final = "chunk"
 _COLUMN: Final = "columns/"
 _OF_STEPS: Final = ("episode", "names", "t", "terminated", "truncated", "piece", "row")
-_OF_BLOCK: Final = ("length", "eps_id", "t_started", "terminated", "truncated")
+_OF_BLOCK: Final = ("length", "eps_id", "t_started", "terminated", "truncated", "details")
 MISTAKE: Final = "mistake"
 SCHEMA: Final = pa.schema([(PARTITION, pa.int64()), (_CHUNK, pa.large_binary()), (MISTAKE, pa.string())])
 

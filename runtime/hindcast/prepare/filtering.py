@@ -48,6 +48,7 @@ def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
         t_started=block.t_started[of] + head - block.start[of],
         terminated=block.terminated[of] & is_end,
         truncated=block.truncated[of] & is_end,
+        details=None if block.details is None else block.details[of],
     )
 
 

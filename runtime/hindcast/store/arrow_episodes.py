@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block, Bool
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import DETAILS, Columns
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import (
     ARROW_EPISODES,
+    EPISODE_COLUMNS,
     arrow_schema,
     columns_to_read,
     decode,
@@ -59,13 +60,13 @@ class ArrowEpisodes(WholeColumns):
         )
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """See `WholeColumns.columns`; JSON columns may be missing."""
+        """See `WholeColumns.columns`; JSON columns and details may be missing."""
         names, there = columns_to_read(leaves), set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
         absent = [name for name in names if name not in there and name not in optional]
         if absent:
             raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
-        return [name for name in names if name in there]
+        return [name for name in (*names, DETAILS) if name in there]
 
     def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
         """See `WholeColumns.decode`; JSON columns that the file lacks come as empty."""
@@ -83,6 +84,11 @@ class ArrowEncoder(ParquetEncoder):
     has_index = False
 
     def __init__(self, spec: DataSpec) -> None:
+        taken = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
+        if taken:
+            raise DataError(
+                f"a model output is named {taken[0]!r}, which is a column of its own in this layout"
+            )
         self._spec = spec
         self._schema = arrow_schema(spec)
 

@@ -3,7 +3,8 @@
 A cell of a fixed-shape leaf is the C-order little-endian bytes of `[T, *shape]` (`[T + 1, *shape]` for
 observations), so that the cells of a row group, end to end, are the block's column: decoding is `frombuffer`.
 A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes they point into; an empty cell
-means n empty strings. dtypes, shapes and spaces stand in the schema's metadata.
+means n empty strings. dtypes, shapes and spaces stand in the schema's metadata. A column of details is there only
+where an episode has any.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import Columns, per_observation
+from hindcast.episodes.columns import DETAILS, Columns, per_observation
+from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
 from hindcast.store.description import describe, described
 from hindcast.store.layout import CellError
@@ -33,6 +35,7 @@ EPISODE_FIELDS = (
     pa.field("truncated", pa.bool_(), nullable=False),
 )
 EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
+DETAILS_FIELD = pa.field(DETAILS, pa.string())
 _READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
 
 
@@ -86,7 +89,10 @@ def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.
         pa.array(block.truncated, pa.bool_()),
     ]
     arrays += [_encode_leaf(name, leaf, block) for name, leaf in spec.leaves.items()]
-    return pa.Table.from_arrays(arrays, schema=schema or arrow_schema(spec))
+    table = pa.Table.from_arrays(arrays, schema=schema or arrow_schema(spec))
+    if block.details is None or not block.details.any():
+        return table
+    return table.append_column(DETAILS_FIELD, pa.array([text or None for text in block.details], pa.string()))
 
 
 def episode_bytes(block: Block, spec: DataSpec) -> I64:
@@ -119,12 +125,19 @@ def decode(table: pa.Table, spec: DataSpec, leaves: Sequence[str] | None = None)
     for name in spec.leaves if leaves is None else leaves:
         leaf, counts = spec.leaves[name], length + per_observation(name)
         columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
-    return Block(columns, length, eps_id, t_started, terminated, truncated)
+    return Block(columns, length, eps_id, t_started, terminated, truncated, _details(table))
 
 
 def columns_to_read(leaves: Sequence[str]) -> list[str]:
-    """The Parquet columns that decoding some leaves takes."""
+    """The Parquet columns that decoding some leaves takes, without the details."""
     return [*_READ_ALWAYS, *leaves]
+
+
+def _details(table: pa.Table) -> NDArray[np.object_] | None:
+    if DETAILS not in table.column_names:
+        return None
+    texts = [text or NOTHING for text in table.column(DETAILS).to_pylist()]
+    return np.array(texts, dtype=object) if any(texts) else None
 
 
 def _encode_leaf(name: str, leaf: Leaf, block: Block) -> pa.LargeBinaryArray:

@@ -16,6 +16,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
 
 _ENDS = "episodes"
+_DETAILS = "episode details"  # no column has a space in its name
 _MODULUS = 1 << 256
 
 
@@ -27,8 +28,9 @@ class Content:
         episodes: how many.
         timesteps: their steps.
         sums: leaf name -> sum, modulo 2^256, of sha256(leaf, dtype, shape, episode id, values) over all episodes;
-            "episodes" has their lengths and how they end. NaN counts as one value, and so does JSON however it
-            is spaced; an episode whose infos are all empty adds nothing to `infos`.
+            "episodes" has their lengths and how they end, "episode details" those of episodes that have any. NaN
+            counts as one value, and so does JSON however it is spaced; an episode whose infos are all empty adds
+            nothing to `infos`.
     """
 
     episodes: int = 0
@@ -39,6 +41,8 @@ class Content:
     def of(cls, block: Block) -> Content:
         """What whole episodes hold."""
         sums = {_ENDS: _sum_of_ends(block)}
+        if block.details is not None and block.details.any():
+            sums[_DETAILS] = _sum_of_details(block)
         for name, column in block.columns.items():
             total = _sum_of_texts(block, name) if column.dtype == object else _sum_of_numbers(block, name)
             if total:
@@ -78,7 +82,8 @@ class Content:
         differing = [name for name in names if self.sums.get(name) != other.sums.get(name)]
         if not differing:
             return None
-        return "other " + ", ".join("lengths or ends" if name == _ENDS else repr(name) for name in differing)
+        words = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
+        return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
 
 
 def _sum_of_ends(block: Block) -> int:
@@ -91,6 +96,12 @@ def _sum_of_ends(block: Block) -> int:
         strict=True,
     )
     return sum(_number(hashlib.sha256(repr(one).encode())) for one in figures) % _MODULUS
+
+
+def _sum_of_details(block: Block) -> int:
+    assert block.details is not None
+    told = zip(block.eps_id.tolist(), _canonical_json(block.details).tolist(), strict=True)
+    return sum(_number(hashlib.sha256(repr(one).encode())) for one in told if one[1]) % _MODULUS
 
 
 def _sum_of_numbers(block: Block, name: str) -> int:

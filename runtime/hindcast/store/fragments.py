@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import per_observation
+from hindcast.episodes.details import NOTHING
 
 
 def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> Iterator[tuple[Block, bool]]:
@@ -84,7 +85,19 @@ def join(block: Block, continued: NDArray[np.bool_]) -> Block:
         t_started=block.t_started[heads],
         terminated=block.terminated[tails],
         truncated=block.truncated[tails],
+        details=None if block.details is None else _newest(block.details, heads, tails),
     )
+
+
+def _newest(
+    details: NDArray[np.object_], heads: NDArray[np.int64], tails: NDArray[np.int64]
+) -> NDArray[np.object_]:
+    """Of each episode the details of its last fragment that has any."""
+    told = [
+        next((text for text in details[head : tail + 1][::-1] if text), NOTHING)
+        for head, tail in zip(heads, tails, strict=True)
+    ]
+    return np.array(told, dtype=object)
 
 
 def find_continued(

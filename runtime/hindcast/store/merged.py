@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -106,14 +107,7 @@ class Merged(Selectable):
         eps_id = block.eps_id.copy()
         for episode, name in names.items():
             eps_id[episode] = name
-        return Block(
-            {**block.columns, **empty},
-            block.length,
-            eps_id,
-            block.t_started,
-            block.terminated,
-            block.truncated,
-        )
+        return replace(block, columns={**block.columns, **empty}, eps_id=eps_id)
 
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """See `Dataset.locate`."""

@@ -153,6 +153,8 @@ def _digest(block: Block, episode: int) -> str:
     sha = hashlib.sha256()
     for figure in (block.length, block.t_started, block.terminated, block.truncated):
         sha.update(repr(figure[episode].item()).encode())
+    if block.details is not None:
+        sha.update(block.details[episode].encode())
     for name in sorted(block.columns):
         rows = block.columns[name][block.rows_of(name, episode)]
         sha.update(name.encode())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
 
-from hindcast.episodes import batched, nested
+from hindcast.episodes import batched, details, nested
 from hindcast.episodes.columns import Columns, per_observation
 from hindcast.store.messagepack.buffers import Buffer
 from hindcast.store.messagepack.values import refuse_ext, restore, unpack
@@ -21,6 +21,15 @@ BUFFERS = {
     "rewards": Columns.REWARDS,
     "infos": Columns.INFOS,
 }
+DETAILS: Final = {
+    "agent_id": "agent_id",
+    "module_id": "module_id",
+    "multi_agent_episode_id": "multi_agent_episode_id",
+    "_start_time": "start_time",
+    "_last_step_time": "last_step_time",
+    "custom_data": "custom_data",
+}
+"""The reference's keys of what an episode carries beside its steps, and the fields of `details` that they are."""
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"
@@ -37,6 +46,7 @@ class State(NamedTuple):
         truncated: whether it was cut off.
         buffers: by column, those that were asked for.
         spaces: packed observation and action space.
+        details: text of `episodes.details`.
     """
 
     eps_id: str
@@ -46,6 +56,7 @@ class State(NamedTuple):
     truncated: bool
     buffers: dict[str, Buffer]
     spaces: tuple[bytes, bytes]
+    details: str
 
 
 class CellReader:
@@ -109,8 +120,6 @@ class CellReader:
                 start = self._at
                 self._unpacker.skip()
                 values[key] = bytes(self._cell[start : self._at])
-            elif key == "custom_data":
-                self._unpacker.skip()
             else:
                 values[key] = unpack()
         return values, buffers
@@ -194,5 +203,21 @@ def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> State:
             raise Refused(f"{column!r} with {buffer.size - buffer.lookback} items: expected {expected}")
     spaces = tuple(values.get(key, b"\xc0") for key in _SPACES)
     return State(
-        str(values["id_"]), t_started, t - t_started, bool(flags[0]), bool(flags[1]), buffers, spaces
+        str(values["id_"]),
+        t_started,
+        t - t_started,
+        bool(flags[0]),
+        bool(flags[1]),
+        buffers,
+        spaces,
+        _details(values),
     )
+
+
+def _details(values: dict[str, Any]) -> str:
+    if not isinstance(values.get("custom_data") or {}, dict):
+        raise Refused(f"custom data that are a {type(values['custom_data']).__name__}: expected a dict")
+    try:
+        return details.to_text(**{name: values.get(key) for key, name in DETAILS.items()})
+    except ValueError as error:
+        raise Refused(f"custom data or ids with {error}") from error

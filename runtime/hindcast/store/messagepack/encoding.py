@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import numpy as np
 from gymnasium import spaces
 
+from hindcast.episodes import details
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.episodes.episode import REWARD_SPACE
 from hindcast.episodes.space_state import space_to_state
 from hindcast.errors import DataError
+from hindcast.store.messagepack.cells import DETAILS
 from hindcast.store.messagepack.items import Infos, Items, items_of
 from hindcast.store.messagepack.values import pack
 from hindcast.store.spec import DataSpec
+from hindcast.store.values import Refused
 
 _OWN = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
@@ -46,27 +49,23 @@ class StateEncoder:
         packed = {name: _packed_space(space) for name, space in known.items()}
         self._ends = {name: _end_of_buffer(packed.get(name, pack(None))) for name in (*_OWN, *self._outputs)}
         self._ends[Columns.REWARDS] = _end_of_buffer(_packed_space(REWARD_SPACE))
-        self._tail = _entries(
-            _observation_space=packed[Columns.OBS],
-            _action_space=packed[Columns.ACTIONS],
-            _start_time=pack(None),
-            _last_step_time=pack(None),
-            custom_data=pack({}),
-        )
-        self._constant = 512 + len(self._tail) + sum(len(end) + 64 for end in self._ends.values())
+        self._spaces = _entries(_observation_space=packed[Columns.OBS], _action_space=packed[Columns.ACTIONS])
+        self._constant = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
 
     def sizes(self, block: Block) -> I64:
         """`[N]` bytes of each episode's cell, about."""
         total = np.full(block.num_episodes, self._constant)
         for name, items in self._columns.items():
             total += items.sizes(block.length + per_observation(name), block)
+        if block.details is not None:
+            total += np.array([len(text) for text in block.details], dtype=np.int64)
         return total
 
     def pack(self, block: Block) -> list[bytes]:
         """Each episode's state.
 
         Raises:
-            DataError: columns that do not fit the spec.
+            DataError: columns that do not fit the spec; details that MessagePack has no form for.
         """
         unknown = sorted(block.columns.keys() - self._leaves)
         if unknown:
@@ -84,18 +83,14 @@ class StateEncoder:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
-        nothing = pack(None)
-        yield _entries(
-            id_=pack(str(block.eps_id[i])),
-            agent_id=nothing,
-            module_id=nothing,
-            multi_agent_episode_id=nothing,
-        )
+        before, after = (_NO_IDS, _NO_DATA) if block.details is None else _packed_details(block, i)
+        yield _entries(id_=pack(str(block.eps_id[i])))
+        yield before
         for key, name in zip(("observations", "actions", "rewards", "infos"), _OWN, strict=True):
             yield pack(key)
             yield from self._buffer(name, length, strips)
         yield pack("extra_model_outputs")
-        yield packer.pack_map_header(len(self._outputs)) if self._outputs else nothing
+        yield packer.pack_map_header(len(self._outputs)) if self._outputs else pack(None)
         for name in self._outputs:
             yield pack(name)
             yield from self._buffer(name, length, strips)
@@ -105,7 +100,8 @@ class StateEncoder:
             t_started=pack(t_started),
             t=pack(t_started + length),
         )
-        yield self._tail
+        yield self._spaces
+        yield after
 
     def _buffer(self, name: str, length: int, strips: dict[str, Any]) -> Iterator[Any]:
         packer = msgpack.Packer()
@@ -116,6 +112,34 @@ class StateEncoder:
         yield self._ends[name]
 
 
+def _entries(**values: bytes) -> bytes:
+    """Map entries; the values are packed already."""
+    return b"".join(part for key, value in values.items() for part in (pack(key), value))
+
+
+_OF_IDS: Final = ("agent_id", "module_id", "multi_agent_episode_id")
+_OF_DATA: Final = ("_start_time", "_last_step_time", "custom_data")
+_NO_IDS: Final = _entries(**{key: pack(None) for key in _OF_IDS})
+_NO_DATA: Final = _entries(_start_time=pack(None), _last_step_time=pack(None), custom_data=pack({}))
+
+
+def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
+    """The entries before the columns and after them."""
+    assert block.details is not None
+    told = {"custom_data": {}, **details.from_text(block.details[i])}
+    try:
+        packed = {key: pack(told.get(name), exactly=True) for key, name in DETAILS.items()}
+    except (TypeError, OverflowError, Refused) as error:
+        raise DataError(
+            f"episode {block.eps_id[i]} carries custom data or an id that MessagePack has no form for ({error}): "
+            "write Episodes"
+        ) from error
+    return (
+        _entries(**{key: packed[key] for key in _OF_IDS}),
+        _entries(**{key: packed[key] for key in _OF_DATA}),
+    )
+
+
 def _packed_space(space: spaces.Space | None) -> bytes:
     if space is None:
         return pack(None)
@@ -123,11 +147,6 @@ def _packed_space(space: spaces.Space | None) -> bytes:
         return pack(space_to_state(space))
     except ValueError as error:
         raise DataError(str(error)) from error
-
-
-def _entries(**values: bytes) -> bytes:
-    """Map entries; the values are packed already."""
-    return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
 def _end_of_buffer(space: bytes) -> bytes:

@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 from hindcast.store.values import Refused, storable
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, *, exactly: bool = False) -> bytes:
     """A value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
+
+    Args:
+        value: what to pack.
+        exactly: whether tuples are refused, which come back as lists.
 
     Raises:
         TypeError: anything else.
     """
-    return bytes(msgpack.packb(value, default=_encode))
+    return bytes(msgpack.packb(value, default=_encode, strict_types=exactly))
 
 
 def unpack(data: bytes | memoryview) -> Any:
@@ -59,7 +63,7 @@ def _encode(value: Any) -> dict[bytes, Any]:
             b"nd": True,
             b"type": value.dtype.str,
             b"kind": b"",
-            b"shape": value.shape,
+            b"shape": list(value.shape),
             b"data": value.tobytes(),
         }
     if isinstance(value, np.bool_ | np.number):

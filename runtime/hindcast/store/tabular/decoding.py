@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,14 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.details import to_text
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
 from hindcast.store.tabular.names import DONES, of_next
+
+AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
 
 class Frames(NamedTuple):
@@ -55,10 +59,11 @@ def decode_rows(
         return read[name]
 
     columns: dict[str, NDArray[Any]] = {}
+    told, details = _infos(table, frame)
     for name in leaves:
         leaf = spec.leaves[name]
         if leaf.kind == "json":
-            columns[name] = _infos(table, name, frame)
+            columns[name] = told
         elif name in frames:
             columns[name] = _observations(*frames[name], frame)
         elif root(name) == Columns.OBS:
@@ -67,7 +72,7 @@ def decode_rows(
             columns[name] = _observations(now, last, frame)
         else:
             columns[name] = _as_spec(column_of(root(name)), name, leaf)
-    return frame.with_columns(columns)
+    return replace(frame, columns=columns, details=_with_agents(details, table, frame))
 
 
 def ends_of(table: pa.Table) -> tuple[Bool, Bool]:
@@ -143,10 +148,27 @@ def _observations(now: NDArray[Any], last: NDArray[Any], frame: Block) -> NDArra
     return out
 
 
-def _infos(table: pa.Table, name: str, frame: Block) -> NDArray[np.object_]:
-    if name not in table.column_names:
-        return np.full(frame.num_steps + frame.num_episodes, "", dtype=object)
-    return infos.per_observation(infos.texts_of(table.column(name)), frame)
+def _infos(table: pa.Table, frame: Block) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
+    if Columns.INFOS not in table.column_names:
+        return np.full(frame.num_steps + frame.num_episodes, "", dtype=object), None
+    return infos.per_observation(infos.texts_of(table.column(Columns.INFOS)), frame)
+
+
+def _with_agents(
+    details: NDArray[np.object_] | None, table: pa.Table, frame: Block
+) -> NDArray[np.object_] | None:
+    """The details; of episodes that have none, their rows' agent and module."""
+    told = {
+        name: table.column(name).take(pa.array(frame.start)).to_pylist()
+        for name in AGENTS
+        if name in table.column_names and table.column(name).null_count < len(table)
+    }
+    if not told:
+        return details
+    texts = [to_text(**dict(zip(told, own, strict=True))) for own in zip(*told.values(), strict=True)]
+    if details is not None:
+        texts = [str(text) or other for text, other in zip(details, texts, strict=True)]
+    return np.array(texts, dtype=object) if any(texts) else None
 
 
 def _as_spec(leaves: Arrays, name: str, leaf: Leaf) -> NDArray[Any]:

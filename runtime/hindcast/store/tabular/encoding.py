@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from hindcast.store.description import describe
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular.frames import split_columns
-from hindcast.store.tabular.infos import step_texts
+from hindcast.store.tabular.infos import step_texts, tells
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.tabular.steps import Steps
 
@@ -43,8 +44,14 @@ class ColumnsEncoder(ParquetEncoder):
         self._steps = Steps(spec, "Columns")
         self._metadata = describe(COLUMNS_LAYOUT, spec)
 
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has."""
+        has_infos = tells(block)
+        for piece, continued in super().pieces(block):
+            yield (piece if has_infos else _silent(piece)), continued
+
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`; the column of infos is there only when any says something."""
+        """See `Encoder.encode`; the column of infos is there only in pieces of a block where any says something."""
         arrays, steps = self._steps.arrays(block), block.num_steps
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),
@@ -57,8 +64,9 @@ class ColumnsEncoder(ParquetEncoder):
                 for leaf in leaves_of(name, list(arrays))
             }
             fields.append(leaves[name] if name in leaves else _struct(name, leaves))
-        infos = step_texts(block)
-        if infos is not None:
+        if Columns.INFOS in block.columns or block.details is not None:
+            infos = step_texts(block)
+            infos = np.full(steps, "", dtype=object) if infos is None else infos
             texts = pa.array(infos, pa.string(), mask=(infos == "").astype(np.bool_))
             fields.append((pa.field(Columns.INFOS, pa.string()), texts))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
@@ -81,6 +89,11 @@ class ColumnsEncoder(ParquetEncoder):
             "write_statistics": [Columns.EPS_ID, Columns.T],
             "use_byte_stream_split": split_columns(self._steps.leaves),
         }
+
+
+def _silent(block: Block) -> Block:
+    columns = {name: column for name, column in block.columns.items() if name != Columns.INFOS}
+    return block.with_columns(columns).without_details()
 
 
 def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:

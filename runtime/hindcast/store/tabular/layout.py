@@ -15,7 +15,7 @@ from hindcast.store.description import described, read_index
 from hindcast.store.layout import Contents
 from hindcast.store.parquet import Source
 from hindcast.store.spec import DataSpec
-from hindcast.store.tabular.decoding import decode_rows, flag_columns
+from hindcast.store.tabular.decoding import AGENTS, decode_rows, flag_columns
 from hindcast.store.tabular.encoding import ColumnsEncoder
 from hindcast.store.tabular.frames import path_of, read_frames
 from hindcast.store.tabular.index import decoded_contents
@@ -45,7 +45,7 @@ class ColumnsLayout:
             found if description is None else found._replace(spec=_as_described(found.spec, description.spec))
         )
 
-    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """The columns of a file that these leaves take.
 
         Raises:
@@ -58,7 +58,11 @@ class ColumnsLayout:
         absent = [name for name in needed if name not in there]
         if absent:
             raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
-        optional = [Columns.T, *([Columns.INFOS] if Columns.INFOS in roots else [])]
+        optional = [Columns.T]
+        if set(leaves) == spec.leaves.keys():  # the whole episodes, and so their details
+            optional += [Columns.INFOS, *(name for name in AGENTS if _says_something(schema, name))]
+        elif Columns.INFOS in roots:
+            optional.append(Columns.INFOS)
         return [*needed, *(name for name in optional if name in there), *flag_columns(schema.names)]
 
     def read(
@@ -74,6 +78,10 @@ class ColumnsLayout:
 def is_tabular(schema: pa.Schema) -> bool:
     """Whether a file without our metadata has the reference's columns."""
     return Columns.OBS in schema.names and bool({Columns.ACTIONS, Columns.REWARDS} & set(schema.names))
+
+
+def _says_something(schema: pa.Schema, name: str) -> bool:
+    return name in schema.names and not pa.types.is_null(schema.field(name).type)
 
 
 def _without(column: str, frames: Collection[str], leaves: Sequence[str]) -> list[str]:

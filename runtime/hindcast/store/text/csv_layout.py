@@ -39,7 +39,10 @@ class CsvLayout:
 
 
 class CsvEncoder(TextEncoder):
-    """An `Encoder`. All files of a spec have the same columns, whether or not an info says anything."""
+    """An `Encoder`. All files of a spec have the same columns, whether or not an info says anything.
+
+    What episodes carry beside their steps has no place in them.
+    """
 
     suffix = ".csv"
 
@@ -70,7 +73,7 @@ class CsvEncoder(TextEncoder):
         return lines_of(pc.binary_join_element_wise(joined, *ends), block.length, block.length)
 
     def _infos(self, block: Block) -> Any:
-        texts = step_texts(block)
+        texts = step_texts(block.without_details())
         if texts is None:
             return pa.scalar(b"", pa.large_binary())
         cells = [_quoted(info_json(text).decode()) if text else b"" for text in texts.tolist()]

@@ -46,7 +46,7 @@ class SampleBatchEncoder(TextEncoder):
         """See `Encoder.encode`; the column of infos is there only in blocks where any says something."""
         leaves = self._steps.leaves
         columns = {name: _plain(array, leaves[name]) for name, array in self._steps.arrays(block).items()}
-        infos = step_texts(block)
+        infos = step_texts(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
         lines = [_line(block, i, columns) for i in range(block.num_episodes)]

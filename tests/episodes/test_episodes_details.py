@@ -1,0 +1,108 @@
+"""What episodes carry beside their steps: ids, times and the user's own data, as text and back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import block_to_episodes, episodes_to_block
+from hindcast.episodes.details import from_text, to_text
+from hindcast.episodes.episode import SingleAgentEpisode
+
+VALUES = [
+    {"name": "a", "nested": {"list": [1, 2.5, None, True]}, "text": "ä\n"},
+    {"big": 2**70, "low": -(2**63), "unsigned": 2**64 - 1, "c": 1 - 2j, "b": b"\x00\xff"},
+    {"tuple": (1, ("a",)), 3: "not text", ("a", 1): [], b"k": {}},
+    {"$array": "the user's own key", "empty": {}},
+]
+ARRAYS = [
+    np.arange(6, dtype=">i2").reshape(2, 3),
+    np.array([True, False]),
+    np.float32(0.1),
+    np.array(["a", "bc"]),
+    np.zeros((0, 3)),
+    np.asfortranarray(np.arange(4.0).reshape(2, 2)),
+]
+
+
+@pytest.mark.parametrize("custom_data", VALUES)
+def test_values_come_back_as_they_were(custom_data):
+    told = from_text(to_text(agent_id=0, module_id="m", custom_data=custom_data))
+    assert told == {"agent_id": 0, "module_id": "m", "custom_data": custom_data}
+    assert list(told["custom_data"]) == list(custom_data)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_arrays_come_back_bit_by_bit(array):
+    found = from_text(to_text(custom_data={"x": [array]}))["custom_data"]["x"][0]
+    assert type(found) is type(array)
+    assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_floats_that_are_no_numbers_come_back():
+    found = from_text(to_text(custom_data={"x": [math.nan, math.inf, -math.inf]}))["custom_data"]["x"]
+    assert math.isnan(found[0])
+    assert found[1:] == [math.inf, -math.inf]
+
+
+def test_nothing_is_no_text():
+    assert to_text(agent_id=None, custom_data={}) == ""
+    assert from_text("") == {}
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None]), np.datetime64("2026-01-01")])
+def test_what_has_no_form_is_refused(value):
+    with pytest.raises(ValueError, match="allowed are"):
+        to_text(custom_data={"x": value})
+
+
+@pytest.mark.parametrize(
+    "text", ['["a"]', '{"custom_data":{"$array":"AA=="}}', "no json", '{"x":{"$int":[]}}']
+)
+def test_text_of_others_is_a_mistake(text):
+    with pytest.raises(ValueError):
+        from_text(text)
+
+
+def episode(**ids) -> SingleAgentEpisode:
+    return SingleAgentEpisode(
+        "e", observations=[0.0, 1.0], actions=[1], rewards=[1.0], len_lookback_buffer=0, **ids
+    )
+
+
+def test_episodes_keep_them_in_a_block():
+    one, other = episode(agent_id=("left", 1), module_id="m", multi_agent_episode_id="many"), episode()
+    one.custom_data["seed"] = np.arange(3)
+    one.add_env_step(2.0, 0, 1.0)
+    block = episodes_to_block([other, one])
+    assert block.details is not None
+    assert block.details[0] == ""
+    for found, told in zip(block_to_episodes(block), (other, one), strict=True):
+        for name in ("agent_id", "module_id", "multi_agent_episode_id", "_start_time", "_last_step_time"):
+            assert getattr(found, name) == getattr(told, name), name
+        assert repr(found.custom_data) == repr(told.custom_data)
+
+
+def test_a_block_of_episodes_that_carry_nothing_has_none():
+    assert episodes_to_block([episode(), episode()]).details is None
+
+
+def test_custom_data_that_have_no_form_are_refused_with_the_episode():
+    wrong = episode()
+    wrong.custom_data["x"] = object()
+    with pytest.raises(ValueError, match="custom data or ids of episode e hold a object"):
+        episodes_to_block([wrong])
+
+
+def test_blocks_keep_them_when_they_are_taken_apart_and_joined():
+    plain = episodes_to_block([episode(), episode()])
+    told = episodes_to_block([episode(agent_id=1), episode(agent_id=2)])
+    both = Block.concat([plain, told, plain])
+    assert [from_text(text).get("agent_id") for text in both.details] == [None, None, 1, 2, None, None]
+    assert from_text(both.take([3]).details[0]) == {"agent_id": 2}
+    assert told.with_columns({}).details is told.details
+    assert told.without_details().details is None
+    assert Block.concat([plain, plain]).details is None

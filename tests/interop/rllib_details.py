@@ -1,0 +1,53 @@
+"""Episodes that carry ids, times and custom data, packed by RLlib 2.60: OUT.parquet.
+
+Runs in RLlib's environment: `python rllib_details.py OUT.parquet`.
+"""
+
+import sys
+
+import gymnasium as gym
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+CUSTOM_DATA = [
+    {},
+    {"seed": 3, "tags": ["a", {"b": None}], "score": 0.1, "text": "ä"},
+    {
+        "image": np.arange(12, dtype=np.uint8).reshape(3, 4),
+        "scalar": np.float32(2.5),
+        "bytes": b"\x00\xff",
+        "complex": 1 - 2j,
+        "odd": [float("inf"), -(2**63), 2**64 - 1],
+    },
+]
+
+
+def episode(number):
+    made = SingleAgentEpisode(
+        id_=f"e{number}",
+        observation_space=gym.spaces.Box(-9, 9, (2,), np.float32),
+        action_space=gym.spaces.Discrete(3),
+        agent_id=[None, "left", 0][number],
+        module_id=[None, "policy", None][number],
+        multi_agent_episode_id=[None, "many", "more"][number],
+    )
+    made.add_env_reset(np.full(2, number, np.float32), {})
+    for t in range(4 + number):
+        info = {"t": t} if number else {}
+        made.add_env_step(np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + number)
+    made.custom_data.update(CUSTOM_DATA[number])
+    return made
+
+
+def main():
+    packed = [msgpack.packb(episode(n).get_state(), default=msgpack_numpy.encode) for n in range(3)]
+    pq.write_table(pa.table({"item": pa.array(packed, pa.binary())}), sys.argv[1])
+    print(len(packed))
+
+
+if __name__ == "__main__":
+    main()
