@@ -10,6 +10,7 @@ import numpy as np
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.prepare.alike import hashes, mix
+from hindcast.prepare.repeats import distinct_rows
 from hindcast.prepare.steps import Steps
 from hindcast.store.tabular.names import of_next
 
@@ -41,8 +42,12 @@ def has_next(steps: Steps) -> bool:
 
 
 def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Places]:
-    """Of some episodes those whose rows make one chain, which ends where the episode does; and their order."""
-    rows = np.flatnonzero(np.isin(steps.episode, episodes))
+    """Of some episodes those whose rows make one chain, which ends where the episode does; and their order.
+
+    Rows that hold the same as another count once: an episode that came to the same transition twice would be a
+    circle, and no chain.
+    """
+    rows = distinct_rows(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     chosen = steps.take(rows)
     links = link(chosen)
     last = np.ones(len(chosen), dtype=np.bool_)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from hindcast import words
 from hindcast.store.entries import Stored
 
-Kind = Literal["gaps", "duplicates", "unfinished", "late", "restarts", "unlike", "dropped"]
+Kind = Literal["gaps", "duplicates", "repeated", "unfinished", "late", "restarts", "unlike", "dropped"]
 _ORDERS: Final = {
     "time": "by t",
     "stored": "as stored",
@@ -17,6 +17,7 @@ _ORDERS: Final = {
 _SAID: Final[dict[Kind, str]] = {
     "gaps": "timesteps are missing in {} places, where episodes were cut",
     "duplicates": "{} rows repeat others, and count once",
+    "repeated": "{} stored episodes repeat others (the same id and the same content), and count once",
     "unfinished": "{} episodes end neither terminated nor truncated",
     "late": "{} episodes begin after timestep 0",
     "restarts": "{} times an episode goes on after its end, and was cut there",

@@ -10,6 +10,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.prepare import chaining
 from hindcast.prepare.alike import follows, same_rows
 from hindcast.prepare.findings import Finding, Kind
+from hindcast.prepare.repeats import distinct_rows, repeated_runs
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.steps import Steps
 
@@ -121,22 +122,15 @@ def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, F
 
 def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
     """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
-    index = np.argsort(steps.episode, kind="stable")
-    same = steps.episode[index][1:] == steps.episode[index][:-1]
-    ended = steps.ended[index]
-    broken = same & ~ended[:-1] & ~follows(steps, index[:-1], index[1:])
-    restart = same & ended[:-1]
-    doubtful = np.unique(steps.episode[index][1:][broken | restart])
-    rank = np.arange(len(steps))
+    index, found = _once(steps, np.argsort(steps.episode, kind="stable"), rules)
     chained = np.zeros(0, dtype=np.int64)
+    broken, restart = _cuts(steps, index, chained)
+    doubtful = np.unique(steps.episode[index][1:][broken | restart])
     if chain and len(doubtful) and chaining.has_next(steps):
         chained, places = chaining.chained_episodes(steps, doubtful)
-        rank[places.rows] = places.rank
-    if len(chained):
-        index = np.lexsort((rank, steps.episode))
-        is_chained = np.isin(steps.episode[index][1:], chained)
-        broken, restart = broken & ~is_chained, restart & ~is_chained
-    begins = np.append(True, ~same | broken | restart)
+        index, repeated = _ranked(steps, index, chained, places, rules)
+        found |= repeated
+        broken, restart = _cuts(steps, index, chained)
     if broken.any() and not rules.splits:
         row = int(index[int(np.flatnonzero(broken)[0]) + 1])
         raise rules.refuse(
@@ -145,27 +139,67 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
             "the observation is not the next observation of the episode's row before, and the rows cannot be put in "
             f"order by 't' or by their observations; {_SPLIT}",
         )
-    found = _told(steps, rules, index, {"restarts": _after(restart)})
+    episode = steps.episode[index]
+    begins = np.append(True, (episode[1:] != episode[:-1]) | broken | restart)
+    found |= _told(steps, rules, index, {"restarts": _after(restart)})
     if not rules.is_filtered:
         found |= _told(steps, rules, index, {"gaps": _after(broken)})
-    orders = {"stored": len(np.unique(steps.episode)) - len(chained), "chain": len(chained)}
-    return Order(index, begins, _count(steps.episode[index], begins, _after(restart)), orders, found)
+    orders = {"stored": len(np.unique(episode)) - len(chained), "chain": len(chained)}
+    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
+
+
+def _cuts(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
+    """`[K - 1]` pairs of one episode, unless it was chained, whose second row does not follow, or follows an end."""
+    episode, ended = steps.episode[index], steps.ended[index]
+    same = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
+    return same & ~ended[:-1] & ~follows(steps, index[:-1], index[1:]), same & ended[:-1]
+
+
+def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows without runs, from one end of their episode to the next, that repeat an earlier one of it."""
+    episode, ended = steps.episode[index], steps.ended[index]
+    heads = np.append(True, (episode[1:] != episode[:-1]) | ended[:-1])
+    repeated = repeated_runs(steps, index, heads)
+    return index[~repeated], _repeated(steps, index[repeated & heads], rules, "repeated")
+
+
+def _ranked(
+    steps: Steps, index: I64, chained: I64, places: chaining.Places, rules: Rules
+) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows in their order once episodes were chained, without those that repeat others of theirs."""
+    repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, places.rows)
+    rank = np.arange(len(steps))
+    rank[places.rows] = places.rank
+    kept = index[~repeated]
+    found = _repeated(steps, index[repeated], rules, "duplicates")
+    return kept[np.lexsort((rank[kept], steps.episode[kept]))], found
+
+
+def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind) -> dict[Kind, Finding]:
+    if not len(rows):
+        return {}
+    if rules.spec.duplicates == "Refuse":
+        what = "the episode is stored again from it on" if kind == "repeated" else "it repeats another row"
+        raise rules.refuse(steps, int(rows.min()), f"{what}, and prepare.duplicates is Refuse")
+    return {kind: rules.finding(steps, np.sort(rows))}
 
 
 def _chained(steps: Steps, rules: Rules) -> Order:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
     if not chaining.has_next(steps):
         raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain goes by")
-    links = chaining.link(steps)
+    rows = distinct_rows(steps, np.arange(len(steps)))
+    links = chaining.link(steps.take(rows))
     if links.ambiguous.any():
-        row = int(np.flatnonzero(links.ambiguous)[0])
+        row = int(rows[np.flatnonzero(links.ambiguous)[0]])
         raise rules.refuse(
             steps,
             row,
             "an observation occurs twice in the episode, so its rows cannot be chained; take another order",
         )
-    index = np.lexsort((links.place, links.chain, steps.episode))
-    episode, chain = steps.episode[index], links.chain[index]
+    order = np.lexsort((links.place, links.chain, steps.episode[rows]))
+    index, chain = rows[order], links.chain[order]
+    episode = steps.episode[index]
     same = episode[1:] == episode[:-1]
     gap = same & (chain[1:] != chain[:-1])
     restart = gap & steps.ended[index][:-1]
@@ -178,7 +212,8 @@ def _chained(steps: Steps, rules: Rules) -> Order:
             f"no row's next observation is this row's, so a timestep before it is missing; {_SPLIT}",
         )
     begins = np.append(True, ~same | gap | restart)
-    found = _told(steps, rules, index, {"restarts": _after(restart)})
+    found = _repeated(steps, np.setdiff1d(np.arange(len(steps)), rows), rules, "duplicates")
+    found |= _told(steps, rules, index, {"restarts": _after(restart)})
     if not rules.is_filtered:
         found |= _told(steps, rules, index, {"gaps": _after(gap)})
     orders = {"chain": len(np.unique(steps.episode))}
