@@ -19,7 +19,9 @@ import pytest
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.store import parquet
 from hindcast.store.dataset import open_dataset
+from hindcast.store.unready import OutOfOrder
 
 OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # episodes a, of 3 steps, and b, of 2
 NOW, NEXT = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
@@ -263,6 +265,22 @@ class TestOrder:
             with pytest.raises(DataError, match=r"uid_000000-0\.parquet: row 1 \(episode a\): .*sort them"):
                 open_dataset(write(tmp_path / f"{name} ordered", ordered))
             assert what
+
+    @pytest.mark.parametrize("rows", [1, 2, 3])
+    def test_rows_that_are_read_a_few_at_a_time(self, tmp_path, monkeypatch, rows):
+        monkeypatch.setattr(parquet, "_READ_ROWS", rows)
+        for changes in ({"t": [0, 1, 2, 0, 1]}, {}):
+            folder = tmp_path / str(len(changes))
+            check(read_all(write(folder, table(**changes))))
+            with pytest.raises(DataError, match=r"row 1 \(episode a\): .*sort them"):
+                open_dataset(write(folder / "ordered", table(**changes).take([0, 2, 1, 3, 4])))
+            with pytest.raises(DataError, match="row 3: 'rewards' is null"):
+                open_dataset(write(folder / "null", table(rewards=[1.0, 1.0, 1.0, None, 1.0], **changes)))
+
+    def test_the_order_is_looked_at_before_values_are_read(self, tmp_path):
+        wrong = table(t=[0, 2, 1, 0, 1], obs=["no LZ4 frame"] * 5)
+        with pytest.raises(OutOfOrder, match=r"row 1 \(episode a\): t is 2 after 0"):
+            open_dataset(write(tmp_path, wrong))
 
     def test_pieces_that_lie_apart(self, tmp_path):
         for changes in ({"t": [0, 1, 2, 0, 1]}, {}):

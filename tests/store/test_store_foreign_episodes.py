@@ -23,6 +23,7 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.errors import DataError
+from hindcast.store import parquet
 from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.summarising import summarise
 from random_data import any_space, columns_of
@@ -90,6 +91,16 @@ def test_as_recorded(tmp_path):
         f"{folder}/cartpoleenv/run-000001-00004/uid_000001-0.parquet",
         0,
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_file_that_is_indexed_a_few_episodes_at_a_time(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(parquet, "_READ_ROWS", rows)
+    episodes = [state("a", 3), state("b", 5), state("c", 2)]
+    block = read_all(write(tmp_path / "good", *episodes))
+    assert (block.eps_id.tolist(), block.length.tolist()) == (["a", "b", "c"], [3, 5, 2])
+    with pytest.raises(DataError, match=r"uid_000000-0\.parquet is damaged \(row 3: "):
+        open_dataset(write(tmp_path / "bad", *episodes, b"no state"))
 
 
 def test_lookback_is_no_part_of_the_episode(tmp_path):

@@ -19,6 +19,7 @@ from hindcast.store.layout import CellError, Contents
 from hindcast.store.messagepack.cells import State
 from hindcast.store.messagepack.decoding import columns_of, decode_states, read_states
 from hindcast.store.messagepack.values import unpack
+from hindcast.store.parquet import tables_of
 from hindcast.store.spec import DataSpec
 from hindcast.store.values import Refused
 
@@ -35,7 +36,8 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
     """
     index = _Index()
     for i in range(file.num_row_groups):
-        index.add(cells_of(file.read_row_group(i, columns=[ITEM], use_threads=False)))
+        found = [index.add(cells_of(table)) for table in tables_of(file, i, [ITEM])]
+        index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
     none = [np.zeros(len(lengths), dtype=np.bool_) for lengths in index.lengths]
@@ -81,16 +83,16 @@ class _Index:
         self._spaces: list[spaces.Space | None] = [None, None]
         self._known: dict[bytes, spaces.Space | None] = {}
 
-    def add(self, cells: list[memoryview]) -> None:
-        """A row group."""
+    def add(self, cells: list[memoryview]) -> I64:
+        """The episodes that come next; their lengths."""
         try:
             block = self._decode(cells)
         except CellError as error:
             raise CellError(len(self.runs) + error.row, str(error)) from error
-        self.lengths.append(block.length)
         ended = block.terminated | block.truncated
         figures = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
         self.runs += [Run(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in figures]
+        return block.length
 
     def _decode(self, cells: list[memoryview]) -> Block:
         states = read_states(cells)
@@ -105,7 +107,7 @@ class _Index:
     def _note_spec(self, found: DataSpec) -> None:
         difference = self.spec.difference(found) if self.spec is not None else None
         if difference:
-            raise CellError(0, f"its row group differs from those before it: {difference}")
+            raise CellError(0, f"its episodes differ from those before it: {difference}")
         self.spec = found if self.spec is None else self.spec.merge(found)
 
     def _note_spaces(self, row: int, state: State) -> None:

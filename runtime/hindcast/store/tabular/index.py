@@ -1,12 +1,14 @@
 """What is in files of timesteps that others wrote: read once, and only where their order is beyond doubt.
 
 The rows of an episode must stand together and in order. `t` tells, where it is there; elsewhere each row's next
-observation must be the next row's observation, bit for bit, until the episode ends.
+observation must be the next row's observation, bit for bit, until the episode ends. What says the order is read first,
+and the rest of a row group a few rows at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -18,10 +20,11 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.store.entries import Run
 from hindcast.store.layout import CellError, Contents
+from hindcast.store.parquet import tables_of
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
-from hindcast.store.tabular.decoding import ends_of
+from hindcast.store.tabular.decoding import ends_of, flag_columns
 from hindcast.store.tabular.names import NO_OUTPUTS, of_next
 from hindcast.store.unready import NotReadable, OutOfOrder
 
@@ -42,118 +45,185 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
     ):
         if name not in file.schema_arrow.names:
             raise NotReadable(f"it has no column {name!r}, which says for each timestep {what}")
-    lengths: list[I64] = []
+    orders = list(_orders(file))
     runs: list[Run] = []
     spec: DataSpec | None = None
-    row = 0
-    for i in range(file.num_row_groups):
-        table = file.read_row_group(i, use_threads=False)
-        if not len(table):
-            lengths.append(np.zeros(0, dtype=np.int64))
-            continue
-        rows = _Rows(table, row)
-        lengths.append(rows.lengths)
-        runs += rows.runs()
-        row += len(table)
-        difference = None if spec is None else spec.difference(rows.spec)
-        if difference:
-            raise DataError(f"row group {i} differs from those before it: {difference}")
-        spec = rows.spec if spec is None else spec.merge(rows.spec)
+    for i, order in enumerate(orders):
+        values = _Values(order)
+        for table in tables_of(file, i):
+            values.read(table)
+            difference = None if spec is None else spec.difference(values.spec)
+            if difference:
+                raise DataError(f"row group {i} differs from those before it: {difference}")
+            spec = values.spec if spec is None else spec.merge(values.spec)
+        runs += values.runs()
     if spec is None:
         raise DataError("it holds no timesteps")
+    lengths = [order.lengths for order in orders]
     return Contents(spec, lengths, [np.zeros(len(own), dtype=np.bool_) for own in lengths], tuple(runs))
 
 
-class _Rows:
-    """The rows of one row group.
+def _orders(file: pq.ParquetFile) -> Iterator[_Order]:
+    names = file.schema_arrow.names
+    columns = [Columns.EPS_ID, *([Columns.T] if Columns.T in names else []), *flag_columns(names)]
+    row = 0
+    for i in range(file.num_row_groups):
+        table = file.read_row_group(i, columns=columns, use_threads=False)
+        yield _Order(table, row)
+        row += len(table)
+
+
+class _Order:
+    """Which rows of a row group are which episode's.
 
     Args:
-        table: all of them, all columns.
+        table: the columns that say it.
         first: the file's row that is the first of them.
+
+    Attributes:
+        first: see above.
+        ids: `[S]` episode ids.
+        t: `[S]` timesteps; None where the file does not say them.
+        ended: `[S]` whether the episode is over after the row.
+        starts: `[N]` rows at which an episode, or a part of one, begins.
+        stops: `[N]` the rows after its last.
+
+    Raises:
+        CellError: cells that cannot be read.
+        OutOfOrder: timesteps of one episode that do not follow each other.
     """
 
     def __init__(self, table: pa.Table, first: int) -> None:
-        self._first = first
+        self.first = first
+        ids = table.column(Columns.EPS_ID)
+        if ids.null_count:
+            raise CellError(first + int(np.flatnonzero(ids.is_null().to_numpy())[0]), "eps_id is null")
+        self.ids = ids.to_numpy()
+        self.t = _timesteps(table) if Columns.T in table.column_names else None
         try:
-            self._read(table)
+            terminated, truncated = ends_of(table)
         except CellError as error:
             raise CellError(first + error.row, str(error)) from error
-        starts = self._starts()
-        self._bounds = starts, np.append(starts[1:], len(table))
-        self.lengths = np.diff(np.append(starts, len(table)))
+        self.ended = terminated | truncated
+        self._begins = np.ones(len(table), dtype=np.bool_)
+        self._begins[1:] = (self.ids[1:] != self.ids[:-1]).astype(np.bool_) | self.ended[:-1]
+        self.starts = np.flatnonzero(self._begins)
+        self.stops = np.append(self.starts[1:], len(table))[: len(self.starts)]
+        if self.t is not None:
+            self.check(0, np.append(False, np.diff(self.t) == 1)[: len(table)])
+
+    @property
+    def lengths(self) -> I64:
+        """`[N]` rows of each."""
+        return self.stops - self.starts
+
+    def check(self, row: int, follows: Bool) -> None:
+        """Make sure that the rows of an episode follow each other.
+
+        Args:
+            row: the first of those that are looked at.
+            follows: `[R]` whether each can be what comes after the row before it.
+        """
+        wrong = np.flatnonzero(~self._begins[row : row + len(follows)] & ~follows)
+        if not len(wrong):
+            return
+        row += int(wrong[0])
+        what = (
+            f"t is {self.t[row]} after {self.t[row - 1]}"
+            if self.t is not None
+            else "the observation is not the next observation of the row before"
+        )
+        raise OutOfOrder(f"row {self.first + row} (episode {self.ids[row]}): {what}; {SORT}")
+
+
+class _Values:
+    """What stands in the rows of a row group, read a few at a time, in order.
+
+    Attributes:
+        spec: of the rows that were read last.
+    """
+
+    spec: DataSpec
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._row = 0
+        self._last: Arrays = {}
+        self._begins: dict[int, str] = {}
+        self._ends: dict[int, str] = {}
+
+    def read(self, table: pa.Table) -> None:
+        """The rows that come next, all columns.
+
+        Raises:
+            DataError: columns that are no leaves.
+            CellError: cells that cannot be read.
+            OutOfOrder: see `_Order.check`.
+        """
+        try:
+            leaves = _leaves(table)
+        except CellError as error:
+            raise CellError(self._order.first + self._row + error.row, str(error)) from error
+        following = leaves.pop(Columns.NEXT_OBS)
+        now = leaves[Columns.OBS]
+        following = {name: following.get(of_next(name), np.zeros(0)) for name in now}
+        for name, column in now.items():
+            if following[name].shape != column.shape or following[name].dtype != column.dtype:
+                raise DataError(f"{of_next(name)!r} is unlike {name!r}: both must have one dtype and shape")
+        self.spec = _spec(leaves, table)
+        if self._order.t is None:
+            self._chain(now, following, len(table))
+        self._row += len(table)
 
     def runs(self) -> list[Run]:
-        """What each episode or part of one is."""
-        found = []
-        for start, stop in zip(*(bounds.tolist() for bounds in self._bounds), strict=True):
-            run = Run(eps_id=str(self._ids[start]), ended=bool(self._ended[stop - 1]))
-            if self._t is not None:
-                run = run.model_copy(update={"t_started": int(self._t[start])})
+        """What each episode or part of one is, once all rows are read."""
+        order, found = self._order, []
+        for start, stop in zip(order.starts.tolist(), order.stops.tolist(), strict=True):
+            run = Run(eps_id=str(order.ids[start]), ended=bool(order.ended[stop - 1]))
+            if order.t is not None:
+                run = run.model_copy(update={"t_started": int(order.t[start])})
             else:
-                run = run.model_copy(
-                    update={"begins": _digest(self._now, start), "ends": _digest(self._following, stop - 1)}
-                )
+                run = run.model_copy(update={"begins": self._begins[start], "ends": self._ends[stop - 1]})
             found.append(run)
         return found
 
-    def _read(self, table: pa.Table) -> None:
-        schema = table.schema
-        names = [name for name in _OWN if name in schema.names]
-        names += [
-            name
-            for name in schema.names
-            if name not in NO_OUTPUTS and not pa.types.is_null(schema.field(name).type)
-        ]
-        leaves: dict[str, Arrays] = {
-            name: leaves_of(table.column(name), schema.field(name), name)
-            for name in (*names, Columns.NEXT_OBS)
-        }
-        following = leaves.pop(Columns.NEXT_OBS)
-        self._now = leaves[Columns.OBS]
-        self._following = {name: following.get(of_next(name), np.zeros(0)) for name in self._now}
-        for name, column in self._now.items():
-            if self._following[name].shape != column.shape or self._following[name].dtype != column.dtype:
-                raise DataError(f"{of_next(name)!r} is unlike {name!r}: both must have one dtype and shape")
-        found = {name: _leaf(column) for own in leaves.values() for name, column in own.items()}
-        if Columns.INFOS in schema.names and infos.are_told(table.column(Columns.INFOS)):
-            found[Columns.INFOS] = Leaf(None, (), "json")
-        self.spec = DataSpec(found)
-        ids = table.column(Columns.EPS_ID)
-        if ids.null_count:
-            raise CellError(int(np.flatnonzero(ids.is_null().to_numpy())[0]), "eps_id is null")
-        self._ids = ids.to_numpy()
-        self._t = _timesteps(table) if Columns.T in schema.names else None
-        terminated, truncated = ends_of(table)
-        self._ended = terminated | truncated
-
-    def _starts(self) -> I64:
-        """Rows at which an episode, or a part of one, begins.
-
-        Raises:
-            OutOfOrder: rows of one episode that do not follow each other.
-        """
-        count = len(self._ids)
-        begins = np.ones(count, dtype=np.bool_)
-        begins[1:] = (self._ids[1:] != self._ids[:-1]).astype(np.bool_) | self._ended[:-1]
-        wrong = np.flatnonzero(~begins[1:] & ~self._follows())
-        if len(wrong):
-            row = int(wrong[0]) + 1
-            what = (
-                f"t is {self._t[row]} after {self._t[row - 1]}"
-                if self._t is not None
-                else "the observation is not the next observation of the row before"
+    def _chain(self, now: Arrays, following: Arrays, count: int) -> None:
+        """Check that rows follow each other by their observations, and keep those at which runs begin and end."""
+        follows = np.ones(count, dtype=np.bool_)
+        for name, column in now.items():
+            before = self._last.get(name, column[:0])
+            follows[1 - len(before) :] &= _equal_rows(
+                column[1 - len(before) :], np.concatenate([before, following[name][:-1]])
             )
-            raise OutOfOrder(f"row {self._first + row} (episode {self._ids[row]}): {what}; {SORT}")
-        return np.flatnonzero(begins)
+        self._order.check(self._row, follows)
+        self._last = {name: column[-1:] for name, column in following.items()}
+        for rows, values, digests in (
+            (self._order.starts, now, self._begins),
+            (self._order.stops - 1, following, self._ends),
+        ):
+            inside = rows[(rows >= self._row) & (rows < self._row + count)]
+            digests.update((row, _digest(values, row - self._row)) for row in inside.tolist())
 
-    def _follows(self) -> Bool:
-        """`[S - 1]` whether a row can be what comes after the row before it."""
-        if self._t is not None:
-            return np.diff(self._t) == 1
-        follows = np.ones(max(0, len(self._ids) - 1), dtype=np.bool_)
-        for name, now in self._now.items():
-            follows &= _equal_rows(now[1:], self._following[name][:-1])
-        return follows
+
+def _leaves(table: pa.Table) -> dict[str, Arrays]:
+    """The leaves of each column that has any."""
+    schema = table.schema
+    names = [name for name in _OWN if name in schema.names]
+    names += [
+        name
+        for name in schema.names
+        if name not in NO_OUTPUTS and not pa.types.is_null(schema.field(name).type)
+    ]
+    return {
+        name: leaves_of(table.column(name), schema.field(name), name) for name in (*names, Columns.NEXT_OBS)
+    }
+
+
+def _spec(leaves: dict[str, Arrays], table: pa.Table) -> DataSpec:
+    found = {name: _leaf(column) for own in leaves.values() for name, column in own.items()}
+    if Columns.INFOS in table.column_names and infos.are_told(table.column(Columns.INFOS)):
+        found[Columns.INFOS] = Leaf(None, (), "json")
+    return DataSpec(found)
 
 
 def _equal_rows(one: np.ndarray, other: np.ndarray) -> Bool:
