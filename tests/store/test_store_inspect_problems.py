@@ -228,8 +228,9 @@ def test_flags_in_the_middle_of_an_episode(kit, tmp_path):
     with pq.ParquetWriter(path, table.schema) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({b"hindcast-index": json.dumps([{"lengths": [3, 5], "continued": []}])})
-    (problem,) = found(tmp_path, "unreadable")
-    assert "row 4: episode e1 ends here, and goes on in the next row" in problem.message
+    (problem,) = found(tmp_path, "goes-on")
+    assert (problem.path, problem.row) == (str(path), 4)
+    assert "row 4: episode e1 ends here, and goes on in the next row: clear the flag" in problem.message
 
 
 def test_episodes_in_pieces(tmp_path):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 from hindcast.errors import DataError
 from hindcast.prepare.job import Progress
 from hindcast.prepare.opening import ready
 from hindcast.prepare.places import find, recognised
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.usable import usable
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
-from hindcast.store.inspection.problems import Problem
+from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
@@ -32,14 +33,14 @@ def inspect_data(
         progress: hears how preparing goes, then how looking does.
 
     Raises:
-        DataError: nothing there, or foreign data that cannot be prepared. Several damaged files are problems.
+        DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
         StorageError: storage that refuses or fails.
     """
     columns = reading.options.columns
     try:
         found = ready(reading, progress=progress)
     except DataError as error:
-        return _at_least_the_files(reading, error, sample_limit)
+        return _at_least_the_files(reading, error, sample_limit, progress)
     summary = inspect_paths(
         found.paths, sample_limit=sample_limit, columns=columns, notes=found.notes, progress=progress
     )
@@ -50,8 +51,10 @@ def inspect_data(
     return summary.model_copy(update={"prepared": str(found.paths[0]), "layouts": formats or summary.layouts})
 
 
-def _at_least_the_files(reading: Reading, error: DataError, sample_limit: int | None) -> Summary:
-    """What is wrong with each file; where they are of Hindcast's layouts, the others are looked into.
+def _at_least_the_files(
+    reading: Reading, error: DataError, sample_limit: int | None, progress: Progress | None
+) -> Summary:
+    """What is wrong with each file, and a look into the others.
 
     Raises:
         DataError: the error, where there is no more to say.
@@ -64,22 +67,22 @@ def _at_least_the_files(reading: Reading, error: DataError, sample_limit: int | 
             pass
         except DataError:
             return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
-    problems = list(_unreadable(reading))
-    if len(problems) < 2:
-        raise error
-    return summarise(EpisodeDataset(DataSpec(), []), found=problems)
-
-
-def _unreadable(reading: Reading) -> Iterator[Problem]:
-    """Each foreign file that cannot be read to its end."""
     try:
-        known, _ = recognised(find(reading), reading)
+        files, problems = usable(reading)
     except DataError:
-        return
-    for one in known:
-        try:
-            for piece in one.format.pieces(one.location, reading.options):
-                for _ in one.format.read(piece, reading.options):
-                    pass
-        except DataError as error:
-            yield Problem(severity="error", kind="unreadable", message=str(error), path=str(one.location))
+        raise error from None
+    if not problems or len(files) + len(problems) < 2:
+        raise error
+    if not files:
+        return summarise(EpisodeDataset(DataSpec(), []), found=problems)
+    rest = _rest(replace(reading, paths=tuple(files)), sample_limit, progress)
+    return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+
+
+def _rest(reading: Reading, sample_limit: int | None, progress: Progress | None) -> Summary:
+    """A look into files that can be read, if not always together."""
+    try:
+        return inspect_data(reading, sample_limit=sample_limit, progress=progress)
+    except DataError as error:
+        problem = Problem(severity="error", kind="unreadable", message=str(error))
+        return summarise(EpisodeDataset(DataSpec(), []), found=[problem])

@@ -15,7 +15,7 @@ from hindcast.store.fragments import join
 from hindcast.store.layout import CellError
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
-from hindcast.store.parquet import damaged, open_source
+from hindcast.store.parquet import open_source
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
@@ -100,8 +100,7 @@ class EpisodeDataset(Selectable):
             with open_source(indexed.location) as source:
                 return layout.read(source, part.row_groups, lengths, self.spec, leaves)
         except CellError as error:
-            row = self._file_row(part, error.row)
-            raise DataError(damaged(part.path, f"row {row}: {error}")) from error
+            raise error.in_file(part.path, self._file_row(part, error.row)) from error
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 

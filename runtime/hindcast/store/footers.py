@@ -99,6 +99,6 @@ def _contents(location: Location, file: pq.ParquetFile, layout: str) -> Contents
     try:
         return LAYOUTS[layout].contents(file)
     except CellError as error:
-        raise DataError(damaged(str(location), f"row {error.row}: {error}")) from error
+        raise error.in_file(str(location), error.row) from error
     except DataError as error:
         raise type(error)(f"{location}: {error}") from error

@@ -7,25 +7,52 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block, Bool
+from hindcast.errors import DataError
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import Run
 from hindcast.store.filesystem import Location
-from hindcast.store.parquet import Source
+from hindcast.store.parquet import Source, damaged
 from hindcast.store.spec import DataSpec
+
+Fault = Literal["unreadable", "goes-on"]
 
 
 class CellError(Exception):
-    """A cell does not hold what it should; `row` counts Parquet rows from the start of what was decoded."""
+    """A cell does not hold what it should.
 
-    def __init__(self, row: int, message: str) -> None:
+    Attributes:
+        row: Parquet row, counted from the start of what was decoded.
+        kind: "goes-on" where an episode has rows after its end.
+    """
+
+    def __init__(self, row: int, message: str, kind: Fault = "unreadable") -> None:
         super().__init__(message)
-        self.row = row
+        self.row, self.kind = row, kind
+
+    def in_file(self, path: str, row: int) -> RowError:
+        """The same as a user is told of it, once the file and its row are known."""
+        if self.kind == "goes-on":
+            return RowError(f"{path}, row {row}: {self}", row, self.kind)
+        return RowError(damaged(path, f"row {row}: {self}"), row, self.kind)
+
+
+class RowError(DataError):
+    """What is wrong with a row of a file.
+
+    Attributes:
+        row: in the file; None where it has no rows.
+        kind: see `CellError`.
+    """
+
+    def __init__(self, message: str, row: int | None = None, kind: Fault = "unreadable") -> None:
+        super().__init__(message)
+        self.row, self.kind = row, kind
 
 
 class Contents(NamedTuple):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
 from hindcast.errors import DataError
+from hindcast.store.layout import RowError
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,10 @@ def _ends(episodes: Sequence[StoredEpisode], flag: str) -> NDArray[np.bool_]:
         if not len(set_at):
             continue
         if set_at[0] != episode.steps - 1:
-            raise DataError(
+            raise RowError(
                 f"{episode.where} goes on after {flag} is true at step {set_at[0]} of {episode.steps}: "
-                "store it as two episodes"
+                "store it as two episodes",
+                kind="goes-on",
             )
         ends[number] = True
     return ends

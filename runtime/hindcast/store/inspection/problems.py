@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from hindcast.errors import DataError
 from hindcast.store.entries import Stored
+from hindcast.store.layout import RowError
 
 Severity = Literal["error", "warning", "info"]
 Kind = Literal[
@@ -17,6 +19,7 @@ Kind = Literal[
     "other-lengths",
     "other-space",
     "scattered",
+    "goes-on",
     "not-finite",
     "outside-space",
     "repeated-id",
@@ -51,6 +54,14 @@ class Problem(Stored):
     message: str
     path: str | None = None
     row: int | None = None
+
+
+def problem_of(path: str, error: DataError) -> Problem:
+    """What stands for a file that cannot be read: its kind and row, where the error knows them."""
+    kind: Kind = error.kind if isinstance(error, RowError) else "unreadable"
+    row = error.row if isinstance(error, RowError) else None
+    message = str(error) if path in str(error) else f"{path}: {error}"
+    return Problem(severity="error", kind=kind, message=message, path=path, row=row)
 
 
 def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -14,7 +14,7 @@ from hindcast.errors import DataError
 from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.dataset import Dataset, Unit
 from hindcast.store.inspection.ends import Ends
-from hindcast.store.inspection.problems import Problem
+from hindcast.store.inspection.problems import Problem, problem_of
 from hindcast.store.inspection.values import Leaf
 from hindcast.store.validate import check_spec, leaf_spaces_of
 
@@ -104,11 +104,7 @@ class Sample:
         except DataError as error:
             found = list(self.dataset.unreadable(unit, columns)) or [(unit.parts[0].path, error)]
             known = {problem.path for problem in self.problems}
-            self.problems += [
-                Problem(severity="error", kind="unreadable", message=str(fault), path=path)
-                for path, fault in found
-                if path not in known
-            ]
+            self.problems += [problem_of(path, fault) for path, fault in found if path not in known]
             return None
 
     def _leaf_spaces(self) -> dict:

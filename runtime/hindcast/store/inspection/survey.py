@@ -13,7 +13,7 @@ from hindcast.store.dataset import notes_on_repeated
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed, index_file
-from hindcast.store.inspection.problems import Kind, Problem
+from hindcast.store.inspection.problems import Kind, Problem, problem_of
 from hindcast.store.inspection.unlisted import unlisted
 from hindcast.store.sources import Reason, check_distinct, expand, find_files
 from hindcast.store.spec import DataSpec
@@ -53,7 +53,11 @@ def survey(
     problems: list[Problem] = []
 
     def refuse(reason: Reason, location: Location, error: DataError) -> None:
-        problems.append(_error(reason, location, str(error)))
+        problems.append(
+            problem_of(str(location), error)
+            if reason == "unreadable"
+            else _error(reason, location, str(error))
+        )
 
     places = [resolve(path, filesystem) for path in paths]
     files = [file for place in places for file in find_files(place, verify, refuse)]

@@ -111,7 +111,9 @@ def _frame(table: pa.Table, lengths: I64) -> Block:
         row = int(early[0])
         raise CellError(
             row,
-            f"episode {eps_id[np.searchsorted(ends, row, side='right')]} ends here, and goes on in the next row",
+            f"episode {eps_id[np.searchsorted(ends, row, side='right')]} ends here, and goes on in the next row: clear "
+            "the flag, or give the rows after it an id of their own",
+            "goes-on",
         )
     return Block({}, lengths, eps_id, t_started, terminated[ends - 1], truncated[ends - 1])
 
