@@ -21,7 +21,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
-from hindcast.store.object_stores import open_uri
+from hindcast.store.object_stores import open_uri, s3_of
 from hindcast.store.remote import Store, remote, store_of
 from hindcast.store.storage_errors import reason_of, storage_errors
 
@@ -111,8 +111,8 @@ class Location:
             DataError: it does not exist.
             StorageError: it cannot be read.
         """
-        with storage_errors("read", self.uri, self.fs), self.fs.open_input_stream(self.path) as stream:
-            return bytes(stream.read())
+        with storage_errors("read", self.uri, self.fs), self.fs.open_input_file(self.path) as file:
+            return bytes(file.read(file.size()))
 
     def write_bytes(self, data: bytes) -> None:
         """Put `data` there, all or nothing; folders on the way are made.
@@ -290,7 +290,9 @@ def _persistent(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """A file system of the user's, with our patience."""
     if store_of(filesystem) is not None:
         return filesystem
-    limits_itself = isinstance(filesystem, pafs.PyFileSystem | pafs.S3FileSystem)
+    if isinstance(filesystem, pafs.S3FileSystem):
+        return s3_of(filesystem)
+    limits_itself = isinstance(filesystem, pafs.PyFileSystem)
     return remote(
         Store(filesystem, f"{filesystem.type_name.removeprefix('py::')}://", limits_itself=limits_itself)
     )

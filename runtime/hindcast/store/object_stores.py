@@ -22,6 +22,7 @@ _ANONYMOUS: Final = "anonymous@"
 _ATTEMPTS: Final = 4
 _SLOWEST_ANSWER_S: Final = 20.0
 _CONNECT_S: Final = 5.0
+_OWN_RETRIES_S: Final = 4.0  # of a client's; what it gives up is tried again by us, sooner than it would
 _AZURE_HOST: Final = re.compile(r"^(?:(?P<container>[^@/]+)@)(?P<account>[^./]+)(?P<suffix>\.[^/]+)?$")
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 
@@ -99,6 +100,15 @@ def azure(account: str | None, suffix: str | None) -> pafs.FileSystem:
     return _azure(account, suffix, _credentials("AZURE_"))
 
 
+def s3_of(client: pafs.S3FileSystem) -> pafs.FileSystem:
+    """S3 through a client of the user's; where its credentials may change, only through that very one."""
+    options = client.__reduce__()[1][0]
+    small = client
+    if not options["session_token"]:
+        small = pafs.S3FileSystem._reconstruct({**options, "allow_delayed_open": True})
+    return remote(S3Store(client, small, "s3://", partial(s3_of, client), limits_itself=False))
+
+
 @lru_cache(maxsize=16)
 def _s3(  # noqa: PLR0917
     is_anonymous: bool,
@@ -133,7 +143,7 @@ def _gcs(
 ) -> pafs.FileSystem:
     options: dict[str, Any] = {
         "anonymous": is_anonymous or emulator is not None,
-        "retry_time_limit": datetime.timedelta(seconds=max(1.0, seconds / 4)),
+        "retry_time_limit": datetime.timedelta(seconds=min(_OWN_RETRIES_S, seconds / 4)),
     }
     if emulator:
         scheme, _, host = emulator.rpartition("://")

@@ -14,13 +14,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from hindcast.store.retrying import persistently, within
+from hindcast.store.retrying import answer_limit, patience, persistently, still_wanted, within
 from hindcast.store.storage_errors import storage_errors
 
 Result = TypeVar("Result")
 
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK = 64 << 20
+_COMPARED = 8 << 20
+_STATELESS = frozenset({"s3", "gcs", "abfs"})
 
 
 class Store(pafs.FileSystemHandler):
@@ -56,16 +58,25 @@ class Store(pafs.FileSystemHandler):
             return _rebuilt, (self._rebuild,)
         return type(self), (self.inner, self.root, None, self._limits_itself)
 
-    def attempt(self, action: str, path: str, operation: Callable[[], Result], nbytes: int = 0) -> Result:
+    def attempt(
+        self, action: str, path: str, operation: Callable[[], Result], limit: float | None = None
+    ) -> Result:
         """Carry out an operation persistently.
+
+        Args:
+            action: a verb, for messages.
+            path: what it is done to.
+            operation: one attempt.
+            limit: seconds that an attempt may take; `answer_limit()` by default.
 
         Raises:
             FileNotFoundError: nothing is there.
             StorageError: the store refused, failed, or took too long.
         """
+        seconds = answer_limit() if limit is None else limit
 
         def bounded() -> Result:
-            return operation() if self._limits_itself else within(operation, nbytes)
+            return operation() if self._limits_itself else within(operation, seconds)
 
         with storage_errors(action, f"{self.root}{path.lstrip('/')}", self.inner, missing_is_error=False):
             return persistently(bounded)
@@ -76,7 +87,7 @@ class Store(pafs.FileSystemHandler):
         Raises:
             StorageError: it is not there then.
         """
-        self.attempt("write", path, lambda: self._upload(path, data), 2 * len(data))
+        self.attempt("write", path, lambda: self._upload(path, data), answer_limit(2 * len(data)))
 
     def _upload(self, path: str, data: memoryview) -> None:
         _write(self.inner, path, data)
@@ -92,18 +103,23 @@ class Store(pafs.FileSystemHandler):
         return list(found)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        found = self.attempt("list", selector.base_dir, lambda: self.inner.get_file_info(selector))
+        found = self.attempt(
+            "list", selector.base_dir, lambda: self.inner.get_file_info(selector), limit=patience()
+        )
         return list(found)
 
     def create_dir(self, path: str, recursive: bool) -> None:
         self.attempt("make the folder", path, lambda: self.inner.create_dir(path, recursive=recursive))
 
     def delete_dir(self, path: str) -> None:
-        self.attempt("delete", path, lambda: self.inner.delete_dir(path))
+        self.attempt("delete", path, lambda: self.inner.delete_dir(path), limit=patience())
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self.attempt(
-            "delete", path, lambda: self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
+            "delete",
+            path,
+            lambda: self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok),
+            limit=patience(),
         )
 
     def delete_root_dir_contents(self) -> None:
@@ -132,17 +148,48 @@ class Store(pafs.FileSystemHandler):
 
 
 class S3Store(Store):
-    """S3. Small objects are put by one request each; larger ones in parts, and appear when all have arrived."""
+    """S3. Small objects are put by one request each; larger ones in parts, and appear when all have arrived.
+
+    Args:
+        inner: the client.
+        small: one that may open late: it puts a small object by one request.
+        root: see `Store`.
+        rebuild: see `Store`.
+        limits_itself: see `Store`.
+    """
 
     _ONE_REQUEST = 5 << 20
 
-    def __init__(self, inner: pafs.FileSystem, small: pafs.FileSystem, root: str, rebuild: Any) -> None:
-        super().__init__(inner, root, rebuild, limits_itself=True)
+    def __init__(
+        self,
+        inner: pafs.FileSystem,
+        small: pafs.FileSystem,
+        root: str,
+        rebuild: Callable[[], pafs.FileSystem],
+        limits_itself: bool = True,
+    ) -> None:
+        super().__init__(inner, root, rebuild, limits_itself)
         self._small = small
 
     def _upload(self, path: str, data: memoryview) -> None:
         # A client that may open late puts what it has when the beginning of an upload in parts fails.
-        _write(self._small if len(data) < self._ONE_REQUEST else self.inner, path, data)
+        if len(data) < self._ONE_REQUEST:
+            _write(self._small, path, data)
+            return
+        try:
+            _write(self.inner, path, data)
+        except Exception:  # once told 503, the client takes the answer to its next try, too, for that refusal
+            if not self._holds(path, data):
+                raise
+
+    def _holds(self, path: str, data: memoryview) -> bool:
+        """Whether the object is what was to be put."""
+        with suppress(Exception), self.inner.open_input_file(path) as file:
+            return bool(file.size() == len(data)) and all(
+                file.read_at(_COMPARED, start) == data[start : start + _COMPARED]
+                for start in range(0, len(data), _COMPARED)
+            )
+        return False
 
 
 class AzureStore(Store):
@@ -153,6 +200,7 @@ class AzureStore(Store):
         temporary = f"{folder}/.{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
         try:
             _write(self.inner, temporary, data)
+            still_wanted()
             self.inner.copy_file(temporary, path)
         finally:
             with suppress(Exception):  # what stays is swept up with other temporary files
@@ -160,7 +208,10 @@ class AzureStore(Store):
 
 
 class RemoteFile:
-    """A file that is opened again, at its offset, where reading it failed."""
+    """A file each read of which is a request of its own, which is tried again where it failed.
+
+    What keeps a connection (HDFS, fsspec) is opened again first.
+    """
 
     closed = False
 
@@ -196,7 +247,7 @@ class RemoteFile:
         wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
         if not wanted:
             return b""
-        found = self._store.attempt("read", self._path, lambda: self._read(wanted), wanted)
+        found = self._store.attempt("read", self._path, lambda: self._read(wanted), answer_limit(wanted))
         self._offset += len(found)
         return found
 
@@ -214,16 +265,19 @@ class RemoteFile:
         self._file = self._store.inner.open_input_file(self._path)
         return int(self._file.size())
 
-    def _read(self, nbytes: int) -> pa.Buffer:
+    def _read(self, nbytes: int) -> bytes:
         try:
             if self._file is None:
                 self._open()
             assert self._file is not None
-            self._file.seek(self._offset)
-            return self._file.read_buffer(nbytes)
+            found: bytes = self._file.read_at(nbytes, self._offset)
         except Exception:
-            self._file = None
+            if self._store.inner.type_name not in _STATELESS:
+                self._file = None
             raise
+        if len(found) < nbytes:
+            raise ConnectionError(f"connection closed after {len(found)} of {nbytes} bytes")
+        return found
 
 
 def remote(store: Store) -> pafs.FileSystem:
@@ -244,6 +298,7 @@ def _write(filesystem: pafs.FileSystem, path: str, data: memoryview) -> None:
         stream.write(data[start : start + _CHUNK])
         if start + _CHUNK < len(data):
             stream.flush()
+        still_wanted()
     stream.close()
 
 

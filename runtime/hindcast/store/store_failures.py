@@ -74,7 +74,7 @@ _KNOWN: Final = (
     ),
     (
         r"SLOW_DOWN|SlowDown|THROTTL|SERVICE_UNAVAILABLE|ServerBusy|RESOURCE_EXHAUSTED|UNAVAILABLE|INTERNAL|ABORTED"
-        r"|InternalError|(?:status|\]) ?(?:408|429|5\d\d)\b|NO_SUCH_UPLOAD|NoSuchUpload",
+        r"|InternalError|(?:status|\]) ?(?:408|429|5\d\d)\b|NO_SUCH_UPLOAD|NoSuchUpload|Content-Range",
         "the store is busy or failing: try again later",
         True,
     ),
