@@ -143,7 +143,7 @@ def against_rllib(path: Path, python: str, rounds: int) -> None:
         rivals = {"Hindcast": lambda: ours(path, "SampleBatch"), "RLlib": lambda: rival(process)}
         found = take_turns(rivals, rounds)
         process.communicate()
-    report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", found, "Hindcast", {"RLlib": 0.3})
+    report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", found, "Hindcast", {"RLlib": 0.9})
 
 
 if __name__ == "__main__":

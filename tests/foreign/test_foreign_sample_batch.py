@@ -155,6 +155,33 @@ def test_a_pickle_that_runs_code_is_refused_by_name(
     assert not Path("executed").exists()
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickles_of_one_length_are_each_read_as_they_are(path: Path, protocol: int) -> None:
+    """The first of a length is taken for the pattern of the next, and only of those that follow it."""
+    rng = np.random.default_rng(protocol)
+    kinds = ("<f4", "<i4", ">i4", "<u4", "<f4")
+    arrays = [rng.integers(0, 99, (3, 2)).astype(kind) for kind in kinds for _ in range(3)]
+    arrays += [np.asfortranarray(arrays[0]), np.zeros((3, 1), "<f8"), np.ones((3, 1), "<f8"), arrays[1]]
+    write(path, *(batch(x=cell_of(array, protocol)) for array in arrays))
+    found = [rows.columns["x"] for rows in rows_of_lines(path)]
+    for one, array in zip(found, arrays, strict=True):
+        native = array.astype(array.dtype.newbyteorder("="))
+        assert (one.astype(native.dtype, casting="equiv").tobytes()) == native.tobytes()
+
+
+def cell_of(array: np.ndarray, protocol: int) -> str:
+    return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(array, protocol), asbytes=True)).decode()
+
+
+def rows_of_lines(path: Path) -> list[Any]:
+    """Each line's rows, from a file of its own."""
+    rows = []
+    for line in path.read_text().splitlines():
+        path.write_text(f"{line}\n")
+        rows.append(read_table(path))
+    return rows
+
+
 def test_an_object_array_is_refused(path: Path) -> None:
     objects = np.array([{"x": 1}, {}, {}], dtype=object)
     cell = base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(objects), asbytes=True)).decode()

@@ -41,7 +41,7 @@ def batches_of(line: bytes) -> list[Batch]:
         CellError: it is not JSON, or no batch; `row` is 0.
     """
     try:
-        document = orjson.loads(line) if b"NaN" not in line and b"Infinity" not in line else json.loads(line)
+        document = _parsed(line)
     except (ValueError, RecursionError) as error:
         raise CellError(0, f"it is not JSON: {error}") from error
     kind = document.pop("type", None) if isinstance(document, dict) else None
@@ -53,6 +53,13 @@ def batches_of(line: bytes) -> list[Batch]:
     return [Batch(policy, own) for policy, own in policies.items()]
 
 
+def _parsed(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # perhaps for NaN, which is no JSON, and which the reference writes
+        return json.loads(line)
+
+
 def arrays_of(value: Any, name: str) -> Arrays:
     """A column's leaves: `[T, …]` each, text as object arrays of `str`.
 
@@ -60,6 +67,8 @@ def arrays_of(value: Any, name: str) -> Arrays:
         CellError: values that differ in shape, that are neither numbers nor text, or cannot be unpacked.
     """
     try:
+        if isinstance(value, list) and value and type(value[0]) in (bool, int, float):
+            return {name: _array(value, name)}
         plain = _unpacked(value, name)
         if isinstance(plain, list) and plain and isinstance(plain[0], dict):
             plain = batched.stack(plain)
@@ -96,6 +105,10 @@ def _is_packed(cell: Any) -> bool:
 def _array(value: Any, name: str) -> NDArray[Any]:
     if not isinstance(value, list | np.ndarray):
         raise CellError(0, f"{name!r} is a {type(value).__name__}: expected one value for each timestep")
+    if isinstance(value, list) and value and isinstance(value[0], str) and set(map(type, value)) == {str}:
+        texts = np.empty(len(value), dtype=object)
+        texts[:] = value
+        return texts
     array = batched.text_as_objects(np.array(value) if isinstance(value, list) else value)
     if array.ndim == 0:
         raise CellError(0, f"{name!r} is one number: expected one for each timestep")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
@@ -19,6 +22,7 @@ from hindcast.foreign.tables.ids import timesteps_of
 from hindcast.foreign.tables.naming import ROLES, Plan, Source, plan_of
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
+from hindcast.store.tabular.packed import PREFIX
 
 _AGENT: Final = "agent_index"
 _PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
@@ -45,12 +49,31 @@ class Steps(NamedTuple):
     timesteps: int
 
 
-def steps_of(batch: Batch, options: ReadOptions, spec: DataSpec, line_id: str) -> Steps:
+class Plans:
+    """What to read of batches; most have the same columns.
+
+    Args:
+        options: what to read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._known: dict[tuple[str, ...], Plan] = {}
+
+    def of(self, batch: Batch) -> Plan:
+        """See `plan_of`."""
+        names = tuple(names_of(batch))
+        if names not in self._known:
+            self._known[names] = plan_of(names, self.options)
+        return self._known[names]
+
+
+def steps_of(batch: Batch, plans: Plans, spec: DataSpec, line_id: str) -> Steps:
     """The batch's timesteps.
 
     Args:
         batch: of one policy.
-        options: what to read.
+        plans: what to read.
         spec: what Hindcast wrote about the file; one that says nothing of others' files.
         line_id: the episode's id where the batch does not say.
 
@@ -58,7 +81,7 @@ def steps_of(batch: Batch, options: ReadOptions, spec: DataSpec, line_id: str) -
         DataError: columns that are missing, or named wrongly.
         CellError: values that cannot be read, or columns of several lengths.
     """
-    plan = plan_of(names_of(batch), options)
+    plan, options = plans.of(batch), plans.options
     roles = _roles(batch, plan, options)
     columns = _columns(batch, plan, spec)
     _check_lengths(columns, roles)
@@ -105,8 +128,7 @@ def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
     compared = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
-        (array,) = arrays_of(batch.columns[name], name).values()
-        columns[name] = pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
+        columns[name] = _role(batch.columns[name], name)
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(infos_of(batch.columns[plan.end_infos]), pa.string())
     if not columns:
@@ -116,6 +138,17 @@ def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
     if len(set(lengths.values())) > 1:
         raise CellError(0, f"its columns have several lengths: {lengths}")
     return pa.table(columns)
+
+
+def _role(value: Any, name: str) -> pa.Array:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, str) and not first.startswith(PREFIX) and value.count(first) == len(value):
+        return pa.repeat(first, len(value))  # the one episode of most lines
+    if isinstance(first, bool):
+        with suppress(pa.ArrowInvalid):  # other values among them
+            return pa.array(value, pa.bool_())
+    (array,) = arrays_of(value, name).values()
+    return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
 
 
 def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
@@ -132,12 +165,19 @@ def _episodes(batch: Batch, plan: Plan, roles: pa.Table, line_id: str, ended: Bo
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
         number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
-        own = [f"{line_id}.{i}" if i else line_id for i in number.tolist()]
+        own = _texts(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        own = [str(value) for value in roles.column(source.columns[0]).to_pylist()]
-    agents = roles.column(_AGENT).to_pylist() if _AGENT in roles.column_names else [0] * len(own)
+        own = _texts(roles.column(source.columns[0]), str)
     if batch.policy is not None:
-        ids = [f"{eps_id}/{batch.policy}/{agent}" for eps_id, agent in zip(own, agents, strict=True)]
-    else:
-        ids = [f"{eps_id}/{agent}" if agent else eps_id for eps_id, agent in zip(own, agents, strict=True)]
-    return np.array(ids, dtype=object)
+        own = own + f"/{batch.policy}"
+    if _AGENT not in roles.column_names:
+        return own if batch.policy is None else own + "/0"
+    named = batch.policy is not None
+    return own + _texts(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
+
+
+def _texts(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
+    """`[R]` the text of each value, made once for each that is distinct."""
+    encoded = pc.dictionary_encode(column.combine_chunks())
+    known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+    return known[encoded.indices.to_numpy()]

@@ -15,7 +15,7 @@ from hindcast.errors import DataError
 from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.sample_batch.batches import TYPES, batches_of
-from hindcast.foreign.sample_batch.rows import Steps, names_of, steps_of
+from hindcast.foreign.sample_batch.rows import Plans, Steps, names_of, steps_of
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.foreign.tables.text_files import blocks_of, head_of
@@ -66,14 +66,14 @@ class SampleBatch:
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
-        location, spec = piece.location, DataSpec(piece.part)
+        location, spec, plans = piece.location, DataSpec(piece.part), Plans(options)
         line, row = 0, 0
         for _, text in blocks_of(location):
             parts: list[Steps] = []
             first = row
             for content in text.split(b"\n"):
                 if content.strip():
-                    own = _steps(location, content, line, spec, options)
+                    own = _steps(location, content, line, spec, plans)
                     row += sum(steps.timesteps for steps in own)
                     parts += own
                 line += 1
@@ -91,11 +91,9 @@ def _of_flags(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _steps(
-    location: Location, content: bytes, line: int, spec: DataSpec, options: ReadOptions
-) -> list[Steps]:
+def _steps(location: Location, content: bytes, line: int, spec: DataSpec, plans: Plans) -> list[Steps]:
     try:
-        return [steps_of(batch, options, spec, f"{location}:{line}") for batch in batches_of(content)]
+        return [steps_of(batch, plans, spec, f"{location}:{line}") for batch in batches_of(content)]
     except (CellError, DataError) as error:
         raise DataError(f"{location}, line {line + 1}: {error}") from error
 
