@@ -12,6 +12,8 @@ import pytest
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.prepare.opening import open_data
+from hindcast.store.commits import read_commits
+from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
@@ -49,6 +51,24 @@ class TestFormats:
         assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
         assert leftovers(tmp_path / "data") == []
         assert record(resource).state == "AlreadyFinished"
+
+    def test_an_unfinished_one_opens_with_what_is_committed(
+        self, tmp_path: Path, walks: Path, form: str
+    ) -> None:
+        """As a killed one is left: commits, files of no commit, and no manifest."""
+        data = tmp_path / "data"
+        with pytest.raises(Interrupted):
+            record(recording(data, output={"format": form}), After(25))
+        assert read_manifest(resolve(data)) is None
+        (first, *_) = (commit.files[0].path for commit in read_commits(resolve(data)).values())
+        (data / f"000009-abcd-000{Path(first).suffix}").write_bytes((data / first).read_bytes())
+        found, whole = prepared(data, tmp_path / "cache"), read_all(walks)
+        committed = sum(commit.episodes for commit in read_commits(resolve(data)).values())
+        assert 0 < found.num_episodes == committed < whole.num_episodes
+        assert set(hashes(found)) < set(hashes(whole))
+        assert found.columns["obs"].dtype == whole.columns["obs"].dtype
+        spec = open_data(data, cache=tmp_path / "cache").spec
+        assert spec.observation_space == open_dataset(walks).spec.observation_space
 
     def test_timesteps_keep_the_shortest_prefix(self, tmp_path: Path, form: str) -> None:
         for name, output in (("text", {"format": form}), ("arrow", {})):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.store.commits import Commit, write_commit
+from hindcast.store.commits import Commit, TextFiles, write_commit
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
@@ -337,8 +337,9 @@ def test_columns_of_one_name_are_refused():
 def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
     block, folder = kit.block(), resolve(tmp_path)
     files = write(tmp_path, block, kit.spec(block), layout)
-    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0))
-    with pytest.raises(DataError, match="is a recording of text that is not finished"):
+    text = TextFiles(layout=layout, spec=kit.spec(block).to_json())
+    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, text=text))
+    with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
     write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
     with pytest.raises(NotReadable, match=f"is recorded as {layout}"):

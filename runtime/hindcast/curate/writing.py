@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from hindcast.curate.folder import claim, clear
@@ -15,7 +15,7 @@ from hindcast.curate.verifying import verify
 from hindcast.curate.watch import NOBODY, Watch
 from hindcast.curate.workers import count_workers, each
 from hindcast.errors import DataError
-from hindcast.store.commits import Commit, file_stem, read_commits, remove_orphans, write_commit
+from hindcast.store.commits import Commit, TextFiles, file_stem, read_commits, remove_orphans, write_commit
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.entries import FileEntry
@@ -74,7 +74,8 @@ def write(
     if not dataset.num_episodes:
         raise DataError(f"no episodes are left to write to {target.folder}: choose otherwise")
     state = target.folder.child(FOLDER)
-    with sole_writer(state):
+    with sole_writer(state) as guard:
+        target = replace(target, folder=target.folder.guarded(guard))
         claim(target.folder, {"data": dataset.digest, **target.how}, target.replace)
         manifest = read_manifest(target.folder)
         finished = manifest is not None
@@ -135,6 +136,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
             episodes=made.content.episodes,
             timesteps=made.content.timesteps,
             files=made.files,
+            text=TextFiles(layout=target.layout, spec=dataset.spec.to_json()) if target.is_text else None,
             content=made.content.to_json(),
         )
         write_commit(target.folder, commit)

@@ -14,9 +14,9 @@ from hindcast.foreign.format import Format
 from hindcast.foreign.formats import FORMATS, format_of, places
 from hindcast.prepare.reading import Reading
 from hindcast.store.filesystem import Location, missing, resolve
-from hindcast.store.layouts import TEXT_LAYOUTS
-from hindcast.store.manifest import FOLDER, Manifest, read_manifest
+from hindcast.store.manifest import FOLDER
 from hindcast.store.sources import check_distinct, expand
+from hindcast.store.text.recordings import text_recording
 
 VERSION: Final = 2
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
@@ -73,7 +73,7 @@ def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[
 
 def is_recorded(place: Location) -> bool:
     """Whether a place is a recording that is opened as it is: of any layout but text."""
-    return place.child(FOLDER).exists() and _text_of(place) is None
+    return place.child(FOLDER).exists() and text_recording(place) is None
 
 
 def digest(found: list[Place], reading: Reading) -> str:
@@ -132,7 +132,7 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
         if not place.is_folder():
             yield Place(place, is_named=True)
             continue
-        written = _text_of(place)
+        written = text_recording(place)
         if written is not None:
             yield from (Place(place.child(file.path), is_named=False) for file in written.files)
             continue
@@ -140,12 +140,6 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
         if not inside:
             raise DataError(f"{place} holds no files")
         yield from (Place(one, is_named=False) for one in inside)
-
-
-def _text_of(folder: Location) -> Manifest | None:
-    """The manifest of a folder that Hindcast filled with text: nothing else that lies there counts."""
-    manifest = read_manifest(folder)
-    return manifest if manifest is not None and manifest.layout in TEXT_LAYOUTS else None
 
 
 def _format(place: Place, reading: Reading) -> Format | None:

@@ -15,7 +15,7 @@ from hindcast.api.recording import OutputSpec
 from hindcast.episodes.columns import Columns
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
-from hindcast.store.commits import Commit, file_stem, write_commit
+from hindcast.store.commits import Commit, TextFiles, file_stem, write_commit
 from hindcast.store.filesystem import Guard, Location, resolve
 from hindcast.store.layouts import layout_of_output
 from hindcast.store.spec import DataSpec, Leaf
@@ -56,6 +56,11 @@ class Task(NamedTuple):
     def location(self) -> Location:
         """The folder, changed only while the guard lets it."""
         return resolve(self.folder).guarded(self.guard)
+
+    @property
+    def text(self) -> TextFiles | None:
+        """What is to be said of its files where they are text."""
+        return TextFiles(layout=self.layout, spec=self.data.to_json()) if self.output.is_text else None
 
     def writer(self, number: int, writer_id: str) -> EpisodeWriter:
         """What writes a range's files; `writer_id` is unique to who writes."""
@@ -112,6 +117,7 @@ class Recorder:
             episodes=len(work.indices),
             timesteps=sum(file.timesteps for file in files),
             files=files,
+            text=self._task.text,
         )
         write_commit(self._folder, commit)
         return commit

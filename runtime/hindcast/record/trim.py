@@ -56,6 +56,7 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
         episodes=episodes,
         timesteps=sum(file.timesteps for file in files),
         first=commit.first,
+        text=task.text,
     )
     write_commit(folder, shorter)
     return shorter

@@ -15,12 +15,28 @@ from hindcast.errors import DataError
 from hindcast.store.atomic import TEMPORARY_SUFFIX
 from hindcast.store.entries import FileEntry, Stored
 from hindcast.store.filesystem import Location
-from hindcast.store.manifest import FOLDER, first_problem
+from hindcast.store.manifest import FOLDER, Manifest, first_problem
 
 COMMITS = f"{FOLDER}/commits"
 _DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
 _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 _TEMPORARY_FILE = re.compile(rf"^\..+\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
+
+
+class TextFiles(Stored):
+    """What files of text hold, which they do not say themselves.
+
+    Attributes:
+        layout: name of their layout.
+        spec: `DataSpec.to_json()`.
+    """
+
+    layout: str
+    spec: dict[str, Any]
+
+    def manifest(self, files: tuple[FileEntry, ...]) -> Manifest:
+        """The manifest of such files."""
+        return Manifest(layout=self.layout, spec=self.spec, files=files)
 
 
 class Commit(Stored):
@@ -32,6 +48,7 @@ class Commit(Stored):
         episodes: how many.
         timesteps: their steps.
         first: index of the first episode.
+        text: what its files hold, where they are text.
         content: what it holds, where what was read is known to compare it with (`Content.to_json`).
     """
 
@@ -40,6 +57,7 @@ class Commit(Stored):
     episodes: int
     timesteps: int
     first: int
+    text: TextFiles | None = None
     content: dict[str, Any] | None = None
 
 
@@ -64,19 +82,32 @@ def read_commits(folder: Location) -> dict[int, Commit]:
     Raises:
         DataError: one cannot be read.
     """
-    commits = {}
-    for entry in folder.child(COMMITS).files():
-        if not _COMMIT_FILE.match(entry.relative):
-            continue
-        try:
-            commit = Commit.model_validate_json(entry.location.read_bytes())
-        except ValidationError as error:
-            raise DataError(
-                f"{entry.location} cannot be read ({first_problem(error)}): delete it and record again, "
-                "which makes this range anew"
-            ) from error
-        commits[commit.range] = commit
-    return dict(sorted(commits.items()))
+    found = [
+        _read(entry.location) for entry in folder.child(COMMITS).files() if _COMMIT_FILE.match(entry.relative)
+    ]
+    return {commit.range: commit for commit in sorted(found, key=lambda commit: commit.range)}
+
+
+def commit_of(folder: Location, name: str) -> Commit | None:
+    """The commit of the range that a data file of a dataset's folder belongs to; None if there is none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if not _DATA_FILE.match(name):
+        return None
+    location = folder.child(COMMITS, f"{name.split('-', 1)[0]}.json")
+    return _read(location) if location.exists() else None
+
+
+def _read(location: Location) -> Commit:
+    try:
+        return Commit.model_validate_json(location.read_bytes())
+    except ValidationError as error:
+        raise DataError(
+            f"{location} cannot be read ({first_problem(error)}): delete it and record again, "
+            "which makes this range anew"
+        ) from error
 
 
 def remove_orphans(folder: Location, keep: set[str]) -> list[str]:

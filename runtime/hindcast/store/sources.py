@@ -179,24 +179,20 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in TEXT_LAYOUTS:
-            raise NotReadable(
-                f"{folder} is recorded as {manifest.layout}, which is prepared before it is read"
-            )
+            raise _is_text(folder, manifest.layout)
         if manifest.layout not in LAYOUTS:
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
             )
         listed, what = manifest.files, (manifest.data_spec, manifest.layout)
     else:
-        listed = tuple(file for commit in read_commits(folder).values() for file in commit.files)
+        commits = list(read_commits(folder).values())
+        if commits and commits[0].text is not None:
+            raise _is_text(folder, commits[0].text.layout)
+        listed = tuple(file for commit in commits for file in commit.files)
         if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
-            )
-        if not listed[0].path.endswith(".parquet"):
-            raise DataError(
-                f"{folder} is a recording of text that is not finished, so nothing says yet what is in it: run it "
-                "again to its end"
             )
         what = None
     sizes = _sizes(entries)
@@ -214,6 +210,10 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
     if what is not None:
         return [Indexed(folder.child(file.path), file, *what) for file in files]
     return _described(folder, files, refuse)
+
+
+def _is_text(folder: Location, layout: str) -> NotReadable:
+    return NotReadable(f"{folder} is recorded as {layout}, which is prepared before it is read")
 
 
 def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[Indexed]:

@@ -1,20 +1,20 @@
-"""What Hindcast wrote about its own text files: the manifest of their folder."""
+"""What Hindcast wrote about its own text files: in the manifest of their folder, or before that in commits."""
 
 from __future__ import annotations
 
 from hindcast.errors import DataError
 from hindcast.store.filesystem import Location
-from hindcast.store.manifest import read_manifest
 from hindcast.store.spec import DataSpec
+from hindcast.store.text.recordings import recording_of
 
 
 def written_spec(location: Location, layout: str) -> DataSpec:
-    """The spec of a file that the manifest beside it lists, in that layout; one that says nothing of any other.
+    """The spec of a file that the recording beside it lists, in that layout; one that says nothing of any other.
 
     Raises:
         DataError: a manifest that cannot be read, or a file of another size than it says.
     """
-    manifest = read_manifest(location.parent())
+    manifest = recording_of(location)
     if manifest is None or manifest.layout != layout:
         return DataSpec()
     entry = next((file for file in manifest.files if file.path == location.name), None)
