@@ -25,6 +25,7 @@ from torch import nn
 
 from hindcast.api import OfflineTraining
 from hindcast.episodes.block import Block
+from hindcast.pipeline.offline_data import Input
 from hindcast.run.session import TrainingSession
 from hindcast.store.commits import file_stem
 from hindcast.store.dataset import open_dataset
@@ -78,7 +79,7 @@ def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[
             },
         }
     )
-    session = TrainingSession(resource, [(str(folder), None)])
+    session = TrainingSession(resource, [Input(str(folder))])
     session.busy = processors() - threads
 
     def turn() -> float:

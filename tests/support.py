@@ -16,11 +16,11 @@ from hindcast.errors import Interrupted
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
+from hindcast.pipeline.offline_data import Input
 from hindcast.record.environments import make_environment
 from hindcast.run.events import Outcome, Progress
 from hindcast.run.interruption import Interruption
 from hindcast.run.recording import RecordingRun
-from hindcast.run.session import Inputs
 from hindcast.run.training import TrainingRun
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
@@ -104,7 +104,7 @@ def train(
     resource: OfflineTraining, interruption: Interruption | None = None, reporter: Heard | None = None
 ) -> Outcome:
     """Carry the training out."""
-    inputs: Inputs = [(str(source.path), source.weight) for source in resource.spec.input]
+    inputs = [Input(str(source.path), source.weight, source.columns) for source in resource.spec.input]
     return TrainingRun(resource, inputs, reporter or Heard(), interruption or Interruption()).carry_out()
 
 

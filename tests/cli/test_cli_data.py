@@ -63,7 +63,7 @@ def test_the_family_of_data(hindcast, recorded):
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
         (("convert", "DATA", "out", "--schema", "obs"), 2, "--schema 'obs' is no pair"),
         (("convert", "DATA", "out", "--filter", "t <> 3"), 2, "found '<> 3' at character 3"),
-        (("convert", "DATA", "out", "--columns", "obs,state"), 3, "the data have no column state"),
+        (("convert", "DATA", "out", "--columns", "obs,state"), 3, "has no column state, which `columns` names"),
         (("convert", "DATA", "out", "--to", "CSV", "--compression", "zstd"), 2, "compression"),
         (("data", "filter", "DATA", "out", "--where", "speed > 3"), 2, "'speed' is no field of an episode"),
         (("data", "filter", "DATA", "out", "--where", "length > 9999"), 3, "no episodes are left"),

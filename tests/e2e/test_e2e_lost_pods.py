@@ -10,7 +10,7 @@ from e2e_cluster import copy_out, put_in
 from e2e_kube import Kube
 from e2e_resources import recording, training
 
-from hindcast.run.session import Inputs
+from hindcast.pipeline.offline_data import Input
 from support import Heard, episode_hashes, read_all, record
 from support import recording as local_recording
 
@@ -108,7 +108,7 @@ def uninterrupted(folder: Path, spec: dict) -> list[dict]:
     from hindcast.run.training import TrainingRun
 
     resource = training("clone", str(folder / "data"), **spec, checkpoint={"path": str(folder / "local")})
-    inputs: Inputs = [(str(folder / "data"), None)]
+    inputs = [Input(str(folder / "data"))]
     TrainingRun(validate_resource(resource), inputs, Heard(), Interruption()).carry_out()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
     return [orjson.loads(line) for line in lines]

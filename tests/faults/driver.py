@@ -15,6 +15,7 @@ from typing import Any
 
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.errors import UserError
+from hindcast.pipeline.offline_data import Input
 from hindcast.run.events import Outcome, Progress
 from hindcast.run.interruption import interruptible
 from hindcast.run.recording import RecordingRun
@@ -66,7 +67,7 @@ def main() -> int:
                 outcome = RecordingRun(loaded, reporter, interruption).carry_out()
             else:
                 die_at(kill_at, loaded.spec.checkpoint.path)
-                inputs = [(str(source.path), source.weight) for source in loaded.spec.input]
+                inputs = [Input(str(source.path), source.weight) for source in loaded.spec.input]
                 outcome = TrainingRun(loaded, inputs, reporter, interruption).carry_out()
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)

@@ -13,7 +13,7 @@ from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class, open_sources
+from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
 from hindcast.store.spec import DataSpec
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
@@ -375,12 +375,12 @@ def test_a_position_among_other_inputs_is_refused(make_data):
 def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
     recorded([[3], [4]], "a"), recorded([[5]], "b")
     paths = [str(tmp_path / name) for name in "ab"]
-    (source,) = open_sources([(path, None) for path in paths])
+    (source,) = open_sources([Input(path) for path in paths])
     assert source.dataset.num_steps == 12
-    sources = open_sources([(paths[0], 1.0), (paths[1], 3.0)])
+    sources = open_sources([Input(paths[0], 1.0), Input(paths[1], 3.0)])
     assert [(source.name, source.weight) for source in sources] == [(paths[0], 1.0), (paths[1], 3.0)]
     with pytest.raises(SpecError, match="give all a weight, or none"):
-        open_sources([(paths[0], 1.0), (paths[1], None)])
+        open_sources([Input(paths[0], 1.0), Input(paths[1])])
 
 
 def test_connectors_in_the_references_form_keep_composite_leaves(make_data):

@@ -10,6 +10,7 @@ from cluster_toys import attempt
 
 from hindcast.api.attempt import Attempt
 from hindcast.errors import OutputConflict
+from hindcast.pipeline.offline_data import Input
 from hindcast.run.cluster.lease import Lease, holder
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.recording import RecordingRun
@@ -128,10 +129,10 @@ class TestRuns:
         taking = Taking(3, folder, attempt(resource, 2))
         pools = Alone(attempt(resource, 1))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
-            TrainingRun(resource, [(str(walks), None)], Heard(), taking, placement=pools).carry_out()
+            TrainingRun(resource, [Input(str(walks))], Heard(), taking, placement=pools).carry_out()
         assert contents(folder.parent) == taking.before
         outcome = TrainingRun(
-            resource, [(str(walks), None)], Heard(), After(10**9), placement=Alone(attempt(resource, 2))
+            resource, [Input(str(walks))], Heard(), After(10**9), placement=Alone(attempt(resource, 2))
         ).carry_out()
         assert outcome.state == "Succeeded"
 

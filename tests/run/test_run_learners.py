@@ -13,6 +13,7 @@ from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.errors import Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.executors import Local
+from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.share import Share
 from hindcast.run.cluster.pools import Pools
@@ -95,9 +96,9 @@ class TestDataWorkers:
         assert isinstance(HERE.data_workers(DataWorkersSpec(replicas=4)), Local)
 
     def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
-        session = TrainingSession(training(tmp_path, walks), [(str(walks), None)], pools())
+        session = TrainingSession(training(tmp_path, walks), [Input(str(walks))], pools())
         assert session.data.plan()["executor"] == "RayData"
-        session = TrainingSession(training(tmp_path, walks), [(str(walks), None)])
+        session = TrainingSession(training(tmp_path, walks), [Input(str(walks))])
         assert session.data.plan()["executor"] == "Local"
 
 
@@ -143,4 +144,4 @@ def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> Tr
 
     group = Group()
     group.share = share
-    return TrainingSession(resource, [(str(data), None)], group=group, first_learners=first_learners)
+    return TrainingSession(resource, [Input(str(data))], group=group, first_learners=first_learners)

@@ -18,7 +18,6 @@ from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import read_manifest
-from hindcast.store.projection import Projection
 from hindcast.store.storage_errors import storage_errors
 
 _CHUNK: Final = 1 << 20
@@ -32,10 +31,7 @@ def open_source(reading: Reading, watch: Watch) -> Dataset:
         watch.check()
         watch.progress("Preparing", done, total)
 
-    dataset = open_data(reading, progress=hear)
-    if reading.options.columns is None:
-        return dataset
-    return Projection(dataset, reading.options.columns)
+    return open_data(reading, progress=hear)
 
 
 def origin_of(readings: Sequence[Reading]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.window import Batch
 from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.projection import Projected
 from hindcast.user_code import calling, import_subclass
 
 
@@ -41,8 +42,22 @@ class Source(NamedTuple):
     weight: float = 1.0
 
 
-def open_sources(inputs: Sequence[tuple[str, float | None]]) -> list[Source]:
-    """Open the inputs of a training, (path, weight) each.
+class Input(NamedTuple):
+    """An input of a training, whose data are whole episodes in order.
+
+    Attributes:
+        path: where they are.
+        weight: share of batches relative to other inputs' weights.
+        columns: those to read; None for those that the algorithm needs.
+    """
+
+    path: str
+    weight: float | None = None
+    columns: Sequence[str] | None = None
+
+
+def open_sources(inputs: Sequence[Input]) -> list[Source]:
+    """Open the inputs of a training.
 
     With weights, every input is a source of its own; without, all are one dataset.
 
@@ -50,14 +65,15 @@ def open_sources(inputs: Sequence[tuple[str, float | None]]) -> list[Source]:
         SpecError: some have a weight and others none.
         DataError: an input cannot be opened, or inputs that make one dataset differ in columns or spaces.
     """
-    weights = [weight for _, weight in inputs if weight is not None]
+    weights = [one.weight for one in inputs if one.weight is not None]
     if not weights:
-        paths = [path for path, _ in inputs]
-        return [Source(", ".join(paths), open_dataset(paths))]
+        chosen = [Projected(one.path, one.columns) for one in inputs]
+        return [Source(", ".join(one.path for one in inputs), open_dataset(chosen))]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
     return [
-        Source(path, open_dataset(path), weight) for (path, _), weight in zip(inputs, weights, strict=True)
+        Source(one.path, open_dataset(Projected(one.path, one.columns)), weight)
+        for one, weight in zip(inputs, weights, strict=True)
     ]
 
 

@@ -26,6 +26,7 @@ from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import FOLDER
+from hindcast.store.projection import Projected
 from hindcast.store.sole_writer import sole_writer
 from hindcast.store.spec import DataSpec
 from hindcast.store.unready import NotReadable, OutOfOrder
@@ -41,7 +42,7 @@ class Ready(NamedTuple):
     """Data that `open_dataset` opens.
 
     Attributes:
-        paths: what it is to be given.
+        paths: what it is to be given, beside the columns that the reading asks for.
         notes: what preparing them found, in sentences; none where nothing was prepared.
     """
 
@@ -78,7 +79,12 @@ def open_data(
     found = [ready(reading, cache=cache, progress=progress) for reading in readings]
     filesystems = {id(reading.filesystem): reading.filesystem for reading in readings}
     filesystem = next(iter(filesystems.values())) if len(filesystems) == 1 else None
-    dataset = open_dataset([path for one in found for path in one.paths], filesystem, verify)
+    chosen = [
+        Projected(path, reading.options.columns)
+        for reading, one in zip(readings, found, strict=True)
+        for path in one.paths
+    ]
+    dataset = open_dataset(chosen, filesystem, verify)
     notes = tuple(note for one in found for note in one.notes)
     if notes:
         dataset.notes = (*notes, *dataset.notes)
@@ -230,12 +236,12 @@ def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...
 
 
 def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:
-    """The folder, once it is complete: made here, or by another process of this machine that is at it."""
+    """The folder, once it is complete: made here, or by another process that is at it."""
     while (notes := notes_of(folder)) is None:
         try:
-            with sole_writer(folder.child(FOLDER)):
+            with sole_writer(folder.child(FOLDER)) as guard:
                 if notes_of(folder) is None:
-                    maker.make(folder, look())
+                    maker.make(folder.guarded(guard), look())
         except OutputConflict:
             time.sleep(_LOOK_S)
     return Ready([folder.uri], notes)

@@ -111,7 +111,7 @@ def carry_out_training(
     """Train in this process, and write the report."""
     inputs = ready_inputs(resource, inputs_of(resource, references), reporter, interruption.check)
     outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
-    return replace(outcome, report=write_training_report(resource, outcome, [path for path, _ in inputs]))
+    return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

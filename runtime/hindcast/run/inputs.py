@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from hindcast.api import OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.errors import SpecError
+from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
@@ -58,7 +59,7 @@ def ready_inputs(
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
 ) -> Inputs:
-    """Path and weight of each input, prepared where it is not whole episodes in order.
+    """The inputs, prepared where they are not whole episodes in order.
 
     What preparing found is told as notes. Of a training that is finished nothing is prepared any more.
 
@@ -80,15 +81,19 @@ def ready_inputs(
             reporter.progress(Progress(name, "Preparing the data", done, total, "pieces"))
 
     if run_folder(resource).child(SUCCESS_FILE).exists():
-        return [(str(reading.paths[0]), weight) for reading, weight in asked]
+        return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
     inputs: Inputs = []
     for reading, weight in asked:
         found = ready(reading, progress=progress, ray_options=ray_options)
         if reporter is not None:
             for note in found.notes:
                 reporter.note(name, f"{reading.paths[0]}: {note}")
-        inputs.append((str(found.paths[0]), weight))
+        inputs.append(_input(reading, str(found.paths[0]), weight))
     return inputs
+
+
+def _input(reading: Reading, path: str, weight: float | None) -> Input:
+    return Input(path, weight, reading.options.columns)
 
 
 def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:

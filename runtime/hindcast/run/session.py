@@ -23,7 +23,7 @@ from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.offline_data import OfflineData, offline_data_class, open_sources
+from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
@@ -32,8 +32,8 @@ from hindcast.threads import threads_for, torch_threads
 
 _VALUE_NETWORK = ("vf.", "vf_encoder.")
 
-Inputs = list[tuple[str, float | None]]
-"""(path, weight) of each input of a training, references resolved."""
+Inputs = list[Input]
+"""Those of a training, references resolved."""
 
 
 class TrainingSession:

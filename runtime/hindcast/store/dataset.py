@@ -14,6 +14,7 @@ from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.merged import merge
+from hindcast.store.projection import Projected, projected
 from hindcast.store.selection import Episodes, Selection
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
@@ -92,7 +93,7 @@ class Dataset(Protocol):
         ...
 
 
-_Path = str | Path | Location
+_Path = str | Path | Location | Projected
 
 
 def open_dataset(
@@ -105,25 +106,32 @@ def open_dataset(
     one dataset when their columns and spaces agree.
 
     Args:
-        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
+        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
+            columns to read.
         filesystem: a `pyarrow.fs` or fsspec file system in which the paths are.
         verify: read all files of recordings and compare their checksums (sizes are always compared).
 
     Raises:
-        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
+        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ, a
+            column that there is not.
         StorageError: storage that refuses or fails.
     """
-    several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
+    given = [paths] if isinstance(paths, str | Path | Location | Projected) else list(paths)
+    several = [one if isinstance(one, Projected) else Projected(one) for one in given]
     if not several:
         raise DataError("no paths are given: name at least one folder or file with episodes")
-    files = [file for path in several for file in find_files(resolve(path, filesystem), verify)]
+    files = [
+        file
+        for path, columns in several
+        for file in projected(find_files(resolve(path, filesystem), verify), columns)
+    ]
     check_distinct(file.location for file in files)
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     check_together(stitched)
     dataset = EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
     if not dataset.num_steps:
-        raise DataError(f"{', '.join(str(path) for path in several)} holds no episodes: record some first")
+        raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
     return dataset
 
 

@@ -1,64 +1,65 @@
-"""A dataset with fewer columns."""
+"""Data of which only some columns are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from hindcast.episodes.block import Block
-from hindcast.episodes.columns import root
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.store.manifest import digest_of
-from hindcast.store.selection import Selectable
-from hindcast.store.units import Unit
+from hindcast.store.filesystem import Location
+from hindcast.store.footers import Indexed
 
-if TYPE_CHECKING:
-    from hindcast.store.dataset import Dataset
+_NO_LEAVES: Final = frozenset(
+    {
+        Columns.EPS_ID,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+        Columns.T,
+        Columns.NEXT_OBS,
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+    }
+)
+"""Columns that every episode has in another form."""
 
 
-class Projection(Selectable):
-    """A `Dataset` (see there) of some columns of another; the others are not read.
+class Projected(NamedTuple):
+    """A path, of whose data only some columns are read.
 
-    Args:
-        base: the other.
-        columns: names of columns (`obs` means all its leaves) or of leaves.
-
-    Raises:
-        DataError: a column that the other does not have.
+    Attributes:
+        path: a file, a folder or a glob.
+        columns: names of columns (`obs` means all its leaves) or of leaves; all if None.
     """
 
-    def __init__(self, base: Dataset, columns: Sequence[str]) -> None:
-        leaves = {
-            name: leaf for name, leaf in base.spec.leaves.items() if name in columns or root(name) in columns
-        }
-        unknown = sorted(set(columns) - leaves.keys() - {root(name) for name in leaves})
-        if unknown:
-            raise DataError(
-                f"the data have no column {', '.join(unknown)}: they have {', '.join(base.spec.leaves)}"
-            )
-        self.spec = replace(base.spec, leaves=leaves)
-        self.units = base.units
-        self.digest = digest_of([base.digest, *leaves])
-        self.num_episodes = base.num_episodes
-        self.num_steps = base.num_steps
-        self.nbytes = base.nbytes
-        self.nbytes_stored = base.nbytes_stored
-        self.layouts = base.layouts
-        self.notes = base.notes
-        self._base = base
+    path: str | Path | Location
+    columns: Sequence[str] | None = None
 
-    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """See `Dataset.read`."""
-        return self._base.read(unit, self._own(columns))
 
-    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
-        """See `Dataset.locate`."""
-        return self._base.locate(unit, episode)
+def projected(files: list[Indexed], columns: Sequence[str] | None) -> list[Indexed]:
+    """The files of one path, as if they held no other columns.
 
-    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """See `Dataset.unreadable`."""
-        return self._base.unreadable(unit, self._own(columns))
-
-    def _own(self, columns: Iterable[str] | None) -> list[str]:
-        return list(self.spec.leaves if columns is None else columns)
+    Raises:
+        DataError: a column that none of them has.
+    """
+    if columns is None or not files:
+        return files
+    wanted = set(columns)
+    specs = {id(file.spec): file.spec for file in files}  # most files of a recording share one
+    there = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
+    unknown = sorted(
+        name for name in wanted - there.keys() - {*map(root, there)} if root(name) not in _NO_LEAVES
+    )
+    if unknown:
+        raise DataError(
+            f"{files[0].location} has no column {', '.join(unknown)}, which `columns` names: it has {', '.join(there)}"
+        )
+    narrowed = {
+        key: replace(
+            spec, leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & wanted}
+        )
+        for key, spec in specs.items()
+    }
+    return [file._replace(spec=narrowed[id(file.spec)]) for file in files]

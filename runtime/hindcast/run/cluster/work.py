@@ -59,7 +59,7 @@ def carry_out(
             )
             inputs = ready_inputs(resource, asked, reporter, interruption.check, options)
         outcome = train(resource, inputs, mailbox, pools)
-        report = write_training_report(resource, outcome, [path for path, _ in inputs])
+        report = write_training_report(resource, outcome, [one.path for one in inputs])
         return Finished(replace(outcome, report=report))
     except Exception as error:
         if not isinstance(error, UserError):

@@ -11,7 +11,6 @@ from hindcast.store.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.inspection.survey import survey
-from hindcast.store.projection import Projection
 
 
 def inspect_paths(
@@ -35,7 +34,6 @@ def inspect_paths(
         DataError: nothing there, or nothing of Hindcast's layouts. Files that are damaged are problems.
         StorageError: storage that refuses or fails.
     """
-    dataset, problems = survey(paths, verify=sample_limit is None)
+    dataset, problems = survey(paths, columns=columns, verify=sample_limit is None)
     known = [Problem(severity="info", message=note) for note in notes]
-    shown = dataset if columns is None else Projection(dataset, columns)
-    return summarise(shown, sample_limit, found=[*problems, *known], progress=progress)
+    return summarise(dataset, sample_limit, found=[*problems, *known], progress=progress)

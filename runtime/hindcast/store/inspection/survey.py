@@ -15,6 +15,7 @@ from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed, index_file
 from hindcast.store.inspection.problems import Kind, Problem, problem_of
 from hindcast.store.inspection.unlisted import unlisted
+from hindcast.store.projection import projected
 from hindcast.store.sources import Reason, check_distinct, expand, find_files
 from hindcast.store.spec import DataSpec
 from hindcast.store.stitching import check_together, drop_repeated, stitch
@@ -35,7 +36,11 @@ class Survey(NamedTuple):
 
 
 def survey(
-    paths: Sequence[str | Path | Location], filesystem: object | None = None, *, verify: bool = False
+    paths: Sequence[str | Path | Location],
+    filesystem: object | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    verify: bool = False,
 ) -> Survey:
     """Find the files that paths stand for and look into the footer of each.
 
@@ -44,10 +49,12 @@ def survey(
     Args:
         paths: see `open_dataset`.
         filesystem: see `open_dataset`.
+        columns: those to look at; all if None.
         verify: read all files of recordings and compare their checksums.
 
     Raises:
-        DataError: nothing there, nothing of Hindcast's layouts, a file that is named twice.
+        DataError: nothing there, nothing of Hindcast's layouts, a file that is named twice, a
+            column that there is not.
         StorageError: storage that refuses or fails.
     """
     problems: list[Problem] = []
@@ -65,7 +72,7 @@ def survey(
     known = {problem.path for problem in problems} | {str(file.location) for file in files}
     folders = [folder for place in places for folder in expand(place)]
     problems += unlisted(folders, known)
-    files = _as_recorded(files, problems)
+    files = projected(_as_recorded(files, problems), columns)
     files, spec = _alike(files, problems)
     problems += _empty(files)
     return Survey(_dataset(files, spec, problems), problems)
