@@ -1,0 +1,58 @@
+"""What the operator takes for the facts of a resource."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hindcast_operator.control import kinds
+from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.observe import Observer
+
+
+def recording(**output: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "hindcast.dev/v1alpha1",
+        "kind": "OfflineRecording",
+        "metadata": {
+            "name": "lines",
+            "namespace": "team",
+            "uid": "u",
+            "generation": 1,
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-11-21T12:00:00Z",
+        },
+        "spec": {
+            "environment": {"id": "CartPole-v1"},
+            "policy": {"random": {}},
+            "duration": {"episodes": 5},
+            "output": {"path": "s3://bucket/lines", **output},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("output", "problems"),
+    [
+        ({"format": "JSON"}, ()),
+        (
+            {"format": "JSON", "compression": "zstd"},
+            (
+                "spec.output has compression zstd with format JSON; text is written plain, and zstd needs format "
+                "Episodes or Columns",
+            ),
+        ),
+    ],
+)
+def test_rules_that_released_crds_lack_are_problems(
+    output: dict[str, Any], problems: tuple[str, ...]
+) -> None:
+    """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
+    body, cache = recording(**output), Cache()
+    cache.put(kinds.RECORDING, body)
+    facts = asyncio.run(Observer(None, cache, None).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    assert facts is not None
+    assert facts.problems == problems
+    assert (facts.resource is None) == bool(problems)
