@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 import os
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -71,6 +74,25 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise SpecError(f"{field} is {path!r}, which is no subclass of {base.__name__}.")
     return found
+
+
+def source_digest(kind: type) -> str:
+    """sha256 (hex) of the user's code in a class: the files of it and of its bases, but for Hindcast's."""
+    digest = hashlib.sha256()
+    for one in kind.__mro__:
+        if one is kind or one.__module__.partition(".")[0] not in ("builtins", "hindcast"):
+            digest.update(_source_of(one))
+    return digest.hexdigest()
+
+
+def _source_of(kind: type) -> bytes:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if file is not None and Path(file).exists():
+        return Path(file).read_bytes()
+    try:
+        return inspect.getsource(kind).encode()  # of a notebook's cell
+    except (OSError, TypeError):
+        return kind.__qualname__.encode()
 
 
 def _place(error: Exception) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
+import sys
 from pathlib import Path
 
 import prepare_kit as kit
 import pytest
 
+from hindcast.foreign.format import ReadOptions
 from hindcast.prepare import local
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
@@ -92,3 +95,49 @@ def test_two_preparers_do_no_harm(rows, block):
         other.join()
     assert len(found) == 1
     assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
+
+
+MAPPER = """
+import numpy as np
+from hindcast import SingleAgentEpisode
+from own_base import Base
+
+class Mine(Base):
+    @staticmethod
+    def map_rows(rows, **kwargs):
+        steps = {steps}
+        return [
+            SingleAgentEpisode(
+                observations=[np.zeros(2, np.float32)] * (steps + 1),
+                actions=[0] * steps, rewards=[Base.reward] * steps, terminated=True,
+                id_=str(text), len_lookback_buffer=0,
+            )
+            for text in rows["text"]
+        ]
+"""
+BASE = """
+from hindcast.pipeline.prelearner import OfflinePreLearner
+
+class Base(OfflinePreLearner):
+    reward = {reward}
+"""
+
+
+def test_another_mapper_is_another_dataset(tmp_path, monkeypatch):
+    """Also where only the file of a class that it extends was edited."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="own_mapper:Mine"))
+    found = []
+    for steps, reward in ((2, 1.0), (3, 1.0), (3, 0.5), (2, 1.0)):
+        (tmp_path / "own_mapper.py").write_text(MAPPER.replace("{steps}", str(steps)))
+        (tmp_path / "own_base.py").write_text(BASE.replace("{reward}", str(reward)))
+        for name in ("own_mapper", "own_base"):
+            sys.modules.pop(name, None)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        importlib.invalidate_caches()
+        dataset = open_data(reading)
+        found.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
+    assert found == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
+    assert len(list((tmp_path / "cache/prepared").iterdir())) == 3

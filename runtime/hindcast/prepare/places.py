@@ -12,6 +12,7 @@ import orjson
 from hindcast.errors import DataError
 from hindcast.foreign.format import Format
 from hindcast.foreign.formats import FORMATS, format_of, places
+from hindcast.foreign.media.mapping import mapper_source
 from hindcast.prepare.reading import Reading
 from hindcast.store.filesystem import Location, missing, resolve
 from hindcast.store.manifest import FOLDER
@@ -84,7 +85,7 @@ def digest(found: list[Place], reading: Reading) -> str:
 
 
 def digest_of(data: list[str], reading: Reading) -> str:
-    """sha256 (hex) of what identifies data, and of the options."""
+    """sha256 (hex) of what identifies data, and of the options; the code of a class among them counts."""
     options = reading.options
     document = {
         "version": VERSION,
@@ -99,6 +100,7 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "ignoreFinalObservation": options.ignore_final_observation,
         "options": dict(options.options),
         "mapper": options.mapper,
+        "mapperSource": mapper_source(options),
         "mapperKwargs": dict(options.mapper_kwargs),
     }
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)

@@ -13,7 +13,7 @@ from hindcast.episodes.convert import episodes_to_block
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.own_names import check_no_schema
-from hindcast.user_code import calling, import_object
+from hindcast.user_code import calling, import_object, source_digest
 
 _FIELD: Final = "spec.pipeline.preLearner"
 
@@ -36,6 +36,16 @@ def check_mapper(options: ReadOptions, form: str) -> None:
         raise SpecError(
             f"{_FIELD} is {options.mapper!r}, which has no map_rows: make it an OfflinePreLearner"
         )
+
+
+def mapper_source(options: ReadOptions) -> str | None:
+    """What changes with the class's code; None where none is named.
+
+    Raises:
+        SpecError: there is no such class.
+        UserCodeError: importing it raised.
+    """
+    return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
 def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
