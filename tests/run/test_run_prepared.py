@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast import BCConfig
 from hindcast.errors import SpecError
 from hindcast.run.carry_out import InFiles
 from hindcast.run.inputs import inputs_of, ready_inputs
@@ -48,6 +49,16 @@ def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path
     assert outcome.state == "Succeeded"
     assert any("rows were put in order: 40 by t" in note for note in heard.notes)
     assert any(stage.stage == "Preparing the data" for stage in heard.stages)
+
+
+def test_the_builder_says_the_same(tmp_path: Path, scrambled: Path, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+    train(training(tmp_path / "run", scrambled), heard)
+    config = BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled))
+    with caplog.at_level("WARNING", "hindcast"), config.build_algo() as algo:
+        told = [note for note in heard.notes if note.startswith(f"{scrambled}: ")]
+        assert [note for note in algo.notes if note.startswith(f"{scrambled}: ")] == told
+        assert "rows were put in order: 40 by t" in caplog.text
 
 
 def test_a_filter_is_carried_out(tmp_path: Path) -> None:

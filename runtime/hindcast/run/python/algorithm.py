@@ -39,7 +39,7 @@ class RunningAlgorithm:
 
     Attributes:
         config: a copy of it.
-        notes: what the user should know: clamps, what was found at an output.
+        notes: what the user should know: clamps, how data were prepared, what was found at an output.
 
     Raises:
         UserError: what is wrong with the options, the environment or the data.
@@ -61,14 +61,14 @@ class RunningAlgorithm:
                 config.algorithm, plan.config, plan.model, spec.environment, spec.seed
             )
             return
-        self._say_what_is_not_here(plan.training)
+        self._say_what_is_not_here(plan.training, plan.online)
         self._environment = plan.training.spec.environment
         self._evaluations = Evaluations(plan.training, OneFolder(resolve(".")), reporter)
         try:
             self._running = (
                 FromEnvironment(plan.training, plan.width)
                 if plan.online
-                else FromData(plan.training, self._evaluations.processes)
+                else FromData(plan.training, self._evaluations.processes, reporter)
             )
         except BaseException:
             self.stop()
@@ -215,12 +215,12 @@ class RunningAlgorithm:
         assert self._evaluations is not None
         self._evaluations.launch(self.get_policy(), self.iteration, self._running.learner.updates)
 
-    def _say_what_is_not_here(self, training: OfflineTraining) -> None:
+    def _say_what_is_not_here(self, training: OfflineTraining, online: bool) -> None:
         learners = training.spec.learners
         if learners.replicas > 1:
             self._note(f"{learners.replicas} learners: one takes the batches of all, in this process")
         clamped = learner_device(learners, is_one_machine=True)[1]
-        if clamped:
+        if clamped and online:  # a training on data says it itself
             self._note(clamped)
 
     def _note(self, message: str) -> None:

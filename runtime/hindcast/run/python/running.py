@@ -14,6 +14,8 @@ from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.models.policy import Policy
 from hindcast.run.carry_out import InFiles
+from hindcast.run.claim import title
+from hindcast.run.events import Reporter
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.online import OnlineTraining, new_policy
 from hindcast.run.results import Result
@@ -57,10 +59,12 @@ class Running(Protocol):
 
 
 class FromData(TrainingSession):
-    """Trains on recorded data."""
+    """Trains on recorded data; what was done to them is told."""
 
-    def __init__(self, resource: OfflineTraining, busy: int) -> None:
-        super().__init__(resource, ready_inputs(resource, inputs_of(resource, InFiles({}))))
+    def __init__(self, resource: OfflineTraining, busy: int, reporter: Reporter) -> None:
+        super().__init__(resource, ready_inputs(resource, inputs_of(resource, InFiles({})), reporter))
+        for note in self.notes:
+            reporter.note(title(resource), note)
         self.busy = busy
         self.begin()
 
