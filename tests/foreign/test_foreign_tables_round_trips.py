@@ -86,6 +86,25 @@ def test_what_is_no_number_is_read_back(tmp_path: Path, layout: str, dtype: str)
     check(read_table(path), block)
 
 
+@pytest.mark.parametrize("layout", ["JSON", "CSV"])
+@pytest.mark.parametrize("name", ["obs/nothing", "obs", "actions", "logits"])
+def test_arrays_without_numbers_are_read_back(tmp_path: Path, layout: str, name: str) -> None:
+    """CSV has no column for them: they stand in the manifest alone."""
+    now = "obs/something" if name == "obs/nothing" else "obs"
+    steps, columns = 3, {now: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
+    columns[name] = np.zeros((steps + name.startswith("obs"), 0, 2), dtype=np.float32)
+    block = Block(
+        columns=columns,
+        length=np.array([steps]),
+        eps_id=np.array(["e"], dtype=object),
+        t_started=np.zeros(1, dtype=np.int64),
+        terminated=np.array([True]),
+        truncated=np.array([False]),
+    )
+    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    check(read_table(path), block)
+
+
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 def test_a_file_of_another_size_than_recorded_is_refused(tmp_path: Path, layout: str) -> None:
     block = Block(

@@ -17,7 +17,7 @@ from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options, column_types_of
 from hindcast.foreign.tables.text_files import BOM, head_of
 from hindcast.foreign.tables.text_tables import Part, TextTables, Types
-from hindcast.foreign.tables.types import leaf_type
+from hindcast.foreign.tables.types import empty_leaves, leaf_type
 from hindcast.store.filesystem import Location
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
@@ -63,7 +63,7 @@ class Csv(TextTables):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
         try:
-            plan = plan_of(names, options)
+            plan = plan_of(names, options, empty_leaves(spec.leaves))
         except DataError as error:
             raise DataError(f"{location}: {error}") from error
         return Part(None, skip, tuple(names), _types(plan, spec, options), spec.leaves, delimiter)

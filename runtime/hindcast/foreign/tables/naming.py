@@ -94,8 +94,13 @@ class Plan:
         return tuple(notes)
 
 
-def plan_of(names: Sequence[str], options: ReadOptions) -> Plan:
+def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] = ()) -> Plan:
     """What to read of a table with these columns.
+
+    Args:
+        names: the table's.
+        options: of the user.
+        empty: leaves that the data have without a number in them, so that no column stands for them.
 
     Raises:
         DataError: an own column that is not there, could be one of several, or is named wrongly.
@@ -115,7 +120,7 @@ def plan_of(names: Sequence[str], options: ReadOptions) -> Plan:
                 sources[stem] = source
     only_done, end_infos = _only_done(sources, options)
     sources = _selected(sources, options.columns)
-    _check_needed(sources, options.columns, names)
+    _check_needed({*sources, *empty}, options.columns, names)
     silent = NO_OUTPUTS - set(DONES) - ALIASES.keys()
     return Plan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
 
@@ -264,7 +269,7 @@ def _next(name: str) -> str:
     return Columns.NEXT_OBS + name.removeprefix(Columns.OBS)
 
 
-def _check_needed(sources: dict[str, Source], columns: Sequence[str] | None, names: Sequence[str]) -> None:
+def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
     there = set(map(root, sources))
     for own in () if columns is not None else _NEEDED:
         if own not in there:

@@ -170,9 +170,10 @@ class _Cutter:
         data = np.frombuffer(chunk, dtype=np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
         if self._quote is not None and (self._is_quoted or self._quote in chunk):
-            odd = np.bitwise_xor.accumulate((data == self._quote[0]).astype(np.uint8)) ^ self._is_quoted
-            ends = ends[odd[ends] == 0]
-            self._is_quoted = bool(odd[-1])
+            quotes = np.flatnonzero(data == self._quote[0])
+            before = np.searchsorted(quotes, ends) + self._is_quoted
+            ends = ends[before % 2 == 0]
+            self._is_quoted = bool((len(quotes) + self._is_quoted) % 2)
         return ends + self._at
 
     def _records(self, ends: I64, chunk: bytes) -> int:

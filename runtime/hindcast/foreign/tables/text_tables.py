@@ -10,16 +10,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
-from hindcast.foreign.tables.decoding import Reader, rows_of, sentences
+from hindcast.foreign.tables.decoding import Reader, as_obs, rows_of, sentences
 from hindcast.foreign.tables.filters import expression_of, passing
 from hindcast.foreign.tables.naming import ALIASES, Plan, listed, nearest, plan_of
 from hindcast.foreign.tables.read_options import column_types_of
 from hindcast.foreign.tables.text_files import Span, blocks_of, is_compressed, spans_of, text_of
-from hindcast.foreign.tables.types import with_element
+from hindcast.foreign.tables.types import empty_leaves, with_element
 from hindcast.foreign.tables.written import written_spec
 from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec, Leaf
@@ -105,9 +105,9 @@ class TextTables(ABC):
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`: also that text does not tell types."""
-        names = self.first_names(location, options)
-        told = _plan(location, names, options).notes if names else ()
-        if written_spec(location, self.name).leaves:
+        names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
+        told = _plan(location, names, options, leaves).notes if names else ()
+        if leaves:
             return told
         return (
             *told,
@@ -123,7 +123,7 @@ class TextTables(ABC):
                 keep = expression_of(options.filter, table.schema)
             kept, number = passing(table, keep, options.filter, row)
             if len(kept):
-                yield rows_of(kept, number, reader)
+                yield _with_empty(rows_of(kept, number, reader), part.leaves, options)
 
     def _tables(
         self, location: Location, part: Part, options: ReadOptions
@@ -142,7 +142,7 @@ class TextTables(ABC):
                     raise DataError(
                         f"there are {len(table)} records in {count} lines from row {first} on: expected one a line"
                     )
-            plan = planned(location, part.names or table.column_names, table, options)
+            plan = planned(location, part.names or table.column_names, table, options, part.leaves)
             with sentences(str(location), np.arange(first, first + count)):
                 table = as_told(table, plan, options)
             part = _with_types(part, table)
@@ -159,7 +159,24 @@ def _with_types(part: Part, table: pa.Table) -> Part:
     return part._replace(names=part.names or tuple(table.column_names), types={**types, **part.types})
 
 
-def planned(location: Location, names: Sequence[str], table: pa.Table, options: ReadOptions) -> Plan:
+def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
+    """The rows with the leaves without a number in them, which text may have no place for."""
+    empty = {
+        name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
+        for name, leaf in empty_leaves(leaves).items()
+        if name not in rows.columns
+        and (options.columns is None or {as_obs(name), as_obs(root(name))} & {*options.columns})
+    }
+    return replace(rows, columns={**rows.columns, **empty}) if empty else rows
+
+
+def planned(
+    location: Location,
+    names: Sequence[str],
+    table: pa.Table,
+    options: ReadOptions,
+    leaves: Mapping[str, Leaf],
+) -> Plan:
     """What to read of a table.
 
     Raises:
@@ -171,12 +188,12 @@ def planned(location: Location, names: Sequence[str], table: pa.Table, options: 
         raise DataError(
             f"{location} has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
         )
-    return _plan(location, [*names, *new], options)
+    return _plan(location, [*names, *new], options, leaves)
 
 
-def _plan(location: Location, names: Sequence[str], options: ReadOptions) -> Plan:
+def _plan(location: Location, names: Sequence[str], options: ReadOptions, leaves: Mapping[str, Leaf]) -> Plan:
     try:
-        return plan_of(names, options)
+        return plan_of(names, options, empty_leaves(leaves))
     except DataError as error:
         raise DataError(f"{location}: {error}") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -35,6 +37,17 @@ def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     }
     leaves.update(following)
     return {name: _column(name, leaves) for name in dict.fromkeys(map(root, leaves))}
+
+
+def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Those without a number in them, for which CSV has no column; observations after the step too."""
+    found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
+    following = {
+        Columns.NEXT_OBS + name.removeprefix(Columns.OBS): leaf
+        for name, leaf in found.items()
+        if root(name) == Columns.OBS
+    }
+    return {**found, **following}
 
 
 def _nested(leaf: Leaf) -> pa.DataType:
