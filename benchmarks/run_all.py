@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 ALONE = (
     "decode.py",
     "frames.py",
+    "media.py",
     "learner_overhead.py",
     "training.py",
     "cartpole.py",

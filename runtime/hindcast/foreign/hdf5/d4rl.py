@@ -17,6 +17,7 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.hdf5 import h5
 from hindcast.foreign.hdf5.d4rl_columns import File, columns_of, flags
 from hindcast.foreign.hdf5.d4rl_episodes import Ends, ends_of
+from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.foreign.hdf5.minari import Minari
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.filters import expression_of, passing
@@ -168,7 +169,7 @@ def _told(ends: Ends, own: _Options) -> tuple[str, ...]:
     )
 
 
-def _values(location: Location, name: str, dataset: h5.Dataset, part: _Part) -> Any:
+def _values(location: Location, name: str, dataset: Dataset, part: _Part) -> Any:
     values = h5.values(location, dataset, part.start, part.stop)
     return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
 

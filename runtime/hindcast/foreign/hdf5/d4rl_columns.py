@@ -12,6 +12,7 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.hdf5 import h5
+from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.foreign.tables.naming import plan_of
 from hindcast.store.filesystem import Location
 from hindcast.store.tabular.names import NO_OUTPUTS
@@ -32,10 +33,10 @@ class File(NamedTuple):
         rows: R.
     """
 
-    columns: dict[str, h5.Dataset]
-    filtered: dict[str, h5.Dataset]
-    terminals: h5.Dataset
-    timeouts: h5.Dataset | None
+    columns: dict[str, Dataset]
+    filtered: dict[str, Dataset]
+    terminals: Dataset
+    timeouts: Dataset | None
     rows: int
 
     @property
@@ -71,7 +72,7 @@ def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File
     return File(found, filtered, terminals, timeouts, rows)
 
 
-def flags(location: Location, dataset: h5.Dataset, start: int, stop: int) -> Bool:
+def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
     """`[stop - start]` flags, which some files hold as numbers, and as columns of one.
 
     Raises:
@@ -89,9 +90,9 @@ def flags(location: Location, dataset: h5.Dataset, start: int, stop: int) -> Boo
     return found[:, 0].astype(np.bool_)
 
 
-def _stored(location: Location, file: h5.Group) -> dict[str, h5.Dataset]:
+def _stored(location: Location, file: h5.Group) -> dict[str, Dataset]:
     """All arrays of steps by their paths; single values say something of the file."""
-    stored: dict[str, h5.Dataset] = {}
+    stored: dict[str, Dataset] = {}
     for name in h5.names(location, file):
         if name in _UNREAD:
             continue
@@ -108,7 +109,7 @@ def _own_name(path: str) -> str:
     return f"info_{name}" if name != path and root(name) in NO_OUTPUTS else name
 
 
-def _check_lengths(location: Location, found: dict[str, h5.Dataset | None], rows: int) -> None:
+def _check_lengths(location: Location, found: dict[str, Dataset | None], rows: int) -> None:
     for dataset in found.values():
         if dataset is not None and h5.rows(location, dataset) != rows:
             raise DataError(
@@ -118,7 +119,7 @@ def _check_lengths(location: Location, found: dict[str, h5.Dataset | None], rows
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
-def _filtered(location: Location, stored: dict[str, h5.Dataset], name: str) -> h5.Dataset:
+def _filtered(location: Location, stored: dict[str, Dataset], name: str) -> Dataset:
     if name not in stored:
         raise DataError(f"{location} has no {name!r}, which `filter` names: it has {sorted(stored)}")
     return stored[name]

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
+from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.store.filesystem import Location
 from hindcast.store.storage_errors import reason_of, storage_errors
 
@@ -24,7 +24,6 @@ _MAX_LEAVES: Final = 4096
 _MAX_DEPTH: Final = 16
 
 Group = Any  # h5py.Group
-Dataset = Any  # h5py.Dataset
 
 
 @contextmanager
@@ -73,26 +72,29 @@ def child(location: Location, group: Group, name: str) -> Any:
     """
     h5py = _h5py(location)
     with faults(location, group, name):
-        if not has(group, name):
-            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}")
-        if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        encoded = name.encode()
+        try:
+            link = group.id.links.get_info(encoded)
+        except (KeyError, RuntimeError):
+            if has(group, name):
+                raise
+            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}") from None
+        if link.type != h5py.h5l.TYPE_HARD:
             raise DataError(
                 f"{location} has a link at {_path(group, name)}, which may lead out of the file and is not followed: "
                 "copy what it leads to into the file"
             )
-        found = h5py.h5o.open(group.id, name.encode())
+        found = h5py.h5o.open(group.id, encoded)
         if isinstance(found, h5py.h5g.GroupID):
             return h5py.Group(found)
         if not isinstance(found, h5py.h5d.DatasetID):
             raise DataError(f"{location} has neither a group nor a dataset at {_path(group, name)}")
-        return _checked(location, h5py.Dataset(found, readonly=True))
+        return _checked(location, Dataset(found))
 
 
 def is_group(node: Any) -> bool:
     """Whether it is a group (else a dataset)."""
-    import h5py
-
-    return isinstance(node, h5py.Group)
+    return not isinstance(node, Dataset)
 
 
 def datasets(location: Location, node: Any, depth: int = 0) -> dict[str, Dataset]:
@@ -132,38 +134,17 @@ def values(location: Location, dataset: Dataset, start: int = 0, stop: int | Non
         DataError: damage; text that is not UTF-8.
     """
     with faults(location, dataset):
-        if is_text(dataset):
-            return np.asarray(dataset.asstr()[start:stop], dtype=object)
-        array = np.asarray(dataset[start:stop])
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def is_text(dataset: Dataset) -> bool:
-    """Whether it holds strings."""
-    import h5py
-
-    dtype = dataset.dtype
-    return dtype.kind in "OS" and h5py.check_string_dtype(dtype) is not None
-
-
-def is_bytes(dataset: Dataset) -> bool:
-    """Whether each element is bytes of any number, as Minari stores compressed images."""
-    import h5py
-
-    dtype = dataset.dtype
-    return dtype.kind == "O" and h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)
+        return dataset.read(start, stop)
 
 
 def _checked(location: Location, dataset: Dataset) -> Dataset:
-    import h5py
-
-    stored = dataset.id.get_create_plist()
-    if stored.get_layout() == h5py.h5d.VIRTUAL or stored.get_external_count():
+    if dataset.lies_elsewhere:
         raise DataError(
             f"{location} keeps the data of {dataset.name} in other files, which are not read: "
             "copy them into the file"
         )
-    if dataset.shape is None or not (dataset.dtype.kind in "biufc" or is_text(dataset) or is_bytes(dataset)):
+    is_known = dataset.dtype.kind in "biufc" or dataset.is_text or dataset.is_bytes
+    if dataset.is_empty or not is_known:
         raise DataError(
             f"{location} holds neither numbers nor text at {dataset.name} (its type is {dataset.dtype})"
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.foreign.hdf5 import h5
+from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.foreign.hdf5.minari_episodes import StoredEpisode, check_leaves
 from hindcast.foreign.hdf5.minari_metadata import MinariMetadata
 from hindcast.foreign.hdf5.minari_values import decode_images, infos_to_json, part_name
@@ -81,7 +82,7 @@ def _steps(location: Location, file: h5.Group, number: int) -> int:
     return h5.rows(location, _leaf(location, group, "rewards"))
 
 
-def _leaf(location: Location, group: h5.Group, name: str) -> h5.Dataset:
+def _leaf(location: Location, group: h5.Group, name: str) -> Dataset:
     node = h5.child(location, group, name)
     if h5.is_group(node):
         raise DataError(f"{location} has a group at {node.name}, where an array is expected")
@@ -89,7 +90,7 @@ def _leaf(location: Location, group: h5.Group, name: str) -> h5.Dataset:
     return node
 
 
-def _leaves(location: Location, group: h5.Group, name: str, column: str) -> dict[str, h5.Dataset]:
+def _leaves(location: Location, group: h5.Group, name: str, column: str) -> dict[str, Dataset]:
     found = h5.datasets(location, h5.child(location, group, name))
     named = {}
     for path, dataset in found.items():
@@ -99,9 +100,9 @@ def _leaves(location: Location, group: h5.Group, name: str, column: str) -> dict
     return named
 
 
-def _values(location: Location, dataset: h5.Dataset, space: gym.Space | None) -> NDArray[Any]:
+def _values(location: Location, dataset: Dataset, space: gym.Space | None) -> NDArray[Any]:
     shape = getattr(space, "shape", None)
-    is_jpeg = h5.is_bytes(dataset) or (shape is not None and len(shape) >= 2 and dataset.ndim == 2)
+    is_jpeg = dataset.is_bytes or (shape is not None and len(shape) >= 2 and len(dataset.shape) == 2)
     if not is_jpeg:
         return h5.values(location, dataset)
     if shape is None:
@@ -109,9 +110,7 @@ def _values(location: Location, dataset: h5.Dataset, space: gym.Space | None) ->
             f"{location} holds compressed images at {dataset.name}, and nothing says of what shape: "
             "its metadata lack the space"
         )
-    with h5.faults(location, dataset):
-        stored = dataset[()]
-    return decode_images(stored, shape, f"{location} at {dataset.name}")
+    return decode_images(h5.values(location, dataset), shape, f"{location} at {dataset.name}")
 
 
 def _rewards(location: Location, group: h5.Group) -> NDArray[Any]:

@@ -22,7 +22,9 @@ def part_name(name: str) -> str:
     return number if name.startswith(_TUPLE) and number.isdigit() else name
 
 
-def decode_images(images: Sequence[Any], shape: tuple[int, ...], where: str) -> NDArray[np.uint8]:
+def decode_images(
+    images: Sequence[Any] | NDArray[Any], shape: tuple[int, ...], where: str
+) -> NDArray[np.uint8]:
     """`[len(images), *shape]` of JPEG images, each as bytes or as an array of bytes.
 
     Raises:

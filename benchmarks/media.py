@@ -1,0 +1,217 @@
+"""Reading datasets of others: Minari against Minari, D4RL against the usual loop, TFRecord against `tfrecord`.
+
+    python benchmarks/media.py
+
+500-step episodes of a hopper's columns (11 observations, 3 actions) from the page cache, one thread, CPU time, into
+arrays. Ours come as whole blocks of episodes, checked: lengths, flags, parts against the spaces; in TFRecord each
+checksum. The rivals give what they give: Minari one object for each episode, the loop over D4RL's file a dict of arrays
+for each episode, `tfrecord` (left out where it is not installed) a dict for each timestep, without its checksum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pyarrow as pa
+from measuring import report, take_turns
+
+from hindcast.episodes.block import Block
+from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.formats import FORMATS
+from hindcast.foreign.media.record_file import masked_crc
+from hindcast.store.filesystem import resolve
+
+STEPS, OBSERVATIONS, ACTIONS = 500, 11, 3
+
+
+def make_minari(folder: Path, form: str, episodes: int) -> None:
+    """A dataset of Minari's own writer, named `bench/<form>-v0`."""
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    flags = [False] * (STEPS - 1)
+    buffers = [
+        EpisodeBuffer(
+            observations=list(rng.normal(size=(STEPS + 1, OBSERVATIONS)).astype(np.float32)),
+            actions=list(rng.uniform(-1, 1, (STEPS, ACTIONS)).astype(np.float32)),
+            rewards=rng.normal(size=STEPS).tolist(),
+            terminations=[*flags, True],
+            truncations=[*flags, False],
+        )
+        for _ in range(episodes)
+    ]
+    minari.create_dataset_from_buffers(
+        f"bench/{form}-v0",
+        buffer=buffers,
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
+        action_space=gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
+        data_format=form,
+    )
+    assert folder.exists()
+
+
+def read_minari(form: str) -> int:
+    """With Minari."""
+    import minari
+
+    dataset = minari.load_dataset(f"bench/{form}-v0")
+    return sum(len(episode.rewards) for episode in dataset.iterate_episodes())
+
+
+def make_d4rl(path: Path, episodes: int) -> None:
+    """As D4RL's files are built."""
+    rng, rows = np.random.default_rng(0), episodes * STEPS
+    observations = rng.normal(size=(rows + 1, OBSERVATIONS)).astype(np.float32)
+    with h5py.File(path, "w") as file:
+        file["observations"], file["next_observations"] = observations[:-1], observations[1:]
+        file["actions"] = rng.uniform(-1, 1, (rows, ACTIONS)).astype(np.float32)
+        file["rewards"] = rng.normal(size=rows).astype(np.float32)
+        file["terminals"] = np.arange(rows) % STEPS == STEPS - 1
+        file["timeouts"] = np.zeros(rows, dtype=np.bool_)
+
+
+def read_d4rl(path: Path) -> int:
+    """The loop with which such files are cut into episodes everywhere: row by row."""
+    with h5py.File(path) as file:
+        columns = {name: file[name][()] for name in file}
+    steps = 0
+    episode: dict[str, list[Any]] = defaultdict(list)
+    for row in range(len(columns["rewards"])):
+        for name, column in columns.items():
+            episode[name].append(column[row])
+        if columns["terminals"][row] or columns["timeouts"][row]:
+            steps += len({name: np.array(values) for name, values in episode.items()}["rewards"])
+            episode = defaultdict(list)
+    return steps
+
+
+def make_tfrecord(path: Path, episodes: int) -> None:
+    """One `tf.train.Example` for each timestep, encoded here: a feature is a length-delimited map entry."""
+    rng = np.random.default_rng(0)
+    records = [_example(row, rng) for row in range(episodes * STEPS)]
+    heads = [len(record).to_bytes(8, "little") for record in records]
+    sums = zip(_checksums(heads), _checksums(records), strict=True)
+    with path.open("wb") as file:
+        for head, record, (of_head, of_record) in zip(heads, records, sums, strict=True):
+            file.write(head + of_head + record + of_record)
+
+
+def _example(row: int, rng: np.random.Generator) -> bytes:
+    values = rng.normal(size=2 * OBSERVATIONS + ACTIONS + 1).astype("<f4")
+    parts = np.split(values, [OBSERVATIONS, 2 * OBSERVATIONS, -1])
+    names = ("obs", "new_obs", "actions", "rewards")
+    entries = [_entry(name, 2, part.tobytes()) for name, part in zip(names, parts, strict=True)]
+    entries.append(_entry("terminateds", 3, bytes([row % STEPS == STEPS - 1])))
+    entries.append(_entry("t", 3, _varint(row % STEPS)))
+    entries.append(_entry("eps_id", 1, f"e{row // STEPS}".encode()))
+    return _field(1, b"".join(entries))
+
+
+def _checksums(parts: list[bytes]) -> list[bytes]:
+    lengths = np.array([len(part) for part in parts])
+    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    return [sum_.tobytes() for sum_ in masked_crc(data, np.cumsum(lengths) - lengths, lengths)]
+
+
+def _entry(name: str, kind: int, values: bytes) -> bytes:
+    return _field(1, _field(1, name.encode()) + _field(2, _field(kind, _field(1, values))))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
+
+
+def read_tfrecord(path: Path) -> int:
+    """With the package `tfrecord`."""
+    from tfrecord.reader import tfrecord_loader
+
+    records: Iterator[Any] = tfrecord_loader(str(path), None)
+    return sum(1 for _ in records)
+
+
+def read_ours(name: str, path: Path) -> int:
+    """All pieces of a file."""
+    form, options = FORMATS[name], ReadOptions()
+    return sum(
+        part.num_steps if isinstance(part, Block) else len(part)
+        for piece in form.pieces(resolve(path), options)
+        for part in form.read(piece, options)
+    )
+
+
+def timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
+    """Timesteps a second of CPU time."""
+
+    def run() -> float:
+        begun = time.process_time()
+        assert read() == steps
+        return steps / (time.process_time() - begun)
+
+    return run
+
+
+def has_tfrecord() -> bool:
+    """Whether the rival is installed."""
+    try:
+        import tfrecord.reader  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Measure and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    episodes = arguments.episodes
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["MINARI_DATASETS_PATH"] = name
+        for form in ("hdf5", "arrow"):
+            make_minari(folder, form, episodes)
+        make_d4rl(folder / "hopper.hdf5", episodes)
+        make_tfrecord(folder / "hopper.tfrecord", episodes)
+        main_file = folder / "bench" / "hdf5-v0" / "data" / "main_data.hdf5"
+        metadata = folder / "bench" / "arrow-v0" / "data" / "metadata.json"
+        d4rl, records = folder / "hopper.hdf5", folder / "hopper.tfrecord"
+        for title, ours, rivals, target in (
+            ("Minari HDF5", ("Minari", main_file), {"Minari": partial(read_minari, "hdf5")}, 1),
+            ("Minari Arrow", ("Minari", metadata), {"Minari": partial(read_minari, "arrow")}, 1),
+            ("D4RL", ("D4RL", d4rl), {"loop": partial(read_d4rl, d4rl)}, 10),
+            (
+                "TFRecord",
+                ("TFRecord", records),
+                {"tfrecord": partial(read_tfrecord, records)} if has_tfrecord() else {},
+                2,
+            ),
+        ):
+            readers = {"ours": partial(read_ours, *ours), **rivals}
+            found = take_turns(
+                {who: timed(read, episodes * STEPS) for who, read in readers.items()}, arguments.rounds
+            )
+            report(f"reading {title}", "timesteps/s", found, "ours", dict.fromkeys(rivals, target))
+
+
+if __name__ == "__main__":
+    main()
