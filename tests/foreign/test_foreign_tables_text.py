@@ -43,6 +43,49 @@ def test_objects_in_lines_or_in_an_array(tmp_path: Path, name: str) -> None:
     assert read.row.tolist() == list(range(5))
 
 
+BEYOND = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
+
+
+@pytest.mark.parametrize("number", BEYOND)
+@pytest.mark.parametrize("name", ["a.json", "array.json", "a.csv"])
+def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, number: int) -> None:
+    """Floats would round them: ids would be one, for instance."""
+    rows = [{"obs": 0.5, "action": number if i == 3 else i, "reward": 1, "done": False} for i in range(5)]
+    if name == "a.csv":
+        text = "\n".join(",".join(str(row[column]) for column in rows[0]) for row in rows)
+        text = f"{','.join(rows[0])}\n{text}\n"
+    else:
+        text = lines(rows) if name == "a.json" else json.dumps(rows)
+    path = write(tmp_path / name, text)
+    with pytest.raises(DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that int64"):
+        read_table(path)
+    floats = read_table(path, options={"column_types": {"action": "float64"}}).columns["actions"]
+    assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
+
+
+@pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
+def test_whole_numbers_beyond_int64_are_found_within_cells(tmp_path: Path, cell: Any) -> None:
+    kind = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
+    rows = [{**ROW, "obs": kind}, {**ROW, "obs": cell}]
+    with pytest.raises(DataError, match=r"a.json, row 1: 'obs' is \d{19,}, a whole number"):
+        read_table(write(tmp_path / "a.json", lines(rows)))
+
+
+def test_whole_numbers_beyond_int64_are_found_in_cells_of_csv(tmp_path: Path) -> None:
+    text = 'obs,action,reward,done\n"[0, 1]",0,1,false\n"[0, 9223372036854775808]",0,1,true\n'
+    with pytest.raises(
+        DataError, match=r"a.csv, row 1: 'obs' begins like JSON.* is 9223372036854775808, a whole"
+    ):
+        read_table(write(tmp_path / "a.csv", text))
+
+
+@pytest.mark.parametrize("numbers", [[2**63 - 1, -(2**63)], [1e19, -1e300]])
+def test_large_numbers_that_are_exact_are_kept(tmp_path: Path, numbers: list[Any]) -> None:
+    rows = [{**ROW, "action": number} for number in numbers]
+    assert read_table(write(tmp_path / "a.json", lines(rows))).columns["actions"].tolist() == numbers
+    assert read_table(write(tmp_path / "b.json", json.dumps(rows))).columns["actions"].tolist() == numbers
+
+
 def test_gyms_log_of_four(tmp_path: Path) -> None:
     infos: list[Any] = [{}, {"TimeLimit.truncated": True, "x": 1}, {"x": "one"}, None]
     rows = [{**ROW, "done": i in (1, 2), "info": info} for i, info in enumerate(infos)]

@@ -18,6 +18,7 @@ from hindcast.foreign.tables.read_options import check_options, column_types_of
 from hindcast.foreign.tables.text_files import BOM, head_of
 from hindcast.foreign.tables.text_tables import Part, TextTables, Types
 from hindcast.foreign.tables.types import empty_leaves, leaf_type
+from hindcast.foreign.tables.whole_numbers import first_beyond, may_be_beyond, refusal
 from hindcast.store.filesystem import Location
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
@@ -26,6 +27,7 @@ _OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_
 _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER: Final = 8 << 20
+_WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 
 
@@ -76,9 +78,12 @@ class Csv(TextTables):
         """See `TextTables.parse`."""
         table = self._parse(data, part, part.types, options)
         odd = [field.name for field in table.schema if _is_time(field.type)]
-        if not odd:
-            return table
-        return self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
+        if odd:
+            table = self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
+        large = may_be_beyond(table, column_types_of(options))
+        if large:
+            _refuse_beyond(self._parse(data, part, dict.fromkeys(large, pa.string()), options).select(large))
+        return table
 
     def _parse(self, data: bytes, part: Part, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote(options), list(part.names or ())
@@ -148,6 +153,14 @@ def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.Dat
 
 def _as_obs(name: str) -> str:
     return Columns.OBS + name.removeprefix(root(name)) if root(name) == Columns.NEXT_OBS else name
+
+
+def _refuse_beyond(texts: pa.Table) -> None:
+    """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
+    for name in texts.column_names:
+        for row, text in enumerate(texts.column(name).to_pylist()):
+            if text is not None and _WHOLE.fullmatch(text) and first_beyond(int(text)) is not None:
+                raise refusal(row, name, text)
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.foreign.tables.json_lines import parse_lines
+from hindcast.foreign.tables.json_lines import parse_lines, refuse_beyond
 from hindcast.store.layout import CellError
 
 
@@ -22,7 +22,9 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
     lines = pc.replace_substring_regex(trimmed, r"[\r\n]", " ")
     joined = pc.binary_join_element_wise('{"v":', lines, "}\n", "").combine_chunks()
     try:
-        table = parse_lines(_bytes(joined), {})
+        text = _bytes(joined)
+        table = parse_lines(text, {})
+        refuse_beyond(text, table, ())
     except CellError as error:
         raise CellError(error.row, f"{name!r} begins like JSON, and cannot be read: {error}") from error
     if len(table) != len(column) or table.column_names != ["v"]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from hindcast.episodes.convert import info_to_json
+from hindcast.foreign.tables.whole_numbers import first_beyond, may_be_beyond, refusal
 from hindcast.store.layout import CellError
 
 _DEEPEST: Final = 64
@@ -58,6 +59,21 @@ def parse_lines(data: bytes, types: Types, infos: Collection[str] = ()) -> pa.Ta
         if name in table.column_names:
             table = _with_infos(table, data, name)
     return table
+
+
+def refuse_beyond(data: bytes, table: pa.Table, told: Collection[str]) -> None:
+    """Make sure that no whole number was made a float because no int64 holds it.
+
+    Raises:
+        CellError: one was, of a column whose type is not `told`.
+    """
+    names = may_be_beyond(table, told)
+    for row, line in enumerate(_lines(data) if names else ()):
+        values = json.loads(line)
+        for name in names:
+            found = first_beyond(values.get(name))
+            if found is not None:
+                raise refusal(row, name, found)
 
 
 def read_json(data: bytes, types: Types) -> pa.Table:

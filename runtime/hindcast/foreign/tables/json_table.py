@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -11,8 +12,8 @@ import pyarrow as pa
 
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
-from hindcast.foreign.tables.json_lines import parse_lines
-from hindcast.foreign.tables.read_options import check_options
+from hindcast.foreign.tables.json_lines import parse_lines, refuse_beyond
+from hindcast.foreign.tables.read_options import check_options, column_types_of
 from hindcast.foreign.tables.text_files import BOM, Span, head_of, is_compressed, opened
 from hindcast.foreign.tables.text_tables import Part, TextTables, info_names
 from hindcast.foreign.tables.types import column_types
@@ -23,6 +24,7 @@ _ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 _ROWS_AT_ONCE: Final = 1 << 15
 _HEAD: Final = 4096
 _FIRST: Final = 1 << 20
+_FOR_PYTHON: Final = re.compile(rb"NaN|Infinity|\d{19}")  # what orjson refuses, or may make a float of
 
 
 class Json(TextTables):
@@ -67,7 +69,9 @@ class Json(TextTables):
 
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        return parse_lines(data, part.types, info_names(options))
+        table = parse_lines(data, part.types, info_names(options))
+        refuse_beyond(data, table, column_types_of(options))
+        return table
 
 
 def _is_array(location: Location) -> bool:
@@ -83,7 +87,7 @@ def _array_of(location: Location) -> list[Any]:
     with opened(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
-        rows = json.loads(data) if b"NaN" in data or b"Infinity" in data else orjson.loads(data)
+        rows = json.loads(data) if _FOR_PYTHON.search(data) else orjson.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{location} is not JSON: {error}") from error
     if not rows:
