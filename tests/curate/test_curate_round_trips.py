@@ -14,7 +14,8 @@ from hindcast.api.filter_term import parse_filter
 from hindcast.curate.operations import convert_data
 from hindcast.curate.target import FORMATS, Target
 from hindcast.curate.writing import Written
-from hindcast.errors import DataError
+from hindcast.episodes.columns import root
+from hindcast.errors import DataError, SpecError
 from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
@@ -59,6 +60,25 @@ def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
     back = convert(folder / "text", folder / "back", "Episodes")
     assert there.checksum == back.checksum
     assert episode_hashes(read_all(folder / "back")).keys() == set(block.eps_id)
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(recording=recordings())
+def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("p")
+    source = write_block(folder / "source", block, spec)
+    of_text = {root(name) for name, leaf in spec.leaves.items() if leaf.dtype is None}
+    packed = ["obs", "new_obs"] if "obs" not in of_text else []
+    packed += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
+    there = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed))
+    back = convert(folder / "text", folder / "back", "Episodes")
+    assert there.checksum == back.checksum == convert(source, folder / "plain", "SampleBatch").checksum
+
+
+def test_other_formats_pack_nothing(tmp_path):
+    with pytest.raises(SpecError, match="columns are packed in SampleBatch, and the format is Columns"):
+        Target(resolve(tmp_path), "Columns", compress_columns=("obs",))
 
 
 @pytest.mark.parametrize("form", PARQUET)

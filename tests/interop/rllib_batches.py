@@ -1,6 +1,6 @@
 """What RLlib 2.60 reads in SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
 
-Runs in RLlib's environment: `python rllib_batches.py FOLDER READER.npz EPISODES.npz`.
+Runs in RLlib's environment: `python rllib_batches.py FOLDER READER.npz [EPISODES.npz]`.
 """
 
 import sys
@@ -41,7 +41,8 @@ def as_episodes(files):
 def main():
     files = sorted(map(str, Path(sys.argv[1]).glob("*.json")))
     np.savez(sys.argv[2], **by_the_reader(files))
-    np.savez(sys.argv[3], **as_episodes(files))
+    for place in sys.argv[3:]:
+        np.savez(place, **as_episodes(files))
     print("done")
 
 

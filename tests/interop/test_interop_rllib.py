@@ -179,17 +179,25 @@ def test_it_trains_on_what_we_record(rllib: Run, tmp_path: Path, kind: str) -> N
     assert np.mean(losses[-3:]) < 0.68  # a policy that has learnt nothing has ln 2 = 0.693
 
 
-def test_it_reads_our_sample_batches(rllib: Run, tmp_path: Path) -> None:
-    """With its JSON reader, and as it maps them to episodes: the values that were recorded, as doubles."""
-    record(recording(tmp_path / "data", environment=CARTPOLE, output=OUTPUTS["batches"]))
+@pytest.mark.parametrize("packed", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
+def test_it_reads_our_sample_batches(rllib: Run, tmp_path: Path, packed: list[str]) -> None:
+    """With its JSON reader, and as it maps them to episodes: the values that were recorded, plain ones as doubles.
+
+    Its new stack cannot read a packed `new_obs`, whoever wrote it.
+    """
+    output = {**OUTPUTS["batches"], "compressColumns": packed}
+    record(recording(tmp_path / "data", environment=CARTPOLE, output=output))
     record(recording(tmp_path / "arrow", environment=CARTPOLE))
-    rllib("rllib_batches.py", tmp_path / "data", tmp_path / "reader.npz", tmp_path / "episodes.npz")
+    places = [tmp_path / "reader.npz", *([tmp_path / "episodes.npz"] if "new_obs" not in packed else [])]
+    rllib("rllib_batches.py", tmp_path / "data", *places)
     block = read_all(open_dataset(tmp_path / "arrow"))
     episodes = {name[8:]: leaf for name, leaf in episodes_of(block).items()}
-    for form in ("reader", "episodes"):
+    for form in (place.stem for place in places):
         found = dict(np.load(tmp_path / f"{form}.npz"))
         found = {name[8:]: leaf for name, leaf in found.items()}
         expected = {name: leaf for name, leaf in episodes.items() if "infos" not in name}
         assert found.keys() == expected.keys(), form
         for name, leaf in expected.items():
             np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+            if name.endswith("|rewards"):
+                assert found[name].dtype == (leaf.dtype if "rewards" in packed else np.float64)

@@ -88,6 +88,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_max_rows_per_file": (25, None, 25),
     "output_max_file_size": (2.0**20, None, "1048576"),
     "output_filesystem": ("s3", None, "s3://out"),
+    "output_compress_columns": (["obs"], None, ["obs"]),
     "output_compression": ("zstd", None, "zstd"),
     "output_on_existing": ("Fail", None, "Fail"),
     "evaluation_interval": (3, 3, None),
@@ -172,7 +173,10 @@ def test_option_reaches_its_field_of_a_training(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.recording])
 def test_option_reaches_its_field_of_a_recording(name: str) -> None:
     option, (given, _, expected) = MAPPED[name], SAMPLES[name]
-    resource = take(recorder(), option, given).to_resource()
+    config = recorder()
+    if name == "output_compress_columns":
+        config.offline_data(output_format="SampleBatch")
+    resource = take(config, option, given).to_resource()
     if name == "model_config":
         assert at(resource, "policy.train.model.fcnetHiddens") == expected["fcnetHiddens"]
     else:
@@ -203,6 +207,10 @@ REFUSED = [
 
 
 def test_the_most_particular_option_says_what_is_written() -> None:
+    packed = (
+        recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
+    )
+    assert packed.spec.output.compress_columns == []  # Parquet compresses all of them
     config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
     assert config.to_resource().spec.output.format == "Episodes"
     config.offline_data(output_write_method="write_json")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import io
 import itertools
 import json
+import pickle
 
 import gymnasium as gym
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
@@ -348,3 +351,33 @@ def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
 
 def test_the_resources_formats_are_the_layouts():
     assert [layout_of_output(name, "Arrow") for name in NAMES] == NAMES
+
+
+def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):
+    """As the reference's own `unpack` takes them: base64, LZ4, pickle."""
+    block = kit.block([3, 2])
+    packed = ("obs", "new_obs", "rewards")
+    (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed)
+    lines = [json.loads(line) for line in (tmp_path / entry.path).read_text().splitlines()]
+    for line, start, count in zip(lines, block.start, block.length, strict=True):
+        first = start + lines.index(line)
+        for name, rows in (("obs", first), ("new_obs", first + 1)):
+            found = unpacked(line[name])
+            np.testing.assert_array_equal(found, block.columns["obs"][rows : rows + count])
+            assert found.dtype == np.float32
+        assert unpacked(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
+        assert line["actions"] == block.columns["actions"][start : start + count].tolist()
+
+
+def unpacked(cell: str) -> np.ndarray:
+    with pa.CompressedInputStream(pa.BufferReader(base64.b64decode(cell)), "lz4") as stream:
+        return pickle.loads(stream.read())
+
+
+@pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])
+def test_only_columns_of_numbers_are_packed(kit, tmp_path, name):
+    block = odd_block(kit)
+    with pytest.raises(
+        DataError, match=f"'{name}' is no column of numbers to be packed: allowed are t, obs, "
+    ):
+        write(tmp_path, block, DataSpec.of_block(block), "SampleBatch", compress_columns=[name])

@@ -141,6 +141,8 @@ class OutputSpec(Model):
     compression: Literal["lz4", "zstd", "none"] = "lz4"
     """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is written plain: `lz4`, the default, does
     nothing there."""
+    compress_columns: Annotated[list[ShortText], Field(max_length=256)] = []
+    """Of SampleBatch: columns that are packed, as RLlib packs `obs` and `new_obs`. Default: none."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
     """When the folder holds a dataset: `Resume` it (of the same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
@@ -155,6 +157,11 @@ class OutputSpec(Model):
             raise ValueError(
                 f"has compression zstd with format {self.format}; text is written plain, and zstd needs format "
                 "Episodes or Columns"
+            )
+        if self.compress_columns and self.format != "SampleBatch":
+            raise ValueError(
+                f"has compressColumns with format {self.format}; columns are packed in format SampleBatch, and "
+                "Parquet's are compressed by `compression`"
             )
         return self
 

@@ -127,6 +127,12 @@ class WriteFlags:
         Literal["lz4", "zstd", "none"] | None,
         typer.Option(help="Of the files. Default: lz4 for Parquet, none for text.", rich_help_panel=_WRITING),
     ] = None
+    compress_columns: Annotated[
+        str,
+        typer.Option(
+            help="Of SampleBatch: columns that are packed, such as obs,new_obs.", rich_help_panel=_WRITING
+        ),
+    ] = ""
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace data of ours that lie there.", rich_help_panel=_WRITING),
@@ -143,8 +149,9 @@ class WriteFlags:
             size = parse_bytes(self.file_size)
         except ValueError as error:
             raise SpecError(f"--file-size {error}") from error
+        packed = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())
         return Target(
-            resolve(folder), self.to, self.rows_per_file, max(1, size), self.compression, self.replace
+            resolve(folder), self.to, self.rows_per_file, max(1, size), self.compression, self.replace, packed
         )
 
 

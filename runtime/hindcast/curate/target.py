@@ -31,10 +31,11 @@ class Target:
         rows_per_file: most rows of a file, in whole episodes; no limit by default.
         file_bytes: most bytes of a file, about.
         compression: of the files; None is the format's own default.
+        compress_columns: columns that SampleBatch packs.
         replace: whether data that lie there are replaced: those files that its manifest or commits list.
 
     Raises:
-        SpecError: a format that there is not.
+        SpecError: a format that there is not, or one that packs no columns.
     """
 
     folder: Location
@@ -43,11 +44,17 @@ class Target:
     file_bytes: int = 128 << 20
     compression: str | None = None
     replace: bool = False
+    compress_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise SpecError(
                 f"the format {self.format!r} is not written{_meant(self.format)}: allowed are {', '.join(FORMATS)}"
+            )
+
+        if self.compress_columns and self.format != "SampleBatch":
+            raise SpecError(
+                f"columns are packed in SampleBatch, and the format is {self.format}: leave out --compress-columns"
             )
 
     @property
@@ -78,6 +85,7 @@ class Target:
             "rowsPerFile": self.rows_per_file,
             "fileBytes": self.file_bytes,
             "compression": self.compression,
+            **({"compressColumns": self.compress_columns} if self.compress_columns else {}),
         }
 
 

@@ -162,6 +162,7 @@ def _make(job: _Job, wanted: Range) -> _Made:
         max_file_bytes=target.file_bytes,
         compression=target.compression,
         layout=target.layout,
+        compress_columns=target.compress_columns,
     )
     try:
         for read in blocks_of(job.dataset, wanted):

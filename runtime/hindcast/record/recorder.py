@@ -73,6 +73,7 @@ class Task(NamedTuple):
             max_file_bytes=parse_bytes(output.max_file_size),
             compression=None if output.is_text else output.compression,
             layout=self.layout,
+            compress_columns=output.compress_columns,
         )
 
 

@@ -23,7 +23,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
 from hindcast.store.filesystem import Guard, resolve
-from hindcast.store.layouts import WRITTEN_LAYOUTS
+from hindcast.store.layouts import written_layout
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 
 POLICY_FOLDER = "policy"
@@ -154,7 +154,7 @@ class RecordingRun:
             return
         data = describe(environment, load_actor(RANDOM, environment), explore=True)
         try:
-            WRITTEN_LAYOUTS[output.format].encoder(data)
+            written_layout(output.format, output.compress_columns).encoder(data)
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from hindcast.store.tabular.layout import ColumnsLayout, is_tabular
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.text.csv_layout import CsvLayout
 from hindcast.store.text.json_layout import JsonLayout
-from hindcast.store.text.sample_batch import SampleBatchLayout
+from hindcast.store.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchLayout
 from hindcast.store.unready import NotReadable
 
 _ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
@@ -28,6 +29,18 @@ TEXT_LAYOUTS: Final = {layout.name: layout for layout in _TEXT}
 """Written for others; to be trained on they are prepared, like anybody's text."""
 WRITTEN_LAYOUTS: Final[dict[str, WrittenLayout]] = {**LAYOUTS, **TEXT_LAYOUTS}
 DEFAULT: Final = ARROW_EPISODES
+
+
+def written_layout(name: str, packed: Sequence[str] = ()) -> WrittenLayout:
+    """The layout of a name.
+
+    Args:
+        name: one of `WRITTEN_LAYOUTS`.
+        packed: columns that it packs, which only SampleBatch can.
+    """
+    if packed and name == SAMPLE_BATCH_LAYOUT:
+        return SampleBatchLayout(packed)
+    return WRITTEN_LAYOUTS[name]
 
 
 def layout_of_schema(schema: pa.Schema) -> str:

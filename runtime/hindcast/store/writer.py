@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 import numpy as np
@@ -11,7 +12,7 @@ from hindcast.errors import SpecError
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Location
-from hindcast.store.layouts import DEFAULT, WRITTEN_LAYOUTS
+from hindcast.store.layouts import DEFAULT, written_layout
 from hindcast.store.spec import DataSpec
 
 MIB = 1 << 20
@@ -36,6 +37,7 @@ class EpisodeWriter:
         row_group_bytes: size in memory that a row group is filled to.
         compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
         layout: name of the layout, one of `WRITTEN_LAYOUTS`.
+        compress_columns: columns that SampleBatch packs; none by default.
 
     Raises:
         DataError: the layout cannot hold such data.
@@ -53,9 +55,10 @@ class EpisodeWriter:
         row_group_bytes: int = 16 * MIB,
         compression: str | None = None,
         layout: str = DEFAULT,
+        compress_columns: Sequence[str] = (),
     ) -> None:
         self._folder, self._stem = folder, stem
-        self._encoder = WRITTEN_LAYOUTS[layout].encoder(spec)
+        self._encoder = written_layout(layout, compress_columns).encoder(spec)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
         self._group_bytes = row_group_bytes

@@ -166,7 +166,7 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
         return array
     if array.dtype == object:
         raise CellError(0, f"{name!r} is text: expected {leaf}")
-    if leaf.dtype.kind == "c" and array.shape[-1:] == (2,):
+    if leaf.dtype.kind == "c" and array.dtype.kind != "c" and array.shape[-1:] == (2,):
         half = np.dtype(f"<f{leaf.dtype.itemsize // 2}")
         array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
     wanted = (len(array), *leaf.shape)

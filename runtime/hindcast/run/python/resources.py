@@ -122,6 +122,8 @@ def recording(
     if not options.get("output"):
         raise SpecError("output is missing: .offline_data(output=...) names the folder of the dataset.")
     _put(spec, "output.path", output_path(options))
+    if spec["output"].get("format") != "SampleBatch":  # the reference packs columns of Parquet too
+        spec["output"].pop("compressColumns", None)
     _need_environment(spec, True)
     return _checked(OfflineRecording, "OfflineRecording", name, spec, problems)
 

@@ -133,7 +133,9 @@ class ArrayPickle:
 
     def since_mark(self) -> list[Any]:
         """Take everything from the stack that was put there after the mark."""
-        start = len(self._stack) - 1 - self._stack[::-1].index(_MARK)
+        start = len(self._stack) - 1
+        while self._stack[start] is not _MARK:  # IndexError where there is none
+            start -= 1
         values = self._stack[start + 1 :]
         del self._stack[start:]
         return values
