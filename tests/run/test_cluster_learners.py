@@ -18,6 +18,7 @@ import safetensors.numpy
 from hindcast.api import OfflineTraining
 from hindcast.api.attempt import Attempt
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
+from hindcast.pipeline.offline_data import Input
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.events import Outcome
@@ -70,7 +71,7 @@ class Group:
             spec_hash="-",
             first_learners=2,
         )
-        inputs = [(str(source.path), source.weight) for source in resource.spec.input]
+        inputs = [Input(str(source.path), source.weight) for source in resource.spec.input]
         try:
             return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled))
         finally:
