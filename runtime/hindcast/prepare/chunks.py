@@ -41,6 +41,13 @@ def to_chunk(partition: int, part: Steps | Block) -> pa.Table:
     return pa.table([pa.array([partition]), cell, pa.nulls(1, pa.string())], schema=SCHEMA)
 
 
+def empty_chunks(partitions: Collection[int]) -> pa.Table:
+    """Nothing for each partition: so that those to which no row goes are made too."""
+    count = len(partitions)
+    columns = [pa.array(sorted(partitions)), pa.nulls(count, pa.large_binary()), pa.nulls(count, pa.string())]
+    return pa.table(columns, schema=SCHEMA)
+
+
 def mistake_chunks(partitions: Collection[int], error: UserError) -> pa.Table:
     """A user's mistake, for each partition that cannot be made because of it."""
     count = len(partitions)
@@ -62,7 +69,7 @@ def raise_first(mistakes: pa.ChunkedArray) -> None:
 
 def from_chunks(table: pa.Table) -> Iterator[Steps | Block]:
     """What the rows of a table are, as views into it."""
-    for cell in table.column(_CHUNK):
+    for cell in table.column(_CHUNK).drop_null():
         arrays = from_row(pa.ipc.open_stream(cell.as_buffer()).read_all())
         columns = {
             name.removeprefix(_COLUMN): array for name, array in arrays.items() if name.startswith(_COLUMN)

@@ -12,11 +12,10 @@ from typing import Any, Final, NamedTuple
 from hindcast import words
 from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
-from hindcast.prepare.findings import Findings
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, Progress, is_grouped
 from hindcast.prepare.local import make_here
-from hindcast.prepare.partitions import made, write_blocks
+from hindcast.prepare.partitions import made
 from hindcast.prepare.parts import ForeignPart, Part, StoredPart
 from hindcast.prepare.places import Found, Place, digest, digest_of, find, is_recorded, recognised
 from hindcast.prepare.ray_data import make_on_ray
@@ -156,8 +155,9 @@ class _Maker:
             make_here(job, self.progress)
         else:
             make_on_ray(job, self.progress, self.ray_options)
-        for number in set(range(job.partitions)) - made(folder):  # no row belongs there
-            write_blocks(folder, number, None, [], Findings())
+        missing = sorted(set(range(job.partitions)) - made(folder))
+        if missing:
+            raise RuntimeError(f"partitions {missing} of {folder} were not made")
         finish(job, work.notes)
 
     def _job(self, folder: Location, work: _Work) -> Job:

@@ -21,7 +21,7 @@ from hindcast.errors import OutOfMemory, UserError, WorkerLost
 from hindcast.prepare.chunks import (
     MISTAKE,
     PARTITION,
-    SCHEMA,
+    empty_chunks,
     from_chunks,
     mistake_chunks,
     raise_first,
@@ -130,8 +130,9 @@ def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress
                 if bundle is None:
                     break
                 for made_there in ray.get(list(bundle.block_refs)):
-                    raise_first(made_there[MISTAKE])
-                    done += len(made_there)
+                    if len(made_there):  # where no partition went, Ray Data has a table without columns
+                        raise_first(made_there[MISTAKE])
+                        done += len(made_there)
                 progress(min(done, total), total)
         finally:
             executor.shutdown(force=True)
@@ -147,14 +148,15 @@ def _job(given: list[Any]) -> tuple[Job, frozenset[int]]:
 def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
     """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
     job, todo = _job(given)
+    number = numbers[_NUMBER][0].as_py()
     try:
-        steps, blocks = job.scatter(numbers[_NUMBER][0].as_py())
+        steps, blocks = job.scatter(number)
     except UserError as error:
         yield mistake_chunks(todo, error)
         return
     dealt: list[tuple[int, Steps | Block]] = [*steps, *blocks]
     chunks = [to_chunk(partition, part) for partition, part in dealt if partition in todo]
-    yield pa.concat_tables(chunks) if chunks else SCHEMA.empty_table()
+    yield pa.concat_tables([empty_chunks(todo if number == 0 else []), *chunks])
 
 
 def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
