@@ -26,6 +26,7 @@ from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import step_texts
+from hindcast.store.text.array_pickles import pickled
 from hindcast.store.text.shortening import shortened
 from hindcast.store.unready import NotReadable
 from hindcast.store.writer import EpisodeWriter
@@ -372,6 +373,15 @@ def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):
 def unpacked(cell: str) -> np.ndarray:
     with pa.CompressedInputStream(pa.BufferReader(base64.b64decode(cell)), "lz4") as stream:
         return pickle.loads(stream.read())
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16", "b1", "u1", "i8", "u8"])
+@pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
+def test_pickles_that_are_written_are_what_python_reads(dtype, shape):
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    one, *nested = pickle.loads(pickled((array, {"a": array, "ä": (array,)})))
+    for found in (one, nested[0]["a"], *nested[0]["ä"]):
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 @pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,13 +19,13 @@ from hindcast.store.data_file import Group
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.tabular.steps import Steps
+from hindcast.store.text.array_pickles import pickled
 from hindcast.store.text.cells import Words, as_numbers, json_of
 from hindcast.store.text.file import TextEncoder, lines_of
 from hindcast.store.text.infos import info_json
 from hindcast.store.text.json_layout import nest
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
-_PROTOCOL: Final = 4  # which every Python since 3.4 reads
 _WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what the reference writes and reads
 
 
@@ -84,7 +83,7 @@ class SampleBatchEncoder(TextEncoder):
             for leaf in self._packed[name]
         }
         value = nested.unflatten(own, name, self._spaces.get(name))
-        frame = pa.Codec("lz4").compress(pickle.dumps(value, protocol=_PROTOCOL), asbytes=True)
+        frame = pa.Codec("lz4").compress(pickled(value), asbytes=True)
         return base64.b64encode(frame).decode()
 
 
