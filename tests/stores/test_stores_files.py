@@ -39,6 +39,15 @@ def test_what_is_written_is_read_listed_and_deleted(place):
     assert list(folder.files(recursive=True)) == []
 
 
+def test_folders_are_listed_with_the_files(place):
+    folder = resolve(place.uri)
+    folder.child("a/b/c").write_bytes(b"1")
+    folder.child("d").write_bytes(b"22")
+    assert [(entry.relative, entry.is_file) for entry in folder.list()] == [("a", False), ("d", True)]
+    below = [(entry.relative, entry.is_file) for entry in folder.list(recursive=True)]
+    assert below == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
+
+
 def test_parts_of_a_file_are_read_at_any_offset(place):
     location = place.at("big.bin")
     location.write_bytes(BIG)
@@ -235,7 +244,7 @@ def test_reading_keys_cannot_write(s3, monkeypatch):
 def test_public_buckets_take_no_keys(s3, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    assert resolve("s3://anonymous@public/greeting").read_bytes() == b"hello"
+    assert resolve("s3://anonymous@public/.greeting").read_bytes() == b"hello"
 
 
 @pytest.mark.timeout(120)

@@ -2,61 +2,72 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
 import pyarrow.fs as pafs
 import pytest
 
-from hindcast.errors import StorageError
+from hindcast.errors import Interrupted, StorageError
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
-from support import episode_hashes, leftovers, read_all, record, recording, train, training
+from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
 
 
-def test_a_recording_onto_a_store_that_fails_is_the_local_one(s3, walks):
-    s3.fail(every=3, status=503)
-    record(recording(s3.uri, output={"maxRowsPerFile": 8}))
-    assert episode_hashes(read_all(s3.uri)) == episode_hashes(read_all(walks))
-    assert leftovers(s3.uri) == []
+@pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
+def test_a_recording_onto_a_store_that_fails_is_the_local_one(place, walks, fault):
+    place.fail(every=3, **fault)
+    record(recording(place.uri, output={"maxRowsPerFile": 8}))
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    assert leftovers(place.uri) == []
 
 
-def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(s3, walks):
-    resource = recording(s3.uri, output={"maxRowsPerFile": 8})
-    s3.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
-    with pytest.raises(StorageError, match=r"cannot write s3://\S+\.parquet: access is denied") as caught:
+def test_a_recording_onto_a_slow_store_is_the_local_one(place, walks):
+    place.fail(delay=0.1)
+    record(recording(place.uri, output={"maxRowsPerFile": 8}))
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+
+
+def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(place, walks):
+    resource = recording(place.uri, output={"maxRowsPerFile": 8})
+    place.fail(matching=r"^(PUT|POST) .*\.parquet", status=403, code="AccessDenied")
+    with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as caught:
         record(resource)
     assert caught.value.exit_code == 5
-    s3.faults.begin()
-    assert read_commits(resolve(s3.uri)) == {}
+    place.faults.begin()
+    assert read_commits(resolve(place.uri)) == {}
     record(resource)
-    assert episode_hashes(read_all(s3.uri)) == episode_hashes(read_all(walks))
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
 
 
-def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(s3, walks, monkeypatch):
-    resource = recording(s3.uri, output={"maxRowsPerFile": 8})
-    s3.fail(matching=r"^(PUT|POST) .*\.parquet", delay=0.3)
+def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(place, walks, monkeypatch):
+    resource = recording(place.uri, output={"maxRowsPerFile": 8})
+    uploads = r"^(PUT|POST) .*\.parquet"
+    place.fail(matching=uploads, delay=0.3)
 
-    def kill_in_the_third_upload() -> None:
-        while sum(".parquet" in asked and "PUT" in asked for asked in s3.faults.asked()) < 3:
+    def kill_once_a_range_counts() -> None:
+        while not any(
+            re.search(r"^(PUT|POST) .*000001-.*\.parquet", asked) for asked in place.faults.asked()
+        ):
             time.sleep(0.02)
-        s3.server.kill()
+        place.server.kill()
 
-    killing = threading.Thread(target=kill_in_the_third_upload)
+    killing = threading.Thread(target=kill_once_a_range_counts)
     killing.start()
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "3")
-    with pytest.raises(StorageError, match=r"cannot \w+ s3://"):
+    with pytest.raises(StorageError, match=r"cannot \w+ \S+://"):
         record(resource)
     killing.join()
-    s3.server.start()
-    s3.faults.begin()
+    place.server.start()
+    place.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
-    counted = sum(commit.episodes for commit in read_commits(resolve(s3.uri)).values())
+    counted = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
     assert 0 < counted < 40
     record(resource)
-    assert episode_hashes(read_all(s3.uri)) == episode_hashes(read_all(walks))
-    assert leftovers(s3.uri) == []
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    assert leftovers(place.uri) == []
 
 
 def test_globs_and_folders_are_found(s3, walks):
@@ -68,12 +79,33 @@ def test_globs_and_folders_are_found(s3, walks):
     assert open_dataset(f"{s3.uri}/a").num_episodes == 40
 
 
-def test_training_reads_and_keeps_its_run_in_the_store(s3, walks):
-    record(recording(f"{s3.uri}/data"))
-    s3.fail(every=3, status=503)
-    train(training(f"{s3.uri}/runs", f"{s3.uri}/data"))
-    files = {entry.relative for entry in resolve(f"{s3.uri}/runs/test/r1").files(recursive=True)}
+@pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
+def test_training_reads_and_keeps_its_run_in_the_store(place, walks, fault):
+    record(recording(f"{place.uri}/data"))
+    place.fail(every=3, **fault)
+    train(training(f"{place.uri}/runs", f"{place.uri}/data"))
+    files = {entry.relative for entry in resolve(f"{place.uri}/runs/test/r1").files(recursive=True)}
     assert {"results.jsonl", "success.json"} <= files
+
+
+def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, heard):
+    resource = training(place.uri, walks, checkpoint={"every": 1})
+    with pytest.raises(Interrupted):
+        train(resource, After(3))
+    train(resource, reporter=heard)
+    assert any("goes on" in note for note in heard.notes)
+
+
+def test_a_training_whose_store_dies_is_said_and_goes_on_when_it_is_back(place, tmp_path, monkeypatch):
+    record(recording(f"{place.uri}/data"))
+    resource = training(tmp_path / "runs", f"{place.uri}/data", pipeline={"residency": "Streaming"})
+    place.server.kill()
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
+    with pytest.raises(StorageError, match=r"cannot \w+( \w+)? \S+://"):
+        train(resource)
+    place.server.start()
+    monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
+    assert train(resource).state == "Succeeded"
 
 
 def test_a_dataset_through_a_file_system_object(s3):

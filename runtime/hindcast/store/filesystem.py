@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
 from hindcast.store.object_stores import open_uri, s3_of
-from hindcast.store.remote import Store, remote, store_of
+from hindcast.store.remote import GcsStore, Store, remote, store_of
 from hindcast.store.storage_errors import reason_of, storage_errors
 
 _SCHEME = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -292,9 +292,10 @@ def _persistent(filesystem: pafs.FileSystem) -> pafs.FileSystem:
         return filesystem
     if isinstance(filesystem, pafs.S3FileSystem):
         return s3_of(filesystem)
+    kind = GcsStore if isinstance(filesystem, pafs.GcsFileSystem) else Store
     limits_itself = isinstance(filesystem, pafs.PyFileSystem)
     return remote(
-        Store(filesystem, f"{filesystem.type_name.removeprefix('py::')}://", limits_itself=limits_itself)
+        kind(filesystem, f"{filesystem.type_name.removeprefix('py::')}://", limits_itself=limits_itself)
     )
 
 

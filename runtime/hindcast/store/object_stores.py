@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.fs as pafs
 
 from hindcast.errors import StorageError
-from hindcast.store.remote import AzureStore, S3Store, Store, remote
+from hindcast.store.remote import AzureStore, GcsStore, S3Store, remote
 from hindcast.store.retrying import patience
 
 _ANONYMOUS: Final = "anonymous@"
@@ -148,7 +148,7 @@ def _gcs(
     if emulator:
         scheme, _, host = emulator.rpartition("://")
         options |= {"scheme": scheme or "http", "endpoint_override": host.rstrip("/")}
-    return remote(Store(pafs.GcsFileSystem(**options), "gs://", partial(gcs, is_anonymous)))
+    return remote(GcsStore(pafs.GcsFileSystem(**options), "gs://", partial(gcs, is_anonymous)))
 
 
 @lru_cache(maxsize=16)

@@ -192,6 +192,18 @@ class S3Store(Store):
         return False
 
 
+class GcsStore(Store):
+    """Google Cloud Storage. Its client lists a folder only where an object stands for it: the names of others tell."""
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        base, all_below = selector.base_dir.strip("/"), selector.recursive
+        everything = pafs.FileSelector(base, allow_not_found=selector.allow_not_found, recursive=True)
+        found = {info.path.rstrip("/"): info for info in super().get_file_info_selector(everything)}
+        folders = {parent for path in found for parent in _folders_between(base, path)} - found.keys()
+        found |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
+        return [info for path, info in found.items() if all_below or "/" not in path[len(base) + 1 :]]
+
+
 class AzureStore(Store):
     """Azure. Its client begins a blob by emptying it: so blobs are written under another name and copied."""
 
@@ -267,7 +279,7 @@ class RemoteFile:
 
     def _read(self, nbytes: int) -> bytes:
         try:
-            if self._file is None:
+            if self._file is None or self._file.closed:  # GCS closes what it failed to read
                 self._open()
             assert self._file is not None
             found: bytes = self._file.read_at(nbytes, self._offset)
@@ -300,6 +312,12 @@ def _write(filesystem: pafs.FileSystem, path: str, data: memoryview) -> None:
             stream.flush()
         still_wanted()
     stream.close()
+
+
+def _folders_between(base: str, path: str) -> list[str]:
+    """The folders below `base` that `path` lies in."""
+    parts = path[len(base) :].strip("/").split("/")
+    return ["/".join((base, *parts[:depth])) for depth in range(1, len(parts))]
 
 
 def _rebuilt(rebuild: Callable[[], pafs.FileSystem]) -> Any:

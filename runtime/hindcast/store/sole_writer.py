@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hindcast.errors import OutputConflict
+from hindcast.errors import OutputConflict, StorageError
 from hindcast.store.filesystem import Guard, Location
+from hindcast.store.lock_object import LockObject
 from hindcast.store.storage_errors import storage_errors
 
 LOCK_FILE = "lock"
@@ -17,15 +19,17 @@ LOCK_FILE = "lock"
 
 @contextlib.contextmanager
 def sole_writer(state: Location) -> Iterator[Guard | None]:
-    """Keep other processes of this machine out of the folder while the block runs.
+    """Keep other processes out of the folder while the block runs.
 
-    The lock goes with the process, however it ends. Only local folders are locked.
+    On this machine the lock goes with the process, however it ends. In a store it is an object, that of a killed
+    process lapses, and what is yielded is to guard every change.
 
     Raises:
         OutputConflict: another process is writing there.
     """
     if not state.is_local:
-        yield None
+        with _held_in_store(state) as guard:
+            yield guard
         return
     state.mkdirs()
     path = Path(state.path) / LOCK_FILE
@@ -39,6 +43,22 @@ def sole_writer(state: Location) -> Iterator[Guard | None]:
         with contextlib.suppress(OSError):  # a file system that has become read-only
             path.unlink()
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _held_in_store(state: Location) -> Iterator[Guard]:
+    lock, ended = LockObject(state.child(LOCK_FILE)), threading.Event()
+    keeping = threading.Thread(target=lock.keep, args=(ended,), daemon=True)
+    try:
+        lock.take()
+        keeping.start()
+        yield lock.check
+    except StorageError:  # a store that fails would be waited for once more: the lock lapses
+        lock.forget()
+        raise
+    finally:
+        ended.set()
+        lock.give_back()
 
 
 def _lock(path: Path) -> int | None:

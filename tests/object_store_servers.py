@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
+
 from faulty_proxy import Faults
 
 SCRIPTS = Path(sys.executable).parent
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
@@ -93,6 +95,30 @@ def seaweed(folder: Path) -> Running:
     }
     flags = [f"-{name}={value}" for name, value in options.items()]
     return Running([str(SCRIPTS / "weed"), "-logtostderr=true", "server", *flags], port, folder)
+
+
+def make_buckets(port: int, *names: str) -> None:
+    """Buckets in SeaweedFS, which listens before it can write."""
+    client = pafs.S3FileSystem(
+        access_key="writer",
+        secret_key="writer-secret",
+        endpoint_override=f"127.0.0.1:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    end = time.monotonic() + _STARTS_WITHIN_S
+    while True:
+        try:
+            for name in names:
+                client.create_dir(name)
+                with client.open_output_stream(f"{name}/.greeting") as stream:
+                    stream.write(b"hello")
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
 
 
 def azurite(folder: Path) -> Running:

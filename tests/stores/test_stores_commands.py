@@ -1,0 +1,86 @@
+"""The commands on data that lie in a store, and what they say when it denies or fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from support import episode_hashes, read_all, record, recording
+
+HINDCAST = [sys.executable, "-m", "hindcast.cli.main"]
+
+
+def hindcast(*arguments):
+    return subprocess.run(
+        [*HINDCAST, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def data(s3):
+    """A recording in S3."""
+    record(recording(f"{s3.uri}/data"))
+    return f"{s3.uri}/data"
+
+
+def test_inspect_and_convert_and_the_family_of_data(s3, data, tmp_path):
+    called = hindcast("inspect", data, "--json")
+    assert called.returncode == 0, called.stderr
+    assert json.loads(called.stdout)["episodes"] == 40
+    for arguments in (
+        ("convert", data, s3.uri + "/columns", "--to", "Columns"),
+        ("convert", s3.uri + "/columns", tmp_path / "local"),
+        ("data", "split", data, s3.uri + "/a", s3.uri + "/b", "--validation", "0.25"),
+        ("data", "merge", s3.uri + "/a", s3.uri + "/b", s3.uri + "/both"),
+        ("data", "filter", data, s3.uri + "/top", "--top", "0.5"),
+        ("data", "sample", data, s3.uri + "/few", "--episodes", "4"),
+    ):
+        called = hindcast(*arguments, "-q")
+        assert called.returncode == 0, called.stderr
+        assert called.stderr == ""
+    counts = [open_dataset(f"{s3.uri}/{name}").num_episodes for name in ("a", "b", "top", "few")]
+    assert counts == [30, 10, 20, 4]
+    original = episode_hashes(read_all(data))
+    for copy in (s3.uri + "/columns", tmp_path / "local", s3.uri + "/both"):
+        assert episode_hashes(read_all(copy)) == original
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "{data}"),
+        ("convert", "{data}", "{uri}/out"),
+        ("data", "merge", "{data}", "{uri}/out"),
+        ("data", "split", "{data}", "{uri}/out", "{uri}/other"),
+        ("data", "filter", "{data}", "{uri}/out", "--top", "0.5"),
+        ("data", "sample", "{data}", "{uri}/out", "--episodes", "4"),
+    ],
+    ids=lambda arguments: arguments[0] if arguments[0] != "data" else arguments[1],
+)
+@pytest.mark.parametrize("what", ["all", "writing"])
+def test_denied_is_one_sentence(s3, data, arguments, what):
+    if what == "writing" and arguments[0] == "inspect":
+        pytest.skip("it writes nothing")
+    s3.fail(matching="" if what == "all" else "^(PUT|POST) ", status=403, code="AccessDenied")
+    called = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
+    s3.faults.begin()
+    assert called.returncode == 5, called.stderr
+    assert called.stderr.startswith("error: cannot ")
+    assert called.stderr.count("\n") == 1
+    assert "access is denied: check the credentials" in called.stderr
+    assert list(resolve(f"{s3.uri}/out").files(recursive=True)) == []
+
+
+@pytest.mark.timeout(120)
+def test_a_process_whose_store_hangs_ends_with_its_exit_code(azure, walks, monkeypatch):
+    monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
+    azure.fail(matching="comp=block(&|$)", cut=-1)
+    called = hindcast("convert", walks, f"{azure.uri}/out", "-q")
+    assert called.returncode == 5, called.stderr
+    assert called.stderr.startswith("error: cannot write abfss://")
+    assert called.stderr.count("\n") == 1

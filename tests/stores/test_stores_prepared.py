@@ -1,0 +1,89 @@
+"""Data that are prepared onto a store, and read from it by workers."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.curate.operations import convert_data
+from hindcast.curate.target import Target
+from hindcast.errors import StorageError
+from hindcast.pipeline.executors import Local
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.ray_data import RayData
+from hindcast.prepare import opening
+from hindcast.prepare.opening import open_data, ready
+from hindcast.prepare.reading import Reading
+from hindcast.store.dataset import open_dataset
+from hindcast.store.filesystem import resolve
+from hindcast.store.manifest import read_manifest
+from support import episode_hashes, read_all, record, recording
+
+
+@pytest.fixture
+def lines(walks, tmp_path):
+    """The recorded episodes as JSON lines, which are prepared before they are read."""
+    convert_data(Reading((str(walks),)), Target(resolve(tmp_path / "lines"), "JSON"))
+    return str(tmp_path / "lines")
+
+
+def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
+    monkeypatch.setenv("HINDCAST_CACHE", place.uri)
+    (prepared,) = ready(Reading((lines,))).paths
+    assert str(prepared).startswith(f"{place.uri}/prepared/")
+    monkeypatch.setattr(opening._Maker, "make", None)
+    assert open_data(lines).num_episodes == 40
+    assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
+
+
+def test_a_preparation_that_failed_is_never_taken_for_a_whole_one(place, lines, monkeypatch):
+    place.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
+    with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
+        open_data(lines, cache=place.uri)
+    place.faults.begin()
+    (folder,) = (entry.location for entry in resolve(f"{place.uri}/prepared").list())
+    assert read_manifest(folder) is None
+    assert open_data(lines, cache=place.uri).num_episodes == 40
+    assert read_manifest(folder) is not None
+
+
+@pytest.fixture
+def ray_here(s3):
+    """Ray, whose workers have the credentials."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+        yield
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("ray_here")
+def test_data_workers_read_the_store_as_the_learner_does(s3):
+    record(recording(f"{s3.uri}/data", output={"maxRowsPerFile": 8}))
+    needs = Needs(frozenset({"obs", "actions", "rewards"}))
+    s3.fail(every=5, status=503)
+    there, here = (
+        OfflineData(
+            [Source("data", open_dataset(f"{s3.uri}/data"))],
+            needs,
+            batch_size=32,
+            seed=3,
+            pipeline=PipelineSpec.model_validate({"residency": "Streaming"}),
+            executor=executor,
+        )
+        for executor in (RayData((1, 1), num_cpus=1), Local())
+    )
+    try:
+        for _ in range(5):
+            batch, expected = there.next(), here.next()
+            assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
+    finally:
+        there.close()
+        here.close()
