@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import pickle
 import random
@@ -19,6 +20,9 @@ import pytest
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.foreign.format import ReadOptions
+from hindcast.prepare.opening import open_data
+from hindcast.prepare.reading import Reading
 from hindcast.store import parquet
 from hindcast.store.dataset import open_dataset
 from hindcast.store.unready import OutOfOrder
@@ -189,6 +193,24 @@ def test_one_flag_for_the_end_of_an_episode(tmp_path):
         changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
         block = read_all(write(tmp_path / name, table(**changes)))
         assert (block.terminated.tolist(), block.truncated.tolist()) == ([True, True], [False, False])
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_infos_say_of_one_flag_whether_a_time_limit_ended_the_episode(tmp_path, as_text):
+    """As of a table that is prepared, whichever way the file is read."""
+    limit = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
+    infos = [json.dumps(info or {}) for info in limit] if as_text else limit
+    for name in ("dones", "done"):
+        changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
+        path = write(tmp_path / name, table(**changes, infos=infos))
+        block = read_all(path)
+        assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
+        dataset = open_dataset(path)
+        assert dataset.read(dataset.units[0], ["obs"]).truncated.tolist() == [True, False]
+        table_of_others = Reading((str(path),), "Parquet", ReadOptions(schema={"obs": "obs"}))
+        prepared = open_data(table_of_others, cache=tmp_path / "cache")
+        block = prepared.read(prepared.units[0]).take(np.argsort(block.eps_id))
+        assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
 
 
 def test_composite_observations(tmp_path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +12,8 @@ from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns
 from hindcast.foreign.tables.naming import Plan
 from hindcast.store.layout import CellError
+from hindcast.store.tabular.time_limits import ends_by_infos
 
-_TIME_LIMIT: Final = "TimeLimit.truncated"
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
 
@@ -27,8 +26,7 @@ def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
     """
     over, cut = _flags(table, plan, Columns.TERMINATEDS), _flags(table, plan, Columns.TRUNCATEDS)
     if plan.end_infos is not None:
-        cut = over & _cut_by_time(table.column(plan.end_infos), over)
-        return over & ~cut, cut
+        return ends_by_infos(over, table.column(plan.end_infos))
     return over, cut
 
 
@@ -62,25 +60,6 @@ def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         row = first(pc.invert(known))
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: expected true or false")
     return true
-
-
-def _cut_by_time(infos: pa.ChunkedArray, over: Bool) -> Bool:
-    """Whether an info says that a time limit ended the episode; looked at where an episode is over."""
-    cut = np.zeros(len(infos), dtype=np.bool_)
-    for row in np.flatnonzero(over).tolist():
-        cut[row] = _says_cut(infos[row].as_py(), row)
-    return cut
-
-
-def _says_cut(info: Any, row: int) -> bool:
-    if isinstance(info, str):
-        if _TIME_LIMIT not in info:
-            return False
-        try:
-            info = json.loads(info)
-        except ValueError as error:
-            raise CellError(row, f"its info is not JSON: {error}") from error
-    return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))
 
 
 def first(flags: pa.ChunkedArray) -> int:

@@ -19,6 +19,7 @@ from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
 from hindcast.store.tabular.names import DONES, of_next
+from hindcast.store.tabular.time_limits import ends_by_infos
 
 AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
@@ -76,10 +77,12 @@ def decode_rows(
 
 
 def ends_of(table: pa.Table) -> tuple[Bool, Bool]:
-    """`[S]` each: where an episode is terminated and where it is truncated."""
+    """`[S]` each: where an episode is terminated and where it is truncated; of one flag for both, as the infos say."""
     names = [name for name in (Columns.TERMINATEDS, *DONES) if name in table.column_names]
     none = np.zeros(len(table), dtype=np.bool_)
     terminated = _flags(table, names[0]) if names else none
+    if _is_told_by_infos(table.column_names):
+        return ends_by_infos(terminated, table.column(Columns.INFOS))
     truncated = _flags(table, Columns.TRUNCATEDS) if Columns.TRUNCATEDS in table.column_names else none
     return terminated, truncated
 
@@ -87,7 +90,15 @@ def ends_of(table: pa.Table) -> tuple[Bool, Bool]:
 def flag_columns(names: Sequence[str]) -> list[str]:
     """Of a file's columns those that `ends_of` reads."""
     ended = [name for name in (Columns.TERMINATEDS, *DONES) if name in names][:1]
+    if _is_told_by_infos(names):
+        return [*ended, Columns.INFOS]
     return [*ended, *([Columns.TRUNCATEDS] if Columns.TRUNCATEDS in names else [])]
+
+
+def _is_told_by_infos(names: Sequence[str]) -> bool:
+    """Whether infos alone can tell a time limit: in recordings with one flag that says that an episode is over."""
+    of_both = {Columns.TERMINATEDS, Columns.TRUNCATEDS}
+    return Columns.INFOS in names and of_both.isdisjoint(names) and not set(DONES).isdisjoint(names)
 
 
 def _frame(table: pa.Table, lengths: I64) -> Block:

@@ -63,7 +63,8 @@ class ColumnsLayout:
             optional += [Columns.INFOS, *(name for name in AGENTS if _says_something(schema, name))]
         elif Columns.INFOS in roots:
             optional.append(Columns.INFOS)
-        return [*needed, *(name for name in optional if name in there), *flag_columns(schema.names)]
+        there_too = [name for name in optional if name in there]
+        return list(dict.fromkeys([*needed, *there_too, *flag_columns(schema.names)]))
 
     def read(
         self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
