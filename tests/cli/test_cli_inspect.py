@@ -185,6 +185,26 @@ def test_columns_that_are_not_asked_for_are_not_looked_at(hindcast):
     assert not [problem for problem in found["problems"] if problem["severity"] == "error"]
 
 
+def test_a_file_that_is_no_parquet_does_not_hide_the_recording_beside_it(hindcast, here):
+    write()
+    (here / "data" / "download.parquet").write_bytes(b"PK\x03\x04" + b"x" * 500)
+    found = json.loads(hindcast("inspect", "data", "--json").out)
+    assert found["episodes"] == 2
+    errors = [problem for problem in found["problems"] if problem["severity"] == "error"]
+    assert [(problem["kind"], problem["path"]) for problem in errors] == [
+        ("unreadable", "data/download.parquet")
+    ]
+    assert "it begins with b'PK" in errors[0]["message"]
+
+
+def test_of_many_dimensions_a_few_are_shown_from_all_over(hindcast):
+    write(block=make_block(obs=np.random.default_rng(0).normal(size=(42, 1000))))
+    shown = hindcast("inspect", "data").out
+    assert "obs: 1,000 dimensions, 12 of them" in shown
+    assert re.search(r"^ +999 ", shown, re.MULTILINE)
+    assert "rewards float64," in " ".join(shown.split())
+
+
 def test_bad_files_of_other_formats_are_listed_and_the_others_shown(hindcast, here):
     (here / "logs").mkdir()
     row = {

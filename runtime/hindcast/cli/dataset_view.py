@@ -71,8 +71,11 @@ def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
 def _dimensions(
     name: str, count: int, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Iterator[RenderableType]:
-    """A row for each dimension, the first few."""
+    """A row for each dimension, the first few; of the many of a frame, a few spread evenly."""
     more = f", the first {MAX_ROWS}" if count > MAX_ROWS else ""
+    if count > len(rows):
+        more = f", {MAX_ROWS} of them"
+        rows = [rows[i * (len(rows) - 1) // (MAX_ROWS - 1)] for i in range(MAX_ROWS)]
     yield Text(f"{name}: {words.plural(count, 'dimension')}{more}")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("dimension", *columns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from hindcast.errors import DataError
@@ -12,7 +13,7 @@ from hindcast.prepare.reading import Reading
 from hindcast.prepare.usable import usable
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import resolve
+from hindcast.store.filesystem import Location, resolve
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS
@@ -48,7 +49,16 @@ def inspect_data(
         return summary
     known, _ = recognised(find(reading), reading)
     formats = tuple(sorted({one.format.name for one in known}))
-    return summary.model_copy(update={"prepared": str(found.paths[0]), "layouts": formats or summary.layouts})
+    warnings = [
+        Problem(severity="warning", kind="incomplete", message=message) for message in found.unfinished
+    ]
+    return summary.model_copy(
+        update={
+            "prepared": str(found.paths[0]),
+            "layouts": formats or summary.layouts,
+            "problems": worst_first([*warnings, *summary.problems]),
+        }
+    )
 
 
 def _at_least_the_files(
@@ -61,12 +71,9 @@ def _at_least_the_files(
     """
     places = [resolve(path, reading.filesystem) for path in reading.paths]
     if reading.is_plain:
-        try:
-            open_dataset(places)
-        except (NotReadable, OutOfOrder):
-            pass
-        except DataError:
-            return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
+        own = _of_own_layouts(places, reading, sample_limit)
+        if own is not None:
+            return own
     try:
         files, problems = usable(reading)
     except DataError:
@@ -77,6 +84,22 @@ def _at_least_the_files(
         return summarise(EpisodeDataset(DataSpec(), []), found=problems)
     rest = _rest(replace(reading, paths=tuple(files)), sample_limit, progress)
     return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+
+
+def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int | None) -> Summary | None:
+    """A look into the files that are opened as they are; None where there is nothing but others."""
+    try:
+        open_dataset(places)
+    except OutOfOrder:
+        return None
+    except NotReadable:
+        with suppress(DataError):
+            found = inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
+            return found if found.episodes else None
+        return None
+    except DataError:
+        pass
+    return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
 
 
 def _rest(reading: Reading, sample_limit: int | None, progress: Progress | None) -> Summary:

@@ -67,9 +67,11 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         (index, share)
         for index, share in zip(leaf.shown, leaf.share_of_space, strict=True)
         if share is not None
-    ][:MAX_BARS]
+    ]
     if not known:
         return None
+    if len(known) > MAX_BARS:
+        known = [known[i] for i in np.linspace(0, len(known) - 1, MAX_BARS).round().astype(int)]
     shares = np.array([100 * share for _, share in known])
     what = "observations" if leaf.name == "obs" else leaf.name
     least, most = words.share(shares.min() / 100), words.share(shares.max() / 100)
@@ -84,7 +86,10 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         dress(axes, theme, "dimension", "% of the bounds")
         places = np.arange(len(known))
         axes.bar(places, shares, 0.7, color=theme.main)
-        axes.set_xticks(places, [str(index) for index, _ in known], fontsize=9.5 if len(known) <= 16 else 7)
+        step = -(-len(known) // 16)
+        axes.set_xticks(
+            places[::step], [str(index) for index, _ in known[::step]], fontsize=9.5 if step == 1 else 7
+        )
         axes.set_xlim(-0.8, len(known) - 0.2)
         axes.set_ylim(0, max(100.0, 1.08 * shares.max()))
 

@@ -66,10 +66,13 @@ def _histogram(title: str, spread: Distribution, axis: str) -> Picture:
     caption = words.plural(spread.count, "episode") + (several if spread.min < spread.max else "")
 
     def draw(figure: Figure, theme: Theme) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes = figure.subplots()
         dress(axes, theme, axis, "episodes")
         _bars(axes, theme, spread)
         axes.set_ylim(0, 1.14 * max(spread.counts))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         _mark_median(axes, theme, spread)
 
     return Picture(title, caption, draw)

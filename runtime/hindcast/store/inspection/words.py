@@ -24,7 +24,7 @@ def facts(summary: Summary) -> dict[str, str]:
         "environment": summary.environment,
         "observations": _space(summary.observation_space, summary.observation_space_from),
         "actions": _space(summary.action_space, summary.action_space_from),
-        "columns": ", ".join(f"{name} {what}" for name, what in summary.columns.items()),
+        "columns": ", ".join(f"{name} {what.removesuffix(' []')}" for name, what in summary.columns.items()),
         "ends": f"{words.share(summary.terminated)} terminated, {words.share(summary.truncated)} truncated",
         "rewards": _rewards(summary),
         "action_logp": "recorded" if summary.has_logp else "not recorded",
