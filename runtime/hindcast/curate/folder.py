@@ -13,8 +13,8 @@ from hindcast.store.commits import COMMITS, read_commits
 from hindcast.store.filesystem import Location
 from hindcast.store.manifest import FOLDER, MANIFEST, read_manifest
 from hindcast.store.sole_writer import LOCK_FILE
+from hindcast.store.unfinished import MARK
 
-_MARK = "spec.json"
 _WAY_OUT = "give another folder, or --replace it (which deletes only what its manifest lists)"
 
 
@@ -46,7 +46,7 @@ def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
         )
-    state.child(_MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
+    state.child(MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
     return False
 
 
@@ -75,7 +75,7 @@ def _holds_data(folder: Location) -> bool:
 
 
 def _mark_of(state: Location) -> dict[str, Any] | None:
-    location = state.child(_MARK)
+    location = state.child(MARK)
     if not location.exists():
         return None
     try:

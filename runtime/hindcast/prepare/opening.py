@@ -27,7 +27,9 @@ from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import FOLDER
 from hindcast.store.projection import Projected
 from hindcast.store.sole_writer import sole_writer
+from hindcast.store.sources import expand
 from hindcast.store.spec import DataSpec
+from hindcast.store.unfinished import unfinished
 from hindcast.store.unready import NotReadable, OutOfOrder
 
 _LOOK_S: Final = 0.5
@@ -43,10 +45,12 @@ class Ready(NamedTuple):
     Attributes:
         paths: what it is to be given, beside the columns that the reading asks for.
         notes: what preparing them found, in sentences; none where nothing was prepared.
+        unfinished: what to say of recordings that were prepared and are not complete.
     """
 
     paths: list[str | Location]
     notes: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
 
 def open_data(
@@ -84,7 +88,7 @@ def open_data(
         for path in one.paths
     ]
     dataset = open_dataset(chosen, filesystem, verify)
-    notes = tuple(note for one in found for note in one.notes)
+    notes = tuple(note for one in found for note in (*one.unfinished, *one.notes))
     if notes:
         dataset.notes = (*notes, *dataset.notes)
     return dataset
@@ -124,12 +128,12 @@ def ready(
         try:
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
-            return _foreign(maker, home, error)
+            return _foreign(maker, home, locations, error)
         if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
             return as_they_are
         folder = home.child(digest_of([dataset.digest], reading))
         return _prepared(folder, lambda: _stored(dataset, reading), maker)
-    return _foreign(maker, home, None)
+    return _foreign(maker, home, locations, None)
 
 
 class _Work(NamedTuple):
@@ -180,10 +184,12 @@ def _stored(dataset: Dataset, reading: Reading) -> _Work:
     return _Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
-def _foreign(maker: _Maker, home: Location, error: DataError | None) -> Ready:
+def _foreign(maker: _Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
     found = find(maker.reading)
     folder = home.child(digest(found, maker.reading))
-    return _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
+    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
+    folders = [place for path in locations for place in expand(path)]
+    return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
 
 
 def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _Work:

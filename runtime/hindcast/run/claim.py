@@ -10,8 +10,8 @@ from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
 from hindcast.store.filesystem import Location
 from hindcast.store.sole_writer import LOCK_FILE
+from hindcast.store.unfinished import MARK
 
-SPEC_FILE = "spec.json"
 ATTEMPTS = "attempts"
 LOGS = "logs"
 NOT_THE_RUNS = (LOCK_FILE, ATTEMPTS, LOGS)
@@ -38,7 +38,7 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    mark = state.child(SPEC_FILE)
+    mark = state.child(MARK)
     if mark.exists() and not carries_another(state, resource):
         return True
     refuse_another(state, resource, is_worth_keeping)
@@ -55,12 +55,12 @@ def refuse_another(
         OutputConflict: the folder carries another spec's hash.
     """
     if is_worth_keeping and carries_another(state, resource):
-        raise OutputConflict(_conflict(state, resource, orjson.loads(state.child(SPEC_FILE).read_bytes())))
+        raise OutputConflict(_conflict(state, resource, orjson.loads(state.child(MARK).read_bytes())))
 
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec."""
-    mark = state.child(SPEC_FILE)
+    mark = state.child(MARK)
     return mark.exists() and orjson.loads(mark.read_bytes())["specHash"] != spec_hash(resource)
 
 
@@ -76,7 +76,7 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
 
     They fix the global batch, which must not change when the number of learners does.
     """
-    mark = state.child(SPEC_FILE)
+    mark = state.child(MARK)
     if not mark.exists() or carries_another(state, resource):
         return resource.spec.learners.replicas
     learners = orjson.loads(mark.read_bytes())["spec"]["spec"].get("learners", {})

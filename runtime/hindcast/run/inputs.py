@@ -86,7 +86,7 @@ def ready_inputs(
     for reading, weight in asked:
         found = ready(reading, progress=progress, ray_options=ray_options)
         if reporter is not None:
-            for note in found.notes:
+            for note in (*found.unfinished, *found.notes):
                 reporter.note(name, f"{reading.paths[0]}: {note}")
         inputs.append(_input(reading, str(found.paths[0]), weight))
     return inputs

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 from hindcast import words
-from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.episode_dataset import EpisodeDataset
@@ -15,7 +14,7 @@ from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.merged import merge
 from hindcast.store.projection import Projected, projected
-from hindcast.store.selection import Episodes, Selection
+from hindcast.store.selection import Selectable, Selection
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
 from hindcast.store.stitching import check_together, drop_repeated, stitch
@@ -24,7 +23,7 @@ from hindcast.store.units import FilePart, Unit
 __all__ = ["Dataset", "FilePart", "Selection", "Unit", "merge", "open_dataset"]
 
 
-class Dataset(Protocol):
+class Dataset(Selectable, Protocol):
     """Recorded episodes.
 
     Attributes:
@@ -69,29 +68,6 @@ class Dataset(Protocol):
         """File and row (in the file) of an episode of the block that `read` gives."""
         ...
 
-    def select(self, episodes: Episodes) -> Selection:
-        """See `Selectable.select`."""
-        ...
-
-    def split(self, fraction: float, seed: int = 0) -> tuple[Selection, Selection]:
-        """See `Selectable.split`."""
-        ...
-
-    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Selection:
-        """See `Selectable.filter`."""
-        ...
-
-    def sample(
-        self,
-        episodes: int | None = None,
-        *,
-        timesteps: int | None = None,
-        fraction: float | None = None,
-        seed: int = 0,
-    ) -> Selection:
-        """See `Selectable.sample`."""
-        ...
-
 
 _Path = str | Path | Location | Projected
 
@@ -129,10 +105,15 @@ def open_dataset(
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     check_together(stitched)
-    dataset = EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
+    dataset = EpisodeDataset(spec, stitched, notes=(*unfinished_of(files), *notes_on_repeated(repeated)))
     if not dataset.num_steps:
         raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
     return dataset
+
+
+def unfinished_of(files: Iterable[Indexed]) -> Iterator[str]:
+    """What to say of each recording among them that is not complete."""
+    yield from dict.fromkeys(file.unfinished for file in files if file.unfinished)
 
 
 def notes_on_repeated(repeated: int) -> Iterator[str]:

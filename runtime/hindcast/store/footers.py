@@ -25,6 +25,7 @@ class Indexed(NamedTuple):
         spec: what it holds.
         layout: name of its layout.
         runs: of a file that Hindcast did not write, what each stored episode is.
+        unfinished: what to say of the recording that it belongs to, where that is not complete.
     """
 
     location: Location
@@ -32,6 +33,7 @@ class Indexed(NamedTuple):
     spec: DataSpec
     layout: str = DEFAULT
     runs: tuple[Run, ...] = ()
+    unfinished: str = ""
 
 
 def index_file(location: Location, relative: str) -> Indexed:

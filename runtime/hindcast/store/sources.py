@@ -18,6 +18,7 @@ from hindcast.store.footers import Indexed, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
 from hindcast.store.layouts import LAYOUTS, TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
+from hindcast.store.unfinished import how_far
 from hindcast.store.unready import NotReadable
 
 _GLOB = re.compile(r"[*?\[]")
@@ -194,7 +195,7 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        what = None
+        what, far = None, how_far(folder, commits)
     sizes = _sizes(entries)
     if any(file.path not in sizes for file in listed):
         sizes = _sizes(
@@ -209,7 +210,7 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         files = [file for file, same in zip(files, unchanged, strict=True) if same]
     if what is not None:
         return [Indexed(folder.child(file.path), file, *what) for file in files]
-    return _described(folder, files, refuse)
+    return [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
 
 
 def _is_text(folder: Location, layout: str) -> NotReadable:

@@ -30,6 +30,7 @@ Kind = Literal[
     "zero-rewards",
     "constant",
     "no-logp",
+    "incomplete",
     "unlisted",
     "empty-file",
     "note",

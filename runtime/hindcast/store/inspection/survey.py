@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hindcast import words
 from hindcast.errors import DataError
-from hindcast.store.dataset import notes_on_repeated
+from hindcast.store.dataset import notes_on_repeated, unfinished_of
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed, index_file
@@ -72,6 +72,9 @@ def survey(
     known = {problem.path for problem in problems} | {str(file.location) for file in files}
     folders = [folder for place in places for folder in expand(place)]
     problems += unlisted(folders, known)
+    problems += [
+        Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
+    ]
     files = projected(_as_recorded(files, problems), columns)
     files, spec = _alike(files, problems)
     problems += _empty(files)
