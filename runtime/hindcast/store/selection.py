@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
 
 
-class Selectable:
-    """What a `Dataset` can be made into. Nothing is copied: what comes out reads the same files."""
+class Selectable(Protocol):
+    """What a `Dataset` can be made into, for all of them. Nothing is copied: what comes out reads the same files."""
 
     def select(self, episodes: Episodes) -> Selection:
         """Some of the episodes, in the dataset's order.
