@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import arrow_schema
@@ -105,13 +106,8 @@ def test_a_flipped_bit_in_the_values(path):
 
 def test_damage_anywhere_is_found_or_harmless(kit, path, block):
     whole = path.read_bytes()
-    rng = random.Random(1)
     found = 0
-    for _ in range(300):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
-        for position in range(start, min(len(whole), start + rng.choice([1, 1, 8, 64]))):
-            changed[position] = rng.randrange(256)
+    for changed in damaged(whole, times=300, seed=1):
         path.write_bytes(changed)
         try:
             kit.assert_same(read_all(path.parent), block)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import pickle
-import random
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
@@ -444,16 +444,11 @@ def test_no_rows(tmp_path):
 @pytest.mark.parametrize("form", ["tensors v2", "LZ4 cells", "t"])
 def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
     """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
-    rng = random.Random(0)
     folder = write(tmp_path, table(**FORMS[form]), compression="none", use_dictionary=False)
     path = next(folder.rglob("*.parquet"))
     whole = path.read_bytes()
     found = 0
-    for _ in range(300):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
-        for position in range(start, min(len(whole), start + rng.choice([1, 1, 8, 64]))):
-            changed[position] = rng.randrange(256)
+    for changed in damaged(whole, times=300):
         path.write_bytes(changed)
         try:
             block = read_all(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import re
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -391,18 +391,13 @@ def test_no_rows_and_mixed_layouts(kit, tmp_path):
 
 def test_damage_anywhere_is_found_or_harmless(tmp_path):
     """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
-    rng = random.Random(0)
     states = [state(f"e{i}", 3 + i) for i in range(4)]
     folder = write(tmp_path, *states)
     path = next(folder.rglob("*.parquet"))
     pq.write_table(pq.read_table(path), path, compression="none", use_dictionary=False)
     whole = path.read_bytes()
     found = 0
-    for _ in range(400):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
-        for position in range(start, min(len(whole), start + rng.choice([1, 1, 8, 64]))):
-            changed[position] = rng.randrange(256)
+    for changed in damaged(whole, times=400):
         path.write_bytes(changed)
         try:
             block = read_all(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from unittest import mock
 
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.commits import Commit, write_commit
@@ -90,12 +90,8 @@ def test_damage_anywhere_is_found_or_harmless(kit, tmp_path, layout, compression
     block = block.with_columns({**block.columns, "infos": infos})
     (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
     path = tmp_path / entry.path
-    whole, rng, found = path.read_bytes(), random.Random(1), 0
-    for _ in range(200):
-        changed = bytearray(whole)
-        start = rng.randrange(len(whole))
-        for position in range(start, min(len(whole), start + rng.choice([1, 1, 8, 64]))):
-            changed[position] = rng.randrange(256)
+    whole, found = path.read_bytes(), 0
+    for changed in damaged(whole, times=200, seed=1):
         path.write_bytes(changed)
         try:
             kit.assert_same(read_all(tmp_path), block)
