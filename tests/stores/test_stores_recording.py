@@ -16,18 +16,29 @@ from hindcast.store.filesystem import resolve
 from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
 
 
+FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """8 episodes in two files; clients wait for seconds after each failure."""
+    folder = tmp_path_factory.mktemp("few")
+    record(recording(folder, **FEW))
+    return folder
+
+
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_a_recording_onto_a_store_that_fails_is_the_local_one(place, walks, fault):
+def test_a_recording_onto_a_store_that_fails_is_the_local_one(place, few, fault):
     place.fail(every=3, **fault)
-    record(recording(place.uri, output={"maxRowsPerFile": 8}))
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    record(recording(place.uri, **FEW))
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
     assert leftovers(place.uri) == []
 
 
-def test_a_recording_onto_a_slow_store_is_the_local_one(place, walks):
+def test_a_recording_onto_a_slow_store_is_the_local_one(place, few):
     place.fail(delay=0.1)
-    record(recording(place.uri, output={"maxRowsPerFile": 8}))
-    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
+    record(recording(place.uri, **FEW))
+    assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(few))
 
 
 def test_a_recording_that_is_denied_counts_nothing_and_goes_on_later(place, walks):

@@ -22,6 +22,9 @@ Result = TypeVar("Result")
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK = 64 << 20
 _COMPARED = 8 << 20
+_CLOSED = (
+    "connection closed by the store"  # Google's client: a file whose first or last request failed is closed
+)
 _STATELESS = frozenset({"s3", "gcs", "abfs"})
 
 
@@ -274,12 +277,15 @@ class RemoteFile:
                 file.close()
 
     def _open(self) -> int:
-        self._file = self._store.inner.open_input_file(self._path)
-        return int(self._file.size())
+        file = self._store.inner.open_input_file(self._path)
+        if file.closed:
+            raise ConnectionError(_CLOSED)
+        self._file = file
+        return int(file.size())
 
     def _read(self, nbytes: int) -> bytes:
         try:
-            if self._file is None or self._file.closed:  # GCS closes what it failed to read
+            if self._file is None or self._file.closed:
                 self._open()
             assert self._file is not None
             found: bytes = self._file.read_at(nbytes, self._offset)
