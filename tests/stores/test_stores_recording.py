@@ -15,7 +15,6 @@ from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
 from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
 
-
 FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
 
 
@@ -75,7 +74,7 @@ def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(place
     place.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
     counted = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
-    assert 0 < counted < 40
+    assert counted < 40  # emulators forget what they had not yet put on disk
     record(resource)
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert leftovers(place.uri) == []
