@@ -163,7 +163,8 @@ def test_where_ray_is_imported_too(tmp_path, form):
     """Ray teaches Arrow its extension types; a column is then no longer a list with metadata."""
     folder = write(tmp_path, table(**FORMS[form]))
     script = "import sys, ray.data, test_store_foreign_columns as t; t.check(t.read_all(sys.argv[1]))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+    environment = {**os.environ, "PYTHONPATH": helpers}
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
         capture_output=True,
