@@ -62,8 +62,13 @@ def test_the_family_of_data(hindcast, recorded):
         (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean Columns?"),
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
         (("convert", "DATA", "out", "--schema", "obs"), 2, "--schema 'obs' is no pair"),
+        (("convert", "DATA", "out", "--read-option", "delimiter"), 2, "--read-option 'delimiter' is no pair"),
         (("convert", "DATA", "out", "--filter", "t <> 3"), 2, "found '<> 3' at character 3"),
-        (("convert", "DATA", "out", "--columns", "obs,state"), 3, "has no column state, which `columns` names"),
+        (
+            ("convert", "DATA", "out", "--columns", "obs,state"),
+            3,
+            "has no column state, which `columns` names",
+        ),
         (("convert", "DATA", "out", "--to", "CSV", "--compression", "zstd"), 2, "compression"),
         (("data", "filter", "DATA", "out", "--where", "speed > 3"), 2, "'speed' is no field of an episode"),
         (("data", "filter", "DATA", "out", "--where", "length > 9999"), 3, "no episodes are left"),
@@ -76,6 +81,42 @@ def test_a_mistake_is_one_sentence(hindcast, recorded, arguments, code, sentence
     assert (called.code, called.err.count("\n")) == (code, 1), called.err
     assert sentence in called.err
     assert not Path("out").exists() or not list(Path("out").glob("*.parquet"))
+
+
+@pytest.mark.parametrize(("char", "given"), [(";", ";"), ("\t", '"\\t"'), ("|", "|")])
+def test_a_csv_with_another_delimiter_names_the_option_and_is_read_with_it(hindcast, recorded, char, given):
+    lines = [
+        ("eps_id", "t", "obs", "actions", "rewards"),
+        *((e, t, t / 7, t % 2, 1) for e in "ab" for t in range(5)),
+    ]
+    Path("steps.csv").write_text("\n".join(char.join(map(str, line)) for line in lines))
+    refused = hindcast("inspect", "steps.csv", "--ignore-final-observation")
+    assert refused.code == 3
+    assert f"(--read-option 'delimiter={given}')" in refused.err
+    options = ("--ignore-final-observation", "--read-option", f"delimiter={given}")
+    for command in (
+        ("inspect", "steps.csv"),
+        ("convert", "steps.csv", "out"),
+        ("data", "sample", "steps.csv", "few", "--fraction", "0.5"),
+    ):
+        called = hindcast(*command, *options, "--read-option", 'column_types={"obs": "float32"}')
+        assert called.code == 0, called.err
+    assert str(open_dataset("out").spec.leaves["obs"]) == "float32 []"
+
+
+def test_a_split_that_cannot_be_made_leaves_nothing(hindcast, recorded):
+    assert hindcast("convert", recorded, "other", "-q").code == 0
+    for arguments, code, sentence in (
+        (("a", "b", "--validation", "0.001"), 3, "no episodes are left to write to b"),
+        (("a", "other"), 4, "other holds data that were made of something else"),
+        (("a", "b/c", "--to", "CSV"), 4, "b/c holds files that Hindcast did not write"),
+    ):
+        Path("b/c").mkdir(parents=True, exist_ok=True)
+        Path("b/c/strange.txt").touch()
+        called = hindcast("data", "split", recorded, *arguments, "-q")
+        assert (called.code, sentence in called.err) == (code, True), called.err
+        assert not Path("a").exists()
+    assert hindcast("data", "split", recorded, "a", "d", "-q").code == 0
 
 
 SLOW = """

@@ -1,5 +1,6 @@
 """How the commands on data read and write, and what they say when they are done."""
 
+import json
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -51,6 +52,15 @@ class ReadFlags:
         str | None,
         typer.Option(metavar="A,B,…", help="Columns to read. Default: all.", rich_help_panel=_READING),
     ] = None
+    read_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of the format's own reader, as under readOptions, such as 'delimiter=;'. The value is JSON, or else "
+            "text. Repeatable.",
+            rich_help_panel=_READING,
+        ),
+    ] = None
     order: Annotated[
         Literal["Auto", "Time", "Stored", "Chain"],
         typer.Option(help="What orders the rows of an episode.", rich_help_panel=_READING),
@@ -92,10 +102,13 @@ class ReadFlags:
         from hindcast.prepare.reading import Reading
 
         options = ReadOptions(
-            schema=dict(_pair(text) for text in self.schema or ()),
+            schema=dict(
+                _pair("--schema", text, "NAME=THEIRS, such as obs=observation") for text in self.schema or ()
+            ),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
             filter=[parse_filter(text) for text in self.rows or ()],
             ignore_final_observation=self.ignore_final_observation,
+            options=dict(map(_read_option, self.read_option or ())),
         )
         prepare = PrepareSpec(
             order=self.order, gaps=self.gaps, duplicates=self.duplicates, unfinished=self.unfinished
@@ -186,10 +199,18 @@ def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
     screen.result(document, *lines)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _read_option(text: str) -> tuple[str, Any]:
+    name, value = _pair("--read-option", text, "NAME=VALUE, such as 'delimiter=;'")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _pair(option: str, text: str, form: str) -> tuple[str, str]:
     from hindcast.errors import SpecError
 
-    name, equals, theirs = (part.strip() for part in text.partition("="))
+    name, equals, theirs = (part.strip(" ") for part in text.partition("="))
     if not (name and equals and theirs):
-        raise SpecError(f"--schema {text!r} is no pair: give it as NAME=THEIRS, such as obs=observation")
+        raise SpecError(f"{option} {text!r} is no pair: give it as {form}")
     return name, theirs

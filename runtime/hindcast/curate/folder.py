@@ -32,21 +32,32 @@ def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
     Raises:
         OutputConflict: something else is there.
     """
+    if check(folder, made_of, replace):
+        return True
+    if _holds_data(folder):
+        clear(folder)
     mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
-    state = folder.child(FOLDER)
-    found = _mark_of(state)
-    if found is not None and found.get("specHash") == mark["specHash"]:
+    folder.child(FOLDER, MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
+    return False
+
+
+def check(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
+    """What `claim` would answer or raise; nothing is changed.
+
+    Raises:
+        OutputConflict: something else is there.
+    """
+    found = _mark_of(folder.child(FOLDER))
+    if found is not None and found.get("specHash") == _hash(made_of):
         return True
     if _holds_data(folder):
         if not replace:
             raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-        clear(folder)
     elif holds_strangers(folder):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
         )
-    state.child(MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
     return False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hindcast.curate.opening import open_source, origin_of, refuse_overlap
 from hindcast.curate.target import Target
 from hindcast.curate.watch import NOBODY, Watch
-from hindcast.curate.writing import Written, write
+from hindcast.curate.writing import Written, check_target, write
 from hindcast.prepare.reading import Reading
 from hindcast.store.dataset import Dataset, merge
 from hindcast.store.merged import OnConflict
@@ -43,10 +43,10 @@ def split_data(
 ) -> tuple[Written, Written]:
     """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
     refuse_overlap([reading], [rest.folder, share.folder])
-    parts = open_source(reading, watch).split(fraction, seed)
-    first, second = (
-        _write(part, [reading], target, watch) for part, target in zip(parts, (rest, share), strict=True)
-    )
+    parts = list(zip(open_source(reading, watch).split(fraction, seed), (rest, share), strict=True))
+    for part, target in parts:
+        check_target(part, target)
+    first, second = (_write(part, [reading], target, watch) for part, target in parts)
     return first, second
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from hindcast.curate.folder import claim, clear
+from hindcast.curate.folder import check, claim, clear
 from hindcast.curate.ranges import Range, blocks_of, ranges_of
 from hindcast.curate.target import Target
 from hindcast.curate.verifying import verify
@@ -51,6 +51,18 @@ class Written:
     seconds: float
 
 
+def check_target(dataset: Dataset, target: Target) -> None:
+    """Refuse what `write` would refuse before it writes anything.
+
+    Raises:
+        OutputConflict: the folder holds something else.
+        DataError: nothing to write.
+    """
+    if not dataset.num_episodes:
+        raise DataError(f"no episodes are left to write to {target.folder}: choose otherwise")
+    check(target.folder, _made_of(dataset, target), target.replace)
+
+
 def write(
     dataset: Dataset,
     target: Target,
@@ -71,12 +83,11 @@ def write(
         StorageError: the folder cannot be written; the ranges that are done stay, and count when it goes on.
     """
     begun = time.monotonic()
-    if not dataset.num_episodes:
-        raise DataError(f"no episodes are left to write to {target.folder}: choose otherwise")
+    check_target(dataset, target)
     state = target.folder.child(FOLDER)
     with sole_writer(state) as guard:
         target = replace(target, folder=target.folder.guarded(guard))
-        claim(target.folder, {"data": dataset.digest, **target.how}, target.replace)
+        claim(target.folder, _made_of(dataset, target), target.replace)
         manifest = read_manifest(target.folder)
         finished = manifest is not None
         if manifest is None:
@@ -98,6 +109,11 @@ def write(
         checksum=content.checksum,
         seconds=time.monotonic() - begun,
     )
+
+
+def _made_of(dataset: Dataset, target: Target) -> dict[str, Any]:
+    """What the files depend on."""
+    return {"data": dataset.digest, **target.how}
 
 
 class _Job(NamedTuple):

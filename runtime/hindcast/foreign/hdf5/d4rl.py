@@ -131,7 +131,8 @@ def _ends(location: Location, file: File, own: _Options, start: int, stop: int) 
     if file.timeouts is None and own.max_episode_steps is None:
         raise DataError(
             f"{location} has no 'timeouts', so it does not say where episodes were cut off: set "
-            f"readOptions.{_MAX_STEPS} to the environment's limit, or to 0 where all episodes end by 'terminals'"
+            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "
+            "episodes end by 'terminals'"
         )
     if file.timeouts is not None and own.max_episode_steps is not None:
         raise DataError(f"{location} has timeouts of its own: leave readOptions.{_MAX_STEPS} out")

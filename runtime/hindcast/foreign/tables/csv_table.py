@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
 
 _OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
+_DELIMITERS: Final = (";", "\t", "|", ",")
 _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER: Final = 8 << 20
@@ -67,7 +69,7 @@ class Csv(TextTables):
         try:
             plan = plan_of(names, options, empty_leaves(spec.leaves))
         except DataError as error:
-            raise DataError(f"{location}: {error}") from error
+            raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
         return Part(None, skip, tuple(names), _types(plan, spec, options), spec.leaves, delimiter)
 
     def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
@@ -122,6 +124,18 @@ class Csv(TextTables):
         except csv.Error as error:
             raise DataError(f"{location} has a header that cannot be read: {error}") from error
         return [name.strip() for name in names], end
+
+
+def _hint(names: Sequence[str], delimiter: str) -> str:
+    """What to say of a header that is one name and looks like several."""
+    likely = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
+    if len(names) != 1 or likely is None:
+        return ""
+    shown = json.dumps(likely) if likely == "\t" else likely
+    return (
+        f"; its header is one name with {likely!r} in it: if that divides the columns, say so by "
+        f"readOptions.delimiter (--read-option 'delimiter={shown}')"
+    )
 
 
 def _of(options: ReadOptions) -> dict[str, Any]:
