@@ -70,6 +70,23 @@ def test_strict_is_the_exit_code(hindcast, rewards, flags, code, said):
     assert ("error: " in called.err) == bool(code)
 
 
+@pytest.mark.parametrize("block", [make_block(rewards=NAN), None])
+def test_json_is_one_document_also_where_it_fails(hindcast, here, block):
+    if block is not None:
+        write(block=block)
+    else:
+        write("a")
+        write("b", make_block(2))
+        for path in (here / "data").iterdir():
+            path.write_bytes(path.read_bytes()[:-5])
+    called = hindcast("inspect", "data", "--json", "--strict")
+    (document,) = map(json.loads, called.out.splitlines())
+    assert called.code == document["error"]["exitCode"] == 3
+    assert document["error"]["type"] == "DataError"
+    assert called.err.endswith(f"error: {document['error']['message']}\n")
+    assert document["problems"][0]["severity"] == "error"
+
+
 def test_all_bad_files_are_shown_in_one_line_each_and_the_rest_is_inspected(hindcast, here):
     for i in range(14):
         write(f"f{i:02}", make_block(2 * i))

@@ -4,6 +4,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 from hindcast.cli.screen import Screen
 from hindcast.errors import UserError
@@ -62,9 +63,13 @@ def tell(error: BaseException, command: str, screen: Screen) -> int:
         text, style = (line, None) if exit_code == INTERRUPTED else (f"error: {line}", "red")
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
-        kind = type(error).__name__
-        screen.json_line({"error": {"type": kind, "message": message, "exitCode": exit_code}})
+        screen.json_line({"error": described(error, message, exit_code)})
     return exit_code
+
+
+def described(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
+    """What `--json` says of a failure."""
+    return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
 
 
 def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,10 @@ class Screen:
     def err(self) -> "Console":
         """Progress, notes and errors."""
         return _console(stderr=True)
+
+    def without_json(self) -> "Screen":
+        """The same for people only."""
+        return replace(self, flags=replace(self.flags, json=False))
 
     def result(self, document: Mapping[str, Any], *renderables: "RenderableType") -> None:
         """Show a command's result: the document as one line of JSON, or the renderables for people."""

@@ -7,10 +7,12 @@ import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.data_options import ReadFlags
+from hindcast.cli.failures import described, tell
 from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from hindcast.errors import DataError
     from hindcast.store.inspection.summary import Summary
 
 
@@ -53,24 +55,29 @@ def inspect(
         from hindcast.run.report.dataset_page import write_dataset_page
 
         screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
-    screen.result({"dataset": name, **summary.to_json()}, *views(name, summary))
-    _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
+    failure = _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
+    document = {"dataset": name, **summary.to_json()}
+    if failure is not None:
+        document["error"] = described(failure, str(failure), failure.exit_code)
+    screen.result(document, *views(name, summary))
+    if failure is not None:
+        raise typer.Exit(tell(failure, "inspect", screen.without_json()))
 
 
-def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> None:
-    """Fail where problems are too many."""
+def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":
+    """What makes the command fail, where problems are too many."""
     from hindcast import words
     from hindcast.errors import DataError
 
     severities = ("error", "warning") if warnings else ("error",)
     found = [problem for problem in summary.problems if problem.severity in severities]
     if not found and not summary.episodes:
-        raise DataError(f"{name} holds no episodes: record some first")
+        return DataError(f"{name} holds no episodes: record some first")
     if not found or (summary.episodes and not strict):
-        return
+        return None
     counts = [
         words.plural(count, severity)
         for severity in severities
         if (count := sum(problem.severity == severity for problem in found))
     ]
-    raise DataError(f"{name} has {' and '.join(counts)}, the first: {found[0].message}")
+    return DataError(f"{name} has {' and '.join(counts)}, the first: {found[0].message}")
