@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import pyarrow as pa
+
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.foreign.rows import Rows
@@ -24,6 +26,7 @@ class ReadOptions:
         compress_columns: those that may hold compressed cells; any if None.
         ignore_final_observation: whether data without next observations are read.
         options: of the format's own reader.
+        keys: columns that stand in the names of a file's folders (`day=3`), with its value for each.
         mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
         mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
     """
@@ -34,6 +37,7 @@ class ReadOptions:
     compress_columns: Sequence[str] | None = None
     ignore_final_observation: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
     mapper: str | None = None
     mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
 

@@ -75,7 +75,8 @@ def _at_least_the_files(
         if own is not None:
             return own
     try:
-        files, problems = usable(reading)
+        is_keyed = any(place.keys for place in find(reading))  # files on their own would lose these
+        files, problems = usable(reading) if not is_keyed else ([], [])
     except DataError:
         raise error from None
     if not problems or len(files) + len(problems) < 2:

@@ -204,22 +204,22 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
         file = (named or others or [place.location for place in found])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
     with ThreadPoolExecutor(_THREADS) as pool:
-        pieces = list(pool.map(lambda one: one.format.pieces(one.location, reading.options), known))
-        specs = list(pool.map(lambda one: one.format.describe(one.location, reading.options), known))
+        pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
+        specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
     parts: list[Part] = [
-        ForeignPart(one.format.name, piece, reading.options)
+        ForeignPart(one.format.name, piece, one.options)
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
-    told = dict.fromkeys(note for one in known for note in _told(one, reading))
+    told = dict.fromkeys(note for one in known for note in _told(one))
     return _Work(parts, _common_spec(known, specs), (*_notes(known, others), *told))
 
 
-def _told(found: Found, reading: Reading) -> tuple[str, ...]:
+def _told(found: Found) -> tuple[str, ...]:
     """What a format has to say of how it takes a file."""
     if not isinstance(found.format, Telling):
         return ()
-    return found.format.notes(found.location, reading.options)
+    return found.format.notes(found.location, found.options)
 
 
 def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:

@@ -77,6 +77,8 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     episode, t, ended = steps.episode[index], steps.t[index], steps.ended[index]
     same = episode[1:] == episode[:-1]
     gap = same & (np.diff(t) != 1) & ~ended[:-1]
+    if not rules.is_grouped:
+        _check_joined(steps, index, same & ~ended[:-1], rules)
     restart = same & ended[:-1]
     if gap.any() and not rules.splits:
         place = int(np.flatnonzero(gap)[0])
@@ -92,6 +94,29 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     if not rules.is_filtered:
         found |= _told(steps, rules, index, {"gaps": _after(gap)})
     return Order(index, begins, t, {"time": int(heads.sum())}, found)
+
+
+def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """`[K - 1]` pairs of rows in different files, the second of which is not what the first says comes next."""
+    of_piece = np.unique(list(rules.paths), return_inverse=True)[1]
+    file = of_piece[steps.piece[index]]
+    places = np.flatnonzero(file[1:] != file[:-1])
+    found = np.zeros(len(index) - 1, dtype=np.bool_)
+    found[places] = ~follows(steps, index[places], index[places + 1])
+    return found
+
+
+def _check_joined(steps: Steps, index: I64, same: Bool, rules: Rules) -> None:
+    """Make sure that rows without an id, which t alone puts together, do not contradict each other between files."""
+    places = np.flatnonzero(same & torn(steps, index, rules))
+    if len(places) and not rules.splits:
+        last = rules.paths[int(steps.piece[index[places[0]]])]
+        raise rules.refuse(
+            steps,
+            int(index[places[0] + 1]),
+            f"the observation is not the next observation of {last}'s last row, and no id says that both are of one "
+            "episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins another episode",
+        )
 
 
 def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:

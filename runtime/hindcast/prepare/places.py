@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.foreign.format import Format
+from hindcast.foreign.format import Format, ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of, places
 from hindcast.foreign.media.mapping import mapper_source
 from hindcast.prepare.reading import Reading
 from hindcast.store.filesystem import Location, missing, resolve
+from hindcast.store.folder_keys import keys_below
 from hindcast.store.manifest import FOLDER
-from hindcast.store.sources import check_distinct, expand
+from hindcast.store.sources import base_of, check_distinct, expand
 from hindcast.store.text.recordings import text_recording
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
 _THREADS: Final = 8
 _MAPPED: Final = ("Text", "Images", "Binary")
 _ENDS: Final = 64 << 10
+_WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 class Place(NamedTuple):
@@ -32,17 +37,20 @@ class Place(NamedTuple):
     Attributes:
         location: where.
         is_named: the user named it; it was not found in a folder.
+        keys: columns that stand in the names of its folders, below what the user named.
     """
 
     location: Location
     is_named: bool
+    keys: Mapping[str, str | None] = {}
 
 
 class Found(NamedTuple):
-    """A place and what it is."""
+    """A place, what it is, and how it is read."""
 
     format: Format
     location: Location
+    options: ReadOptions
 
 
 def find(reading: Reading) -> list[Place]:
@@ -65,11 +73,33 @@ def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         formats = list(pool.map(lambda place: _format(place, reading), found))
+    types = _key_types(found)
     known = [
-        Found(form, place.location) for place, form in zip(found, formats, strict=True) if form is not None
+        Found(form, place.location, _with_keys(reading.options, place, types))
+        for place, form in zip(found, formats, strict=True)
+        if form is not None
     ]
     others = [place.location for place, form in zip(found, formats, strict=True) if form is None]
     return known, others
+
+
+def _key_types(found: list[Place]) -> dict[str, pa.DataType]:
+    """Of each key: int64 where all its values are whole numbers as they would be written, else text."""
+    values: dict[str, list[str]] = {}
+    for place in found:
+        for name, value in place.keys.items():
+            values.setdefault(name, []).extend([] if value is None else [value])
+    return {
+        name: pa.int64() if texts and all(map(_WHOLE.fullmatch, texts)) else pa.string()
+        for name, texts in values.items()
+    }
+
+
+def _with_keys(options: ReadOptions, place: Place, types: Mapping[str, pa.DataType]) -> ReadOptions:
+    if not place.keys:
+        return options
+    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
+    return replace(options, keys=keys)
 
 
 def is_recorded(place: Location) -> bool:
@@ -81,7 +111,8 @@ def digest(found: list[Place], reading: Reading) -> str:
     """sha256 (hex) of what prepare is given: files as they are, and options."""
     with ThreadPoolExecutor(_THREADS) as pool:
         prints = list(pool.map(lambda place: fingerprints(place.location), found))
-    return digest_of([one for several in prints for one in several], reading)
+    keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
+    return digest_of([*(one for several in prints for one in several), *keys], reading)
 
 
 def digest_of(data: list[str], reading: Reading) -> str:
@@ -128,11 +159,12 @@ def _fingerprint(location: Location, size: int, modified: int | None) -> str:
 
 
 def _places(reading: Reading, location: Location) -> Iterator[Place]:
+    base = base_of(location)
     for place in expand(location):
         if not place.exists():
             raise missing(place)
         if not place.is_folder():
-            yield Place(place, is_named=True)
+            yield Place(place, is_named=True, keys=keys_below(base, place))
             continue
         written = text_recording(place)
         if written is not None:
@@ -141,7 +173,7 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
         inside = places(place.list(recursive=True), reading.format)
         if not inside:
             raise DataError(f"{place} holds no files")
-        yield from (Place(one, is_named=False) for one in inside)
+        yield from (Place(one, is_named=False, keys=keys_below(base, one)) for one in inside)
 
 
 def _format(place: Place, reading: Reading) -> Format | None:

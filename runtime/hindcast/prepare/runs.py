@@ -15,6 +15,7 @@ from hindcast.episodes.block import Block, Bool
 from hindcast.foreign.rows import Rows
 from hindcast.prepare.alike import follows
 from hindcast.prepare.job import Job
+from hindcast.prepare.ordering import torn
 from hindcast.prepare.steps import Steps
 
 
@@ -79,6 +80,8 @@ def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
     cut = joined.ended[:-1].copy()
     if joined.t is not None:
         cut |= np.diff(joined.t) <= 0
+        if job.rules.splits:
+            cut |= torn(joined, np.arange(count), job.rules)
     elif job.rules.splits:
         cut |= ~follows(joined, np.arange(count - 1), np.arange(1, count))
     return np.append(heads, cut)

@@ -48,7 +48,7 @@ def usable(reading: Reading) -> Usable:
     problems: list[Problem] = []
     for one in known:
         try:
-            read.append(_read(one, reading))
+            read.append(_read(one))
         except DataError as error:
             problems.append(problem_of(str(one.location), error))
     families = _families(read)
@@ -60,9 +60,9 @@ def usable(reading: Reading) -> Usable:
     return Usable([file.location for file in families[0]], problems)
 
 
-def _read(found: Found, reading: Reading) -> _Read:
+def _read(found: Found) -> _Read:
     """A file's spaces, and what its columns hold: of numbers no more than that they are, since they are widened."""
-    form, location, options = found.format, found.location, reading.options
+    form, location, options = found
     spec, steps = form.describe(location, options), 0
     for piece in form.pieces(location, options):
         for part in form.read(piece, options):

@@ -14,7 +14,8 @@ from hindcast.errors import DataError
 from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
 from hindcast.store.filesystem import Entry, Location, missing
-from hindcast.store.footers import Indexed, describe_file, index_file
+from hindcast.store.folder_keys import keys_below
+from hindcast.store.footers import Indexed, check_no_table, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
 from hindcast.store.layouts import LAYOUTS, TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
@@ -45,22 +46,30 @@ def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal)
     Raises:
         DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
     """
-    return [file for place in expand(location) for file in _files_of(place, verify, refuse)]
+    base = base_of(location)
+    return [file for place in expand(location) for file in _files_of(place, base, verify, refuse)]
 
 
 def expand(location: Location) -> list[Location]:
     """What a glob matches, sorted; the location itself if it is none."""
-    wildcard = _GLOB.search(location.path)
-    if wildcard is None or location.exists():
+    base = base_of(location)
+    if base.path == location.path:
         return [location]
-    head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
-    below = location.path[len(head) :].strip("/")
-    prefix = location.uri[: len(location.uri) - len(below)]
-    base = Location(location.fs, head, prefix.rstrip("/") or prefix[:1])
-    matches = list(_matches(base, below.split("/")))
+    matches = list(_matches(base, location.path[len(base.path) :].strip("/").split("/")))
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
     return matches
+
+
+def base_of(location: Location) -> Location:
+    """The folder before a glob's first wildcard; the location itself if it is none."""
+    wildcard = _GLOB.search(location.path)
+    if wildcard is None or location.exists():
+        return location
+    head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
+    below = location.path[len(head) :].strip("/")
+    prefix = location.uri[: len(location.uri) - len(below)]
+    return Location(location.fs, head, prefix.rstrip("/") or prefix[:1])
 
 
 def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
@@ -100,13 +109,13 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
     )
 
 
-def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
+def _files_of(place: Location, base: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
     if not place.exists():
         raise missing(place)
     if not place.is_folder():
         info = place.info()
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
-        return _indexed(place.parent(), [entry], refuse)
+        return _indexed(place.parent(), [entry], base, refuse)
     entries = place.list(recursive=True)
     recordings = sorted(
         {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
@@ -125,19 +134,22 @@ def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
-    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
+    found.update({file.entry.path: [file] for file in _indexed(place, plain, base, refuse)})
     return [file for name in sorted(found) for file in found[name]]
 
 
-def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
+def _indexed(folder: Location, entries: list[Entry], base: Location, refuse: Refuse) -> list[Indexed]:
     """Files that nothing describes, looked into; all must be of one layout."""
     cache = IndexCache(folder)
 
     def index(entry: Entry) -> Indexed | DataError:
-        known = cache.get(entry)
-        if known is not None:
-            return known
+        keys = keys_below(base, entry.location)
         try:
+            if keys:
+                check_no_table(entry.location, keys)
+            known = cache.get(entry)
+            if known is not None:
+                return known
             found = index_file(entry.location, entry.relative)
         except DataError as error:
             return error

@@ -98,13 +98,14 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     """What to read of a table with these columns.
 
     Args:
-        names: the table's.
+        names: the table's; the keys of its folders are columns as well.
         options: of the user.
         empty: leaves that the data have without a number in them, so that no column stands for them.
 
     Raises:
         DataError: an own column that is not there, could be one of several, or is named wrongly.
     """
+    names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
     schema = {_canonical(own): theirs for own, theirs in options.schema.items()}
     sources: dict[str, Source] = {}

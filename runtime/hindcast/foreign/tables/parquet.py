@@ -17,6 +17,7 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.decoding import Reader, rows_of
 from hindcast.foreign.tables.filters import expression_of, passing
+from hindcast.foreign.tables.folder_keys import guarantee, keyed, keyed_schema
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.store.description import described
@@ -95,7 +96,9 @@ class Parquet:
             spec = _own_spec(piece.location, schema)
             reader = Reader(str(piece.location), plan, spec, options.compress_columns)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
-            for table in _tables(file, groups, names, piece.nbytes):
+            own = [name for name in names if name in schema.names]
+            for part in _tables(file, groups, own, piece.nbytes):
+                table = keyed(part, options, schema)
                 kept, number = passing(table, keep, options.filter, row)
                 row += len(table)
                 if len(kept):
@@ -127,7 +130,7 @@ def _planned(
     location: Location, schema: pa.Schema, options: ReadOptions
 ) -> tuple[Plan, pc.Expression | None]:
     try:
-        return plan_of(schema.names, options), expression_of(options.filter, schema)
+        return plan_of(schema.names, options), expression_of(options.filter, keyed_schema(schema, options))
     except DataError as error:
         raise DataError(f"{location}: {error}") from error
 
@@ -142,11 +145,14 @@ def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
 
 
 def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
-    keep = expression_of(options.filter, file.schema_arrow)
+    schema = keyed_schema(file.schema_arrow, options)
+    keep = expression_of(options.filter, schema)
     if keep is None:
         return list(range(file.num_row_groups))
-    fragment = pads.ParquetFileFormat().make_fragment(location.path, location.fs)
-    return [group.id for group in fragment.subset(keep, schema=file.schema_arrow).row_groups]
+    fragment = pads.ParquetFileFormat().make_fragment(
+        location.path, location.fs, guarantee(file.schema_arrow, options)
+    )
+    return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
 
 
 def _together(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -16,6 +16,7 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.decoding import Reader, as_obs, rows_of, sentences
 from hindcast.foreign.tables.filters import expression_of, passing
+from hindcast.foreign.tables.folder_keys import keyed
 from hindcast.foreign.tables.naming import ALIASES, Plan, listed, nearest, plan_of
 from hindcast.foreign.tables.read_options import column_types_of
 from hindcast.foreign.tables.text_files import Span, blocks_of, is_compressed, spans_of, text_of
@@ -117,7 +118,8 @@ class TextTables(ABC):
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
         location, part = piece.location, piece.part
-        for table, plan, row in self._tables(location, part, options):
+        for own, plan, row in self._tables(location, part, options):
+            table = keyed(own, options)
             reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options.compress_columns)
             with sentences(str(location), np.zeros(0, dtype=np.int64)):
                 keep = expression_of(options.filter, table.schema)
