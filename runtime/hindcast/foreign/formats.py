@@ -17,6 +17,7 @@ from hindcast.foreign.tables.csv_table import Csv
 from hindcast.foreign.tables.json_table import Json
 from hindcast.foreign.tables.parquet import Parquet
 from hindcast.store.filesystem import Entry, Location
+from hindcast.store.sources import is_hidden
 
 _ALL: Final[tuple[Format, ...]] = (
     Minari(),
@@ -63,10 +64,6 @@ def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     files = [
         entry.location
         for entry in entries
-        if entry.is_file and entry.relative not in grouped and not _is_hidden(entry.relative)
+        if entry.is_file and entry.relative not in grouped and not is_hidden(entry.relative)
     ]
     return sorted([*files, *(group.location for group in groups)], key=lambda place: place.path)
-
-
-def _is_hidden(relative: str) -> bool:
-    return any(part.startswith((".", "_")) for part in relative.split("/"))

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from hindcast import words
 from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
+from hindcast.prepare.beside import look_beside
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, Progress, is_grouped
 from hindcast.prepare.local import make_here
@@ -44,7 +45,7 @@ class Ready(NamedTuple):
 
     Attributes:
         paths: what it is to be given, beside the columns that the reading asks for.
-        notes: what preparing them found, in sentences; none where nothing was prepared.
+        notes: what finding and preparing them found, in sentences.
         unfinished: what to say of recordings that were prepared and are not complete.
     """
 
@@ -129,10 +130,14 @@ def ready(
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
             return _foreign(maker, home, locations, error)
+        others = look_beside(dataset, locations, reading)
+        if others.has_data:
+            return _foreign(maker, home, locations, None)
         if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-            return as_they_are
+            return as_they_are._replace(notes=others.notes)
         folder = home.child(digest_of([dataset.digest], reading))
-        return _prepared(folder, lambda: _stored(dataset, reading), maker)
+        found = _prepared(folder, lambda: _stored(dataset, reading), maker)
+        return found._replace(notes=(*found.notes, *others.notes))
     return _foreign(maker, home, locations, None)
 
 

@@ -17,10 +17,10 @@ from hindcast.foreign.format import Format, ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of, places
 from hindcast.foreign.media.mapping import mapper_source
 from hindcast.prepare.reading import Reading
-from hindcast.store.filesystem import Location, missing, resolve
+from hindcast.store.filesystem import Location, broken_links, missing, resolve
 from hindcast.store.folder_keys import keys_below
 from hindcast.store.manifest import FOLDER
-from hindcast.store.sources import base_of, check_distinct, expand
+from hindcast.store.sources import base_of, check_distinct, expand, is_hidden
 from hindcast.store.text.recordings import text_recording
 
 VERSION: Final = 3
@@ -170,7 +170,10 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
         if written is not None:
             yield from (Place(place.child(file.path), is_named=False) for file in written.files)
             continue
-        inside = places(place.list(recursive=True), reading.format)
+        entries = place.list(recursive=True)
+        for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
+            raise missing(link)
+        inside = places(entries, reading.format)
         if not inside:
             raise DataError(f"{place} holds no files")
         yield from (Place(one, is_named=False, keys=keys_below(base, one)) for one in inside)

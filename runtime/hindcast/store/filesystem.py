@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
+from hindcast.store.local_listing import link_target, walk
 from hindcast.store.object_stores import open_uri, s3_of
 from hindcast.store.remote import GcsStore, Store, remote, store_of
 from hindcast.store.storage_errors import reason_of, storage_errors
@@ -159,7 +160,14 @@ class Location:
         return True
 
     def list(self, recursive: bool = False) -> list[Entry]:
-        """What the folder holds, sorted by relative path; empty where there is no folder."""
+        """What the folder holds, sorted by relative path; empty where there is no folder.
+
+        At any depth, local links are followed: each file and folder is there once, and a link to nothing as well.
+        """
+        if recursive and self.is_local:
+            with storage_errors("list", self.uri, self.fs):
+                local = [Entry(self.child(found.relative), *found) for found in walk(self.path)]
+            return sorted(local, key=lambda entry: entry.relative)
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         with storage_errors("list", self.uri, self.fs):
             found = self.fs.get_file_info(selector)
@@ -324,6 +332,18 @@ def _uri_parent(uri: str) -> str:
     return head or "/"
 
 
+def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
+    """The links to nothing among what `Location.list(recursive=True)` gave."""
+    for entry in entries:
+        if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
+            yield entry.location
+
+
 def missing(location: Location) -> DataError:
     """The sentence for a path at which nothing is."""
+    target = link_target(location.path) if location.is_local else None
+    if target is not None:
+        return DataError(
+            f"{location} is a link to {target}, which does not exist: mend the link, or delete it"
+        )
     return DataError(f"{location} does not exist: check the path")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Literal
 from hindcast.errors import DataError
 from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
-from hindcast.store.filesystem import Entry, Location, missing
+from hindcast.store.filesystem import Entry, Location, broken_links, missing
 from hindcast.store.folder_keys import keys_below
 from hindcast.store.footers import Indexed, check_no_table, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
@@ -80,7 +81,7 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
         return
     pattern = _glob_pattern(name)
     for entry in folder.list():
-        if not pattern.fullmatch(entry.relative) or _is_hidden(entry.relative):
+        if not pattern.fullmatch(entry.relative) or is_hidden(entry.relative):
             continue
         if not rest:
             yield entry.location
@@ -95,7 +96,7 @@ def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterato
         is_inside = any(
             entry.relative[: slash.start()] in found for slash in re.finditer("/", entry.relative)
         )
-        if pattern.fullmatch(entry.relative) and not is_inside and not _is_hidden(entry.relative):
+        if pattern.fullmatch(entry.relative) and not is_inside and not is_hidden(entry.relative):
             found.add(entry.relative)
             yield entry.location
 
@@ -117,9 +118,7 @@ def _files_of(place: Location, base: Location, verify: bool, refuse: Refuse) -> 
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
         return _indexed(place.parent(), [entry], base, refuse)
     entries = place.list(recursive=True)
-    recordings = sorted(
-        {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
-    )
+    recordings = _recordings(entries)
     if "" in recordings:
         return _recorded(place, entries, verify, refuse)
     found: dict[str, list[Indexed]] = {}
@@ -130,7 +129,9 @@ def _files_of(place: Location, base: Location, verify: bool, refuse: Refuse) -> 
             if entry.relative.startswith(f"{recording}/")
         ]
         found[recording] = _recorded(place.child(recording), inside, verify, refuse)
-    plain = [entry for entry in entries if _is_data_file(entry, recordings)]
+    for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
+        refuse("missing", link, missing(link))
+    plain = [entry for entry in entries if _is_plain(entry, recordings) and _is_parquet(entry)]
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
@@ -177,13 +178,34 @@ def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
     )
 
 
-def _is_data_file(entry: Entry, recordings: list[str]) -> bool:
+def beside(location: Location) -> list[Location]:
+    """The files in plain folders that `find_files` does not look into, since they are not named as Parquet is."""
+    found: list[Location] = []
+    for place in expand(location):
+        entries = place.list(recursive=True) if place.is_folder() else []
+        recordings = _recordings(entries)
+        if "" not in recordings:
+            found += [
+                entry.location for entry in entries if _is_plain(entry, recordings) and not _is_parquet(entry)
+            ]
+    return found
+
+
+def _recordings(entries: list[Entry]) -> list[str]:
+    return sorted({posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER})
+
+
+def _is_parquet(entry: Entry) -> bool:
+    return entry.relative.endswith((".parquet", ".pq"))
+
+
+def _is_plain(entry: Entry, recordings: list[str]) -> bool:
     inside = any(entry.relative.startswith(f"{recording}/") for recording in recordings)
-    is_parquet = entry.relative.endswith((".parquet", ".pq"))
-    return entry.is_file and is_parquet and not inside and not _is_hidden(entry.relative)
+    return entry.is_file and not inside and not is_hidden(entry.relative)
 
 
-def _is_hidden(relative: str) -> bool:
+def is_hidden(relative: str) -> bool:
+    """Whether a path below a folder is not looked at."""
     return any(part.startswith((".", "_")) for part in relative.split("/"))
 
 
@@ -275,7 +297,8 @@ def check_distinct(locations: Iterable[Location]) -> None:
     """
     seen: set[tuple[str, str]] = set()
     for location in locations:
-        key = (location.fs.type_name, location.path)
+        path = os.path.realpath(location.path) if location.is_local else location.path
+        key = (location.fs.type_name, path)
         if key in seen:
             raise DataError(f"{location} is named twice by the paths: its episodes would count double")
         seen.add(key)
