@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prepare_kit import make_block, read_block
+from prepare_kit import make_block, read_block, table_of, write_files
 
 from hindcast.api.input import PrepareSpec
 from hindcast.episodes.block import Block
@@ -65,6 +65,25 @@ def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
 def test_unfinished_episodes_are_refused(path: str) -> None:
     with pytest.raises(DataError, match=r"wholes\.csv: episode e1 ends neither terminated nor truncated"):
         open_data(reading(path, "Refuse"))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """A file of the reference's columns, with one episode that never ends and one that is stored twice."""
+    block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
+    table = table_of(block.take([0, 1, 2, 0]), tmp_path / "table").drop_columns(["t"])
+    return write_files(tmp_path / "rows", table)
+
+
+def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
+    assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
+    dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
+    assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
+    assert "2 rows of unfinished episodes were dropped; the first: episode e1" in dropped.notes
+    with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
+        open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Refuse")))
+    with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):
+        open_data(Reading((stored,), prepare=PrepareSpec(duplicates="Refuse")))
 
 
 def test_a_file_that_is_named_twice_is_refused(path: str) -> None:

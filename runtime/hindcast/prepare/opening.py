@@ -22,6 +22,7 @@ from hindcast.prepare.places import Found, Place, digest, digest_of, find, is_re
 from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.rules import Rules
+from hindcast.prepare.unknown import unknown
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
@@ -122,7 +123,8 @@ def ready(
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
-    is_free = reading.is_plain and reading.actions_normalized is None
+    refuses_repeated = reading.prepare.duplicates == "Refuse"
+    is_free = reading.is_plain and reading.actions_normalized is None and not refuses_repeated
     if is_free and locations and all(map(is_recorded, locations)):
         return as_they_are
     if reading.format in ("Auto", "Parquet") and not reading.options.schema:
@@ -130,6 +132,11 @@ def ready(
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
             return _foreign(maker, home, locations, error)
+        if dataset.repeated and refuses_repeated:
+            raise DataError(
+                f"{', '.join(map(str, locations))} has {words.plural(dataset.repeated, 'stored episode')} "
+                "of the id and the content of another, and prepare.duplicates is Refuse"
+            )
         others = look_beside(dataset, locations, reading)
         if others.has_data:
             return _foreign(maker, home, locations, None)
@@ -205,6 +212,8 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
     """
     known, others = recognised(found, reading)
     named = [place.location for place in found if place.is_named and place.location in others]
+    if named and reading.format == "Auto":
+        raise unknown(named[0])
     if not known or named:
         file = (named or others or [place.location for place in found])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
@@ -243,7 +252,8 @@ def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...
     if not others:
         return said
     names = ", ".join(place.name for place in others[:3]) + (", …" if len(others) > 3 else "")
-    return (*said, f"{words.plural(len(others), 'file')} of no known format were left out: {names}")
+    were = "was" if len(others) == 1 else "were"
+    return (*said, f"{words.plural(len(others), 'file')} of no known format {were} left out: {names}")
 
 
 def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:

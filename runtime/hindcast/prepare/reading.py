@@ -62,4 +62,9 @@ class Reading:
     @property
     def is_plain(self) -> bool:
         """Whether whole episodes can be opened as they are."""
-        return self.format in ("Auto", "Parquet") and not self.options.filter and not self.options.schema
+        return (
+            self.format in ("Auto", "Parquet")
+            and not self.options.filter
+            and not self.options.schema
+            and self.prepare.unfinished == "Keep"
+        )

@@ -74,7 +74,7 @@ _Path = str | Path | Location | Projected
 
 def open_dataset(
     paths: _Path | Sequence[_Path], filesystem: object | None = None, verify: bool = False
-) -> Dataset:
+) -> EpisodeDataset:
     """Open recorded episodes.
 
     A folder with a manifest is what its manifest lists; one with commits only, what they list; any other
@@ -105,7 +105,8 @@ def open_dataset(
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     check_together(stitched)
-    dataset = EpisodeDataset(spec, stitched, notes=(*unfinished_of(files), *notes_on_repeated(repeated)))
+    notes = (*unfinished_of(files), *notes_on_repeated(repeated))
+    dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
     if not dataset.num_steps:
         raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
     return dataset

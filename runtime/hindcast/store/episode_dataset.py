@@ -29,6 +29,7 @@ class EpisodeDataset(Selectable):
         files: in the dataset's order.
         unit_bytes: most bytes of a unit.
         notes: see `Dataset`.
+        repeated: how many stored episodes do not count, since they repeat others.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class EpisodeDataset(Selectable):
         files: Sequence[Indexed],
         unit_bytes: int = UNIT_BYTES,
         notes: tuple[str, ...] = (),
+        repeated: int = 0,
     ) -> None:
         self.spec = spec
+        self.repeated = repeated
         self.units: Sequence[Unit] = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
         self.num_episodes = sum(len(unit.lengths) for unit in self.units)
