@@ -4,6 +4,7 @@
 #   E2E_LOAD_IMAGES   command that brings locally built images, given by name, to the cluster's nodes. Without it (and
 #                     with KUBECONFIG) nothing is built: E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE must be pullable.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
+#   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
 #   PYTEST            how pytest is started; the Makefile sets it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,6 +25,8 @@ make_kind_cluster() {
   helm install kuberay-operator kuberay-operator --repo $KUBERAY_CHARTS --version $KUBERAY_VERSION \
     --namespace kuberay-system --create-namespace --wait
   export E2E_LOAD_IMAGES="kind load docker-image --name $KIND_NAME"
+  E2E_HOST=$(docker exec "$KIND_NAME-control-plane" ip route | awk '/^default/ {print $3}')
+  export E2E_HOST
 }
 
 [ -n "${KUBECONFIG:-}" ] || make_kind_cluster

@@ -1,0 +1,72 @@
+"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on, and the run kept there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from e2e_kube import Kube
+from e2e_resources import training
+from e2e_store import SECRET, Bucket, bucket
+
+from faulty_proxy import Fault
+
+EPISODES, LENGTH, WIDTH, FILES = 4_500, 50, 160, 7
+
+
+def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Kube, tmp_path: Path) -> None:
+    with bucket(tmp_path, Fault(every=3, status=503)) as lake:
+        _put_scrambled_rows(lake)
+        lake.put_secret(kube)
+        run = f"{lake.uri}/runs"
+        kube.apply(
+            training(
+                "lake",
+                f"{lake.uri}/table",
+                observationSpace={"type": "Box", "low": -10, "high": 10, "shape": [WIDTH]},
+                actionSpace={"type": "Discrete", "n": 2},
+                cluster=lake.cluster(),
+                pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 5},
+                checkpoint={"path": run, "every": 2},
+                stop={"iterations": 4},
+            )
+        )
+        trained = kube.wait_state("OfflineTraining", "lake", "Succeeded", seconds=400)
+        assert trained["runs"][0]["attempt"] == 1
+        (manifest,) = [name for name in lake.names("runs/.cache/prepared") if name.endswith("/manifest.json")]
+        files = json.loads(lake.read(manifest))["files"]
+        assert len(files) > 1  # partitions
+        assert sum(file["rows"] for file in files) == EPISODES
+        assert sum(file["timesteps"] for file in files) == EPISODES * LENGTH
+        assert any("/module/" in name for name in lake.names("runs/lake/r1"))
+        shown = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
+        assert SECRET not in shown
+
+
+def _put_scrambled_rows(lake: Bucket) -> None:
+    """More rows than are prepared in one process, in no order."""
+    rng = np.random.default_rng(7)
+    obs = rng.standard_normal((EPISODES, LENGTH + 1, WIDTH), dtype=np.float32)
+    t = np.tile(np.arange(LENGTH), EPISODES)
+    columns = {
+        "eps_id": pa.array(np.char.add("e", np.repeat(np.arange(EPISODES), LENGTH).astype(str))),
+        "t": pa.array(t),
+        "obs": _vectors(obs[:, :-1]),
+        "new_obs": _vectors(obs[:, 1:]),
+        "actions": pa.array(rng.integers(0, 2, EPISODES * LENGTH)),
+        "rewards": pa.array(rng.random(EPISODES * LENGTH)),
+        "terminateds": pa.array(t == LENGTH - 1),
+        "truncateds": pa.array(np.zeros(EPISODES * LENGTH, dtype=bool)),
+    }
+    rows = pa.table(columns).take(pa.array(rng.permutation(EPISODES * LENGTH)))
+    size = -(-len(rows) // FILES)
+    for number in range(FILES):
+        part = rows.slice(number * size, size)
+        pq.write_table(part, f"{lake.name}/table/part-{number}.parquet", filesystem=lake.files)
+
+
+def _vectors(values: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), WIDTH)
