@@ -74,7 +74,9 @@ def test_a_recording_whose_store_dies_in_an_upload_goes_on_when_it_is_back(place
     place.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
     counted = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
-    assert counted < 40  # emulators forget what they had not yet put on disk
+    assert counted < 40
+    if not place.uri.startswith("abfss"):  # Azurite forgets what it had not put on disk when it was killed
+        assert counted > 0
     record(resource)
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert leftovers(place.uri) == []
