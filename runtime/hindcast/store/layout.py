@@ -29,16 +29,23 @@ class CellError(Exception):
     Attributes:
         row: Parquet row, counted from the start of what was decoded.
         kind: "goes-on" where an episode has rows after its end.
+        way_out: what to do, where the cell was so from the first: the file is not damaged then.
     """
 
-    def __init__(self, row: int, message: str, kind: Fault = "unreadable") -> None:
+    def __init__(self, row: int, message: str, kind: Fault = "unreadable", way_out: str = "") -> None:
         super().__init__(message)
-        self.row, self.kind = row, kind
+        self.row, self.kind, self.way_out = row, kind, way_out
+
+    def at(self, row: int) -> CellError:
+        """The same of another row, as one counts that knows of more rows."""
+        return CellError(row, str(self), self.kind, self.way_out)
 
     def in_file(self, path: str, row: int) -> RowError:
         """The same as a user is told of it, once the file and its row are known."""
         if self.kind == "goes-on":
             return RowError(f"{path}, row {row}: {self}", row, self.kind)
+        if self.way_out:
+            return RowError(f"{path}, row {row}: {self}; {self.way_out}", row, self.kind)
         return RowError(damaged(path, f"row {row}: {self}"), row, self.kind)
 
 

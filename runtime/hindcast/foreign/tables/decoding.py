@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.ends import ends_of
+from hindcast.foreign.tables.final_nulls import filled, with_zeros
 from hindcast.foreign.tables.ids import episodes_of, timesteps_of
 from hindcast.foreign.tables.json_cells import json_cells
 from hindcast.foreign.tables.naming import ROLES, Plan, Source
@@ -22,6 +24,10 @@ from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
+
+_NUMBER: Final = re.compile(
+    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
+)
 
 
 class Reader(NamedTuple):
@@ -32,12 +38,14 @@ class Reader(NamedTuple):
         plan: which columns are which.
         spec: what leaves hold, where the file says so: their dtypes and shapes are made those.
         packed: `compress_columns`.
+        zero_final: `ignore_final_observation`.
     """
 
     path: str
     plan: Plan
     spec: DataSpec
     packed: Sequence[str] | None
+    zero_final: bool = False
 
 
 def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
@@ -51,8 +59,10 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
     Raises:
         DataError: cells that cannot be read, with file and row.
     """
-    path, plan, spec, _ = reader
+    path, plan, spec = reader.path, reader.plan, reader.spec
     with sentences(path, row):
+        terminated, truncated = ends_of(table, plan)
+        table, missing = filled(table, plan, terminated | truncated, reader.zero_final)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
             if name == Columns.INFOS:
@@ -60,9 +70,9 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
             elif name not in ROLES and not _is_empty(table, source):
                 columns.update(as_described(_leaves(table, name, source, reader), spec))
         check_next(columns)
-        terminated, truncated = ends_of(table, plan)
+        _check_rewards(columns)
         return Rows(
-            columns=columns,
+            columns=with_zeros(columns, missing),
             terminated=terminated,
             truncated=truncated,
             path=path,
@@ -117,7 +127,9 @@ def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...
     parts = []
     for own in source.columns:
         (part,) = leaves_of(table.column(own), table.schema.field(own), own).values()
-        if part.ndim != 1 or part.dtype == object:
+        if part.dtype == object:
+            raise _no_number(part, own, name)
+        if part.ndim != 1:
             raise CellError(0, f"{own!r} is not a column of numbers, as a part of {name!r} must be")
         parts.append(part)
     dtype = np.result_type(*parts)
@@ -125,6 +137,20 @@ def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...
     for i, part in enumerate(parts):
         out[:, i] = part
     return out.reshape(len(table), *shape)
+
+
+def _no_number(texts: NDArray[np.object_], own: str, name: str) -> CellError:
+    """What to say of text that should be a number, by the first that is none."""
+    row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
+    return CellError(row, f"{own!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be")
+
+
+def _check_rewards(columns: Arrays) -> None:
+    for name, column in columns.items():
+        if root(name) == Columns.REWARDS and column.dtype == object:
+            raise CellError(
+                0, f"{name!r} is text, such as {str(column[0])[:40]!r}: make it a column of numbers"
+            )
 
 
 def _infos(column: pa.ChunkedArray) -> NDArray[np.object_]:

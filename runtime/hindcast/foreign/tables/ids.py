@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +14,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.foreign.tables.ends import first
 from hindcast.foreign.tables.naming import Plan
 from hindcast.store.layout import CellError
+
+_UUID_BYTES: Final = 16
 
 
 def episodes_of(table: pa.Table, plan: Plan) -> NDArray[np.object_] | None:
@@ -51,6 +55,7 @@ def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
 
 def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     """One `str` for each distinct value, so that many rows cost no more objects than they have episodes."""
+    column = _without_uuids(column)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -62,6 +67,21 @@ def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
         known = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
         parts.append(known[encoded.indices.to_numpy(zero_copy_only=False)])
     return np.concatenate(parts) if parts else np.zeros(0, dtype=object)
+
+
+def _without_uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """UUIDs, Arrow's own or as 16 bytes, as their hexadecimal digits."""
+    kind = column.type
+    if getattr(kind, "extension_name", None) == "arrow.uuid":
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
+    if not pa.types.is_fixed_size_binary(column.type) or column.type.byte_width != _UUID_BYTES:
+        return column
+    chunks = []
+    for chunk in column.chunks:
+        encoded = chunk.dictionary_encode()
+        digits = pa.array([value.hex() for value in encoded.dictionary.to_pylist()], pa.string())
+        chunks.append(pa.DictionaryArray.from_arrays(encoded.indices, digits))
+    return pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> I64:

@@ -94,7 +94,9 @@ class Parquet:
             schema = file.schema_arrow
             plan, keep = _planned(piece.location, schema, options)
             spec = _own_spec(piece.location, schema)
-            reader = Reader(str(piece.location), plan, spec, options.compress_columns)
+            reader = Reader(
+                str(piece.location), plan, spec, options.compress_columns, options.ignore_final_observation
+            )
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             own = [name for name in names if name in schema.names]
             for part in _tables(file, groups, own, piece.nbytes):

@@ -120,7 +120,13 @@ class TextTables(ABC):
         location, part = piece.location, piece.part
         for own, plan, row in self._tables(location, part, options):
             table = keyed(own, options)
-            reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options.compress_columns)
+            reader = Reader(
+                str(location),
+                plan,
+                DataSpec(dict(part.leaves)),
+                options.compress_columns,
+                options.ignore_final_observation,
+            )
             with sentences(str(location), np.zeros(0, dtype=np.int64)):
                 keep = expression_of(options.filter, table.schema)
             kept, number = passing(table, keep, options.filter, row)

@@ -122,7 +122,7 @@ def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         try:
             parts.append(_of_chunk(chunk, name))
         except CellError as error:
-            raise CellError(row + error.row, str(error)) from error
+            raise error.at(row + error.row) from error
         row += len(chunk)
     shapes = [part.shape[1:] for part in parts if len(part)]
     if len(set(shapes)) > 1:
@@ -138,7 +138,7 @@ def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
     values = chunk
     while is_list(values.type):
         if values.null_count:
-            raise CellError(0, f"{name!r} holds a null where a list is expected")
+            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a list is expected")
         shape.append(_common_length(values, name, shape))
         values = values.flatten()
     kind = values.type
@@ -147,9 +147,15 @@ def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
             f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
         )
     if values.null_count:
-        raise CellError(0, f"{name!r} holds a null where a number is expected")
+        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a number is expected")
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.reshape(len(chunk), *shape)
+
+
+def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
+    """The row that the first null is in, of which each has `shape` values."""
+    null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+    return null // int(np.prod(shape, dtype=np.int64))
 
 
 def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:

@@ -212,12 +212,11 @@ def _integers(table: pa.Table, name: str) -> I64:
 def _flags(table: pa.Table, name: str) -> Bool:
     column = table.column(name)
     kind = column.type
-    if column.null_count or not (
-        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    ):
-        raise CellError(
-            0, f"{name!r} is a column of {kind} with {column.null_count} nulls: expected true or false"
-        )
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise CellError(row, f"{name!r} is null: expected true or false")
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise CellError(0, f"{name!r} is a column of {kind}: expected true or false")
     values = column.to_numpy()
     if not ((values == 0) | (values == 1)).all():
         row = int(np.flatnonzero((values != 0) & (values != 1))[0])

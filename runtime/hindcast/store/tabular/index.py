@@ -23,7 +23,7 @@ from hindcast.store.layout import CellError, Contents
 from hindcast.store.parquet import tables_of
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
-from hindcast.store.tabular.arrays import Arrays, leaves_of
+from hindcast.store.tabular.arrays import Arrays, is_list, leaves_of
 from hindcast.store.tabular.decoding import ends_of, flag_columns
 from hindcast.store.tabular.names import NO_OUTPUTS, of_next
 from hindcast.store.unready import NotReadable, OutOfOrder
@@ -45,6 +45,7 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
     ):
         if name not in file.schema_arrow.names:
             raise NotReadable(f"it has no column {name!r}, which says for each timestep {what}")
+    _check_plain(file.schema_arrow)
     orders = list(_orders(file))
     runs: list[Run] = []
     spec: DataSpec | None = None
@@ -61,6 +62,21 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
         raise DataError("it holds no timesteps")
     lengths = [order.lengths for order in orders]
     return Contents(spec, lengths, [np.zeros(len(own), dtype=np.bool_) for own in lengths], tuple(runs))
+
+
+def _check_plain(schema: pa.Schema) -> None:
+    """Make sure that ids are text or whole numbers, and flags no text, which preparing makes of others.
+
+    Raises:
+        NotReadable: they are not.
+    """
+    flags = [name for name in flag_columns(schema.names) if name != Columns.INFOS]
+    for name in (Columns.EPS_ID, *flags):
+        kind = schema.field(name).type
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if not (is_number or (is_text and name == Columns.EPS_ID)):
+            raise NotReadable(f"{name!r} is a column of {kind}, which is prepared before it is read")
 
 
 def _orders(file: pq.ParquetFile) -> Iterator[_Order]:
@@ -97,13 +113,15 @@ class _Order:
         self.first = first
         ids = table.column(Columns.EPS_ID)
         if ids.null_count:
-            raise CellError(first + int(np.flatnonzero(ids.is_null().to_numpy())[0]), "eps_id is null")
+            row = first + int(np.flatnonzero(ids.is_null().to_numpy())[0])
+            raise CellError(row, "eps_id is null", way_out="give every row the id of its episode")
         self.ids = ids.to_numpy()
         self.t = _timesteps(table) if Columns.T in table.column_names else None
         try:
             terminated, truncated = ends_of(table)
         except CellError as error:
-            raise CellError(first + error.row, str(error)) from error
+            way_out = "mend it, or name another column by `schema`"
+            raise CellError(first + error.row, str(error), way_out=way_out) from error
         self.ended = terminated | truncated
         self._begins = np.ones(len(table), dtype=np.bool_)
         self._begins[1:] = (self.ids[1:] != self.ids[:-1]).astype(np.bool_) | self.ended[:-1]
@@ -163,7 +181,7 @@ class _Values:
         try:
             leaves = _leaves(table)
         except CellError as error:
-            raise CellError(self._order.first + self._row + error.row, str(error)) from error
+            raise error.at(self._order.first + self._row + error.row) from error
         following = leaves.pop(Columns.NEXT_OBS)
         now = leaves[Columns.OBS]
         following = {name: following.get(of_next(name), np.zeros(0)) for name in now}
@@ -214,9 +232,34 @@ def _leaves(table: pa.Table) -> dict[str, Arrays]:
         for name in schema.names
         if name not in NO_OUTPUTS and not pa.types.is_null(schema.field(name).type)
     ]
-    return {
-        name: leaves_of(table.column(name), schema.field(name), name) for name in (*names, Columns.NEXT_OBS)
-    }
+    return {name: _leaves_of(table, name) for name in (*names, Columns.NEXT_OBS)}
+
+
+def _leaves_of(table: pa.Table, name: str) -> Arrays:
+    column, field = table.column(name), table.schema.field(name)
+    if name == Columns.NEXT_OBS and column.null_count:
+        raise NotReadable(f"{name!r} is null in some rows")
+    try:
+        leaves = leaves_of(column, field, name)
+    except CellError as error:
+        is_odd = column.null_count or not _may_be_packed(field)
+        raise CellError(error.row, str(error), way_out=_way_out(name) if is_odd else "") from error
+    if name == Columns.REWARDS and any(leaf.dtype == object for leaf in leaves.values()):
+        raise CellError(0, f"{name!r} is text", way_out="make it a column of numbers")
+    return leaves
+
+
+def _may_be_packed(field: pa.Field) -> bool:
+    """Whether cells may be the reference's own, which only damage makes odd."""
+    kind = field.type
+    is_plain = is_list(kind) or pa.types.is_struct(kind) or pa.types.is_primitive(kind)
+    return not is_plain or b"ARROW:extension:name" in (field.metadata or {})
+
+
+def _way_out(name: str) -> str:
+    if name in _OWN:
+        return "fill it, or take its episode out of the data"
+    return "mend it, or leave the column out by `columns`"
 
 
 def _spec(leaves: dict[str, Arrays], table: pa.Table) -> DataSpec:
