@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
 from hindcast.foreign.format import ReadOptions, Telling
 from hindcast.foreign.formats import format_of
 from hindcast.prepare.opening import open_data
+from hindcast.prepare.reading import Reading
 from hindcast.store.filesystem import resolve
 
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
@@ -59,3 +61,32 @@ def test_batches_without_flags(tmp_path: Path) -> None:
     assert "no flag says that an episode ended" in notes_of(path)
     path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
     assert "'dones' says that an episode is over" in notes_of(path)
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_an_index_without_a_name_is_no_column(tmp_path: Path, name: str, suffix: str) -> None:
+    folder, steps = tmp_path / "rows", {"obs": [0.0, 1.0], "new_obs": [1.0, 2.0], "actions": [0, 1]}
+    folder.mkdir()
+    for number in range(2):
+        more = {"rewards": [1.0, 1.0], "eps_id": [f"e{number}"] * 2, "terminateds": [False, True]}
+        flags = {"truncateds": [False, False], "t": [1, 2] if number else [0, 1]}
+        table = pa.table({**({name: [7, 3]} if number else {}), **steps, **more, **flags})
+        if suffix == "csv":
+            pacsv.write_csv(table, folder / f"{number}.csv")
+        else:
+            pq.write_table(table, folder / f"{number}.parquet")
+    dataset = open_data(folder, cache=tmp_path / "cache")
+    assert dataset.num_episodes == 2
+    assert set(dataset.spec.leaves) == {"obs", "actions", "rewards"}
+
+
+def test_an_index_counts_where_schema_names_it(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(
+        [{**STEP, "t": None, "__index_level_0__": 1}, {**STEP, "t": None, "__index_level_0__": 0}]
+    ).drop_columns(["t"])
+    table = table.append_column("terminateds", pa.array([True, False]))
+    pq.write_table(table, tmp_path / "rows.parquet")
+    options = ReadOptions(schema={"t": "__index_level_0__"})
+    dataset = open_data(Reading((str(tmp_path / "rows.parquet"),), options=options), cache=tmp_path / "cache")
+    assert (dataset.num_episodes, dataset.num_steps) == (1, 2)

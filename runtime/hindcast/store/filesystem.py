@@ -346,4 +346,8 @@ def missing(location: Location) -> DataError:
         return DataError(
             f"{location} is a link to {target}, which does not exist: mend the link, or delete it"
         )
+    if location.uri.startswith(("http://", "https://")):
+        return DataError(
+            f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
+        )
     return DataError(f"{location} does not exist: check the path")

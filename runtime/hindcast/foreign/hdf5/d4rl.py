@@ -29,6 +29,7 @@ from hindcast.store.tabular.names import of_next
 _PIECE_BYTES: Final = 16 << 20
 _MAX_STEPS: Final = "max_episode_steps"
 _TIMEOUT_STEPS: Final = "timeout_steps"
+_D3RLPY_ENDS: Final = "episode_terminals"
 
 
 class _Part(NamedTuple):
@@ -129,6 +130,11 @@ def _options(options: ReadOptions) -> _Options:
 
 def _ends(location: Location, file: File, own: _Options, start: int, stop: int) -> Ends:
     if file.timeouts is None and own.max_episode_steps is None:
+        if _D3RLPY_ENDS in file.columns:
+            raise DataError(
+                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy wrote it: say "
+                f"`schema: {{truncateds: {_D3RLPY_ENDS}}}` (--schema truncateds={_D3RLPY_ENDS})"
+            )
         raise DataError(
             f"{location} has no 'timeouts', so it does not say where episodes were cut off: set "
             f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "

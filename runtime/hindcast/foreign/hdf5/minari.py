@@ -50,7 +50,7 @@ class Minari:
         if not location.name.endswith(h5.SUFFIXES):
             return False
         with suppress(DataError), h5.opened(location) as file:
-            return any(name.startswith(minari_hdf5.PREFIX) for name in file)
+            return any(map(minari_hdf5.is_episode, file))
         return False
 
     def groups(self, entries: Sequence[Entry]) -> list[Group]:

@@ -28,6 +28,11 @@ class Stored(NamedTuple):
     steps: int
 
 
+def is_episode(name: str) -> bool:
+    """Whether a group is an episode's, by its name: `episode_7`."""
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdigit()
+
+
 def episodes_in(location: Location, file: h5.Group) -> list[Stored]:
     """The file's episodes in order.
 
@@ -36,10 +41,9 @@ def episodes_in(location: Location, file: h5.Group) -> list[Stored]:
     """
     numbers = []
     for name in h5.names(location, file):
-        number = name.removeprefix(PREFIX)
-        if not (name.startswith(PREFIX) and number.isdigit()):
+        if not is_episode(name):
             raise DataError(f"{location} holds {name!r}: a file of Minari holds episode_0, episode_1, … only")
-        numbers.append(int(number))
+        numbers.append(int(name.removeprefix(PREFIX)))
     return [Stored(number, _steps(location, file, number)) for number in sorted(numbers)]
 
 

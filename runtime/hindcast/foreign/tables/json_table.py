@@ -18,6 +18,7 @@ from hindcast.foreign.tables.text_files import BOM, Span, head_of, is_compressed
 from hindcast.foreign.tables.text_tables import Part, TextTables, info_names
 from hindcast.foreign.tables.types import column_types
 from hindcast.store.filesystem import Location
+from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
 
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson")
@@ -70,8 +71,19 @@ class Json(TextTables):
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         table = parse_lines(data, part.types, info_names(options))
+        if len(table) == 1 and table.num_columns > 1 and all(map(_holds_rows, table.schema.types)):
+            raise CellError(
+                0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
+            )
         refuse_beyond(data, table, column_types_of(options))
         return table
+
+
+def _holds_rows(kind: pa.DataType) -> bool:
+    """Whether a value may be a whole column: a list, or an object whose names are numbers."""
+    if pa.types.is_struct(kind):
+        return bool(kind.num_fields) and all(field.name.isdigit() for field in kind.fields)
+    return bool(pa.types.is_list(kind))
 
 
 def _is_array(location: Location) -> bool:

@@ -9,6 +9,8 @@ from hindcast.episodes.columns import Columns
 COLUMNS_LAYOUT: Final = "columns"
 # Of older recordings, where one flag says that an episode is over.
 DONES: Final = ("dones", "done")
+# What pandas writes of an index without a name, to Parquet and to CSV, and reads from the latter.
+_INDICES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
 # What stands in files of the reference and is no model output.
 NO_OUTPUTS: Final = frozenset(
     {
@@ -24,6 +26,7 @@ NO_OUTPUTS: Final = frozenset(
         Columns.TRUNCATEDS,
         Columns.INFOS,
         *DONES,
+        *_INDICES,
         "agent_index",
         "unroll_id",
         "type",
