@@ -91,16 +91,6 @@ WAY_OUT = "fill it, or take its episode out of the data"
             with_null(steps()["terminateds"], 7),
             "'terminateds' is null: expected true or false; mend it, or name another column by `schema`",
         ),
-        (
-            "custom",
-            [[1, 1] if row == 7 else [1] for row in range(21)],
-            "'custom' has 2 numbers where the row before has 1; mend it, or leave the column out by `columns`",
-        ),
-        (
-            "custom",
-            with_null(["x"] * 21, 7),
-            "'custom' is null; mend it, or leave the column out by `columns`",
-        ),
     ],
 )
 def test_what_is_odd_is_named_with_its_row_and_a_way_out(
@@ -113,6 +103,28 @@ def test_what_is_odd_is_named_with_its_row_and_a_way_out(
     assert str(caught.value) == f"{path}, row 7: {said}"
     (problem,) = inspect_data(Reading((path,))).problems
     assert (problem.kind, problem.row, problem.message) == ("unreadable", 7, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[1, 1] if row == 7 else [1] for row in range(21)], "has 2 numbers where the row before has 1"),
+        (with_null(["x"] * 21, 7), "is null"),
+        (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
+    ],
+)
+def test_a_column_that_cannot_be_read_can_be_left_out(
+    tmp_path: Path, is_whole: bool, values: Any, said: str
+) -> None:
+    path = write(tmp_path, is_whole, custom=values)
+    for look in (opened, lambda path: inspect_data(Reading((path,)))):
+        with pytest.raises(
+            DataError, match=f"'custom' {said}.*; mend it, or leave the column out by `columns`"
+        ):
+            look(path)
+    columns = ["obs", "actions", "rewards"]
+    assert opened(path, columns=columns).columns.keys() == set(columns)
+    assert inspect_data(Reading((path,), options=ReadOptions(columns=columns))).episodes == 2
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [[0.0], [1.0]]])

@@ -16,7 +16,7 @@ from hindcast.store.filesystem import Entry, Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
 
-_VERSION = 2
+_VERSION = 3
 
 
 class _Cached(Stored):

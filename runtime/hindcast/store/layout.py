@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,7 @@ from hindcast.store.parquet import Source, damaged
 from hindcast.store.spec import DataSpec
 
 Fault = Literal["unreadable", "goes-on"]
+LEAVE_OUT: Final = "mend it, or leave the column out by `columns`"
 
 
 class CellError(Exception):

@@ -20,7 +20,7 @@ from hindcast.foreign.tables.final_nulls import filled, with_zeros
 from hindcast.foreign.tables.ids import episodes_of, timesteps_of
 from hindcast.foreign.tables.json_cells import json_cells
 from hindcast.foreign.tables.naming import ROLES, Plan, Source
-from hindcast.store.layout import CellError
+from hindcast.store.layout import LEAVE_OUT, CellError
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
@@ -28,6 +28,9 @@ from hindcast.store.tabular.arrays import Arrays, leaves_of
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
+
+
+_OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
 class Reader(NamedTuple):
@@ -112,7 +115,13 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
         parsed = json_cells(column, own)
         if parsed is not None:
             column, field = parsed, pa.field(own, parsed.type)
-    return leaves_of(column, field, name)
+    try:
+        return leaves_of(column, field, name)
+    except (CellError, DataError) as error:
+        if root(name) in _OWN:
+            raise
+        said = f"{error}; {LEAVE_OUT}"
+        raise (CellError(error.row, said) if isinstance(error, CellError) else DataError(said)) from error
 
 
 def _text(column: pa.ChunkedArray, name: str) -> Arrays:

@@ -19,7 +19,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.store.entries import Run
-from hindcast.store.layout import CellError, Contents
+from hindcast.store.layout import LEAVE_OUT, CellError, Contents
 from hindcast.store.parquet import tables_of
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
@@ -181,7 +181,10 @@ class _Values:
         try:
             leaves = _leaves(table)
         except CellError as error:
-            raise error.at(self._order.first + self._row + error.row) from error
+            odd = error.at(self._order.first + self._row + error.row)
+            if odd.way_out == LEAVE_OUT:  # preparing reads no more than the columns that are asked for
+                raise NotReadable(f"row {odd.row}: {odd}; {LEAVE_OUT}") from error
+            raise odd from error
         following = leaves.pop(Columns.NEXT_OBS)
         now = leaves[Columns.OBS]
         following = {name: following.get(of_next(name), np.zeros(0)) for name in now}
@@ -244,6 +247,8 @@ def _leaves_of(table: pa.Table, name: str) -> Arrays:
     except CellError as error:
         is_odd = column.null_count or not _may_be_packed(field)
         raise CellError(error.row, str(error), way_out=_way_out(name) if is_odd else "") from error
+    except DataError as error:
+        raise NotReadable(f"{error}; {LEAVE_OUT}") from error
     if name == Columns.REWARDS and any(leaf.dtype == object for leaf in leaves.values()):
         raise CellError(0, f"{name!r} is text", way_out="make it a column of numbers")
     return leaves
@@ -259,7 +264,7 @@ def _may_be_packed(field: pa.Field) -> bool:
 def _way_out(name: str) -> str:
     if name in _OWN:
         return "fill it, or take its episode out of the data"
-    return "mend it, or leave the column out by `columns`"
+    return LEAVE_OUT
 
 
 def _spec(leaves: dict[str, Arrays], table: pa.Table) -> DataSpec:
