@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -52,9 +53,16 @@ class Running:
             time.sleep(0.05)
 
     def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Let it put on disk what it has, which Azurite does every few seconds, and end."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.send_signal(how)
+            self._process.wait(_STARTS_WITHIN_S)
 
 
 def seaweed(folder: Path) -> Running:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,6 +44,24 @@ def test_what_is_written_is_read_listed_and_deleted(folder):
     location.delete()
     location.delete()
     assert not location.exists()
+
+
+def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path):
+    folder, listed = tmp_path / "data", threading.Event()
+
+    def come_and_go() -> None:
+        while not listed.is_set():
+            (folder / "below").mkdir(parents=True)
+            shutil.rmtree(folder)
+
+    churning = threading.Thread(target=come_and_go)
+    churning.start()
+    try:
+        for _ in range(10_000):
+            assert {entry.relative for entry in resolve(str(folder)).list()} <= {"below"}
+    finally:
+        listed.set()
+        churning.join()
 
 
 def test_writing_replaces_and_creating_does_not(folder):

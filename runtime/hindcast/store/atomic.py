@@ -43,7 +43,6 @@ class AtomicFile:
         self.size = 0
         self._hash = hashlib.sha256()
         self._temporary: Path | None = None
-        location.check_guard()
         with storage_errors("write", location.uri, location.fs):
             self._stream = self._open()
 
@@ -107,6 +106,7 @@ class AtomicFile:
     def _open(self) -> IO[bytes]:
         if not self.location.is_local:
             return tempfile.SpooledTemporaryFile(_IN_MEMORY)
+        self.location.check_guard()
         self._temporary = _temporary_beside(Path(self.location.path))
         return self._temporary.open("xb", buffering=0)
 

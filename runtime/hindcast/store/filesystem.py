@@ -21,7 +21,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.errors import DataError, StorageError
 from hindcast.store.atomic import AtomicFile, create_local_exclusive
-from hindcast.store.local_listing import link_target, walk
+from hindcast.store.local_listing import children, link_target, walk
 from hindcast.store.object_stores import open_uri, s3_of
 from hindcast.store.remote import GcsStore, Store, remote, store_of
 from hindcast.store.storage_errors import reason_of, storage_errors
@@ -162,11 +162,13 @@ class Location:
     def list(self, recursive: bool = False) -> list[Entry]:
         """What the folder holds, sorted by relative path; empty where there is no folder.
 
-        At any depth, local links are followed: each file and folder is there once, and a link to nothing as well.
+        Local links are followed. Where all below is listed, each file and folder is there once, and a link to nothing
+        as well.
         """
-        if recursive and self.is_local:
+        if self.is_local:
+            look = walk if recursive else children
             with storage_errors("list", self.uri, self.fs):
-                local = [Entry(self.child(found.relative), *found) for found in walk(self.path)]
+                local = [Entry(self.child(found.relative), *found) for found in look(self.path)]
             return sorted(local, key=lambda entry: entry.relative)
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         with storage_errors("list", self.uri, self.fs):

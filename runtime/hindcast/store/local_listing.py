@@ -25,6 +25,17 @@ class Found(NamedTuple):
     modified: int
 
 
+def children(folder: str) -> Iterator[Found]:
+    """What a folder itself holds, links followed; nothing where there is no folder.
+
+    Raises:
+        OSError: a folder that cannot be listed.
+    """
+    for entry in _entries(folder):
+        with suppress(FileNotFoundError):  # deleted meanwhile, or a link to nothing
+            yield _found(entry.name, entry.stat(), is_file=entry.is_file())
+
+
 def walk(folder: str) -> Iterator[Found]:
     """What a folder holds at any depth; nothing where there is no folder.
 

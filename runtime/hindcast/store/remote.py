@@ -208,7 +208,21 @@ class GcsStore(Store):
 
 
 class AzureStore(Store):
-    """Azure. Its client begins a blob by emptying it: so blobs are written under another name and copied."""
+    """Azure. Its client begins a blob by emptying it: so blobs are written under another name and copied.
+
+    It lists what lies below a folder by a request per folder: each is tried again by itself.
+    """
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        found: list[pafs.FileInfo] = []
+        folders = [selector.base_dir]
+        while folders:
+            below = pafs.FileSelector(folders.pop(), allow_not_found=selector.allow_not_found or bool(found))
+            within_it = super().get_file_info_selector(below)
+            found += within_it
+            if selector.recursive:
+                folders += [info.path for info in within_it if info.type == pafs.FileType.Directory]
+        return found
 
     def _upload(self, path: str, data: memoryview) -> None:
         folder, _, name = path.rpartition("/")
