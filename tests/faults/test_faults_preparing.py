@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from driver import die_at
 from preparing import PARTITION_BYTES
-from processes import Script, adopt_orphans, end_orphans
+from processes import Script
 
 from hindcast.prepare import job
 from hindcast.prepare.finishing import notes_of
@@ -24,7 +22,7 @@ from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve
-from support import descendants, episode_hashes, leftovers, read_all
+from support import episode_hashes, leftovers, read_all
 
 pytestmark = pytest.mark.faults
 
@@ -32,16 +30,6 @@ KILLS = 40
 LAST = 24  # operations: what differs is written anew, then all is listed
 RAY_KILLS = 2
 LENGTH, EPISODES = 9, 60
-
-
-@pytest.fixture(autouse=True)
-def orphans() -> Iterator[None]:
-    """What killed preparations leave running (Ray's own processes, for a while) ends with the test."""
-    before = descendants(os.getpid())
-    adopt_orphans(True)
-    yield
-    end_orphans(before)
-    adopt_orphans(False)
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import Driver, adopt_orphans, end_orphans, ends
+from processes import Driver, ends
 
 from hindcast.api import OfflineRecording
 from hindcast.store.commits import read_commits
@@ -22,7 +22,6 @@ from hindcast.store.manifest import read_manifest
 from support import (
     CARTPOLE,
     WALK,
-    descendants,
     episode_hashes,
     leftovers,
     name_of,
@@ -54,16 +53,6 @@ def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
         duration={"episodes": EPISODES},
         runners={"envsPerRunner": 2, "replicas": runners},
     )
-
-
-@pytest.fixture(autouse=True)
-def orphans() -> Iterator[None]:
-    """What killed drivers leave running (Ray's own processes, for a while) ends with the test."""
-    before = descendants(os.getpid())
-    adopt_orphans(True)
-    yield
-    end_orphans(before)
-    adopt_orphans(False)
 
 
 @pytest.fixture(scope="module")

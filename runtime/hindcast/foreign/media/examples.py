@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
+from hindcast.store.varint import varint
 
 _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5
@@ -134,15 +135,15 @@ def _feature(message: bytes, start: int, stop: int) -> _Feature:
 def _values(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[int, int]]:
     """The spans of a list's values, which may be packed into one field or have a field each."""
     while at < stop:
-        tag, at = _varint(message, at)
+        tag, at = varint(message, at)
         wire = tag & 7
         if wire == _LENGTH_DELIMITED:
-            length, at = _varint(message, at)
+            length, at = varint(message, at)
             end = at + length
         elif wire == _FIXED32 and kind == "float":
             end = at + 4
         elif wire == _VARINT and kind == "int":
-            _, end = _varint(message, at)
+            _, end = varint(message, at)
         else:
             raise ValueError(f"a list of {kind} has a value of the wire type {wire}")
         if end > stop:
@@ -153,7 +154,7 @@ def _values(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[int
 
 def _unpacked(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[int, int]]:
     while at < stop:
-        end = at + 4 if kind == "float" else _varint(message, at)[1]
+        end = at + 4 if kind == "float" else varint(message, at)[1]
         if end > stop:
             raise ValueError("a value is cut off")
         yield at, end
@@ -163,25 +164,11 @@ def _unpacked(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[i
 def _delimited(message: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Field number, first byte and end of each field; all must be length-delimited."""
     while at < stop:
-        tag, at = _varint(message, at)
+        tag, at = varint(message, at)
         if tag & 7 != _LENGTH_DELIMITED:
             raise ValueError(f"it has a field of the wire type {tag & 7}")
-        length, at = _varint(message, at)
+        length, at = varint(message, at)
         if at + length > stop:
             raise ValueError("a field is longer than what it is in")
         yield tag >> 3, at, at + length
         at += length
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a byte, and the byte after it."""
-    value, shift = 0, 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number has more than 64 bits")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from hindcast.store.varint import varint
+
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 8, 12
 _DATA_PAGE: Final = 0
 _RUN_LENGTHS: Final = 3  # the encoding of levels
@@ -43,6 +45,7 @@ def page_header(data: memoryview, position: int) -> tuple[PageHeader, int]:
 
     Raises:
         Unlike: another kind of page.
+        ValueError: it holds a number of more than 64 bits.
         IndexError: the data end in it.
     """
     fields, position = _struct(data, position, 0)
@@ -89,7 +92,7 @@ def _runs(data: memoryview | bytes, bits: int, count: int) -> Iterator[tuple[int
     """
     position, width, seen = 0, (bits + 7) // 8, 0
     while seen < count:
-        head, position = _varint(data, position)
+        head, position = varint(data, position)
         packed = bool(head & 1)
         length = (head >> 1) * 8 if packed else head >> 1
         nbytes = (head >> 1) * bits if packed else width
@@ -121,7 +124,7 @@ def _struct(data: memoryview, position: int, depth: int) -> tuple[dict[int, Any]
         elif kind == _BYTE:
             fields[number], position = data[position], position + 1
         elif kind == _BINARY:
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
             fields[number], position = bytes(data[position : position + length]), position + length
         elif kind == _STRUCT:
             fields[number], position = _struct(data, position, depth + 1)
@@ -130,18 +133,5 @@ def _struct(data: memoryview, position: int, depth: int) -> tuple[dict[int, Any]
 
 
 def _integer(data: memoryview, position: int) -> tuple[int, int]:
-    value, position = _varint(data, position)
+    value, position = varint(data, position)
     return (value >> 1) ^ -(value & 1), position
-
-
-def _varint(data: memoryview | bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise Unlike
