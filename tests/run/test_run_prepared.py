@@ -87,3 +87,15 @@ def test_samples_are_refused(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, environment=WALK, input=[{"sampler": {}}])
     with pytest.raises(SpecError, match=r"spec.input.0.sampler is not available yet"):
         inputs_of(resource, InFiles({}))
+
+
+def test_spaces_that_nobody_says_are_asked_for_before_data_are_prepared(
+    tmp_path: Path, scrambled: Path, cache: Path
+) -> None:
+    table = pq.read_table(scrambled).replace_schema_metadata(None)
+    pq.write_table(table, tmp_path / "plain.parquet")
+    heard = Heard()
+    with pytest.raises(SpecError, match=rf"observationSpace is needed: .* in {tmp_path}/plain\.parquet do not"):
+        train(training(tmp_path / "run", tmp_path / "plain.parquet"), heard)
+    assert heard.stages == []
+    assert not list(cache.rglob("*.parquet"))

@@ -102,6 +102,7 @@ def ready(
     cache: str | Path | None = None,
     progress: Progress | None = None,
     ray_options: Mapping[str, Any] | None = None,
+    accept: Callable[[DataSpec], None] | None = None,
 ) -> Ready:
     """What `open_dataset` is to be given for a reading, prepared where that is needed.
 
@@ -114,12 +115,13 @@ def ready(
         cache: see `open_data`.
         progress: see `open_data`.
         ray_options: Ray's, for the tasks that prepare.
+        accept: told what the data say of themselves before they are prepared; what it raises ends that.
 
     Raises:
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
-    maker = _Maker(reading, progress or _nobody, ray_options or {})
+    maker = _Maker(reading, progress or _nobody, ray_options or {}, accept)
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
@@ -163,9 +165,12 @@ class _Maker:
     reading: Reading
     progress: Progress
     ray_options: Mapping[str, Any]
+    accept: Callable[[DataSpec], None] | None
 
     def make(self, folder: Location, work: _Work) -> None:
         """Fill a folder of the cache, or go on with it."""
+        if self.accept is not None:
+            self.accept(work.spec)
         job = self._job(folder, work)
         if job.nbytes < _HERE_BYTES:
             make_here(job, self.progress)

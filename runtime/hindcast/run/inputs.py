@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
@@ -16,6 +17,7 @@ from hindcast.run.claim import title
 from hindcast.run.events import Progress, Reporter
 from hindcast.run.folders import run_folder
 from hindcast.run.session import Inputs
+from hindcast.run.spaces import check_spaces
 from hindcast.run.training import SUCCESS_FILE
 from hindcast.user_code import import_object
 
@@ -83,8 +85,12 @@ def ready_inputs(
     if run_folder(resource).child(SUCCESS_FILE).exists():
         return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
     inputs: Inputs = []
-    for reading, weight in asked:
-        found = ready(reading, progress=progress, ray_options=ray_options)
+    for index, (reading, weight) in enumerate(asked):
+        accept = partial(check_spaces, resource, name=str(reading.paths[0]))
+        tells_spaces = index == 0 and reading.format not in _MAPPED
+        found = ready(
+            reading, progress=progress, ray_options=ray_options, accept=accept if tells_spaces else None
+        )
         if reporter is not None:
             for note in (*found.unfinished, *found.notes):
                 reporter.note(name, f"{reading.paths[0]}: {note}")

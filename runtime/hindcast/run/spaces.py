@@ -10,7 +10,9 @@ from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
+from hindcast.run.claim import title
 from hindcast.store.spaces import space_from_json
+from hindcast.store.spec import DataSpec
 
 
 class Spaces(NamedTuple):
@@ -31,14 +33,33 @@ def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
         environment = make_environment(spec.environment)
         environment.close()
         return Spaces(environment.observation_space, environment.action_space)
-    recorded = sources[0].dataset.spec
-    observation = _given(spec.observation_space) or recorded.observation_space
-    action = _given(spec.action_space) or recorded.action_space
+    return _known(resource, sources[0].dataset.spec, spec.input[0].path or sources[0].name)
+
+
+def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> None:
+    """Make sure that `spaces_of` will find spaces, before the data are prepared.
+
+    Args:
+        resource: the training.
+        recorded: what the data of its first input say of themselves.
+        name: of these data, for messages.
+
+    Raises:
+        SpecError: it will not.
+    """
+    if resource.spec.environment is None:
+        _known(resource, recorded, name)
+
+
+def _known(resource: OfflineTraining, recorded: DataSpec, name: str) -> Spaces:
+    """The spaces of a training without an environment."""
+    observation = _given(resource.spec.observation_space) or recorded.observation_space
+    action = _given(resource.spec.action_space) or recorded.action_space
     if observation is None or action is None:
         missing = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
-            f"OfflineTraining/{resource.metadata.name}: spec.{missing} is needed: there is no environment, "
-            f"and the data in {sources[0].name} do not say their spaces."
+            f"{title(resource)}: spec.{missing} is needed: there is no environment, and the data in {name} "
+            "do not say their spaces."
         )
     return Spaces(observation, action)
 
