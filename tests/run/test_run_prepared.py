@@ -95,7 +95,9 @@ def test_spaces_that_nobody_says_are_asked_for_before_data_are_prepared(
     table = pq.read_table(scrambled).replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "plain.parquet")
     heard = Heard()
-    with pytest.raises(SpecError, match=rf"observationSpace is needed: .* in {tmp_path}/plain\.parquet do not"):
+    with pytest.raises(
+        SpecError, match=rf"observationSpace is needed: .* in {tmp_path}/plain\.parquet do not"
+    ):
         train(training(tmp_path / "run", tmp_path / "plain.parquet"), heard)
     assert heard.stages == []
     assert not list(cache.rglob("*.parquet"))
