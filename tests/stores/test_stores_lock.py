@@ -9,6 +9,7 @@ import sys
 import orjson
 import pytest
 
+from hindcast import PPOConfig
 from hindcast.curate.target import Target
 from hindcast.curate.watch import Watch
 from hindcast.curate.writing import write
@@ -20,6 +21,7 @@ from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import FOLDER
 from hindcast.store.sole_writer import sole_writer
 from support import episode_hashes, read_all
+from toy_environments import Walk
 
 DIES_WITH_THE_LOCK = """
 import os, signal, sys
@@ -63,6 +65,20 @@ def test_who_lost_the_lock_writes_nothing_more(s3, walks):
         write(dataset, Target(out), watch=Watch(progress=take_over))
     assert read_commits(out) == {}
     assert orjson.loads(out.child(FOLDER, "lock").read_bytes())["token"] == "theirs"
+
+
+def test_evaluations_that_lost_the_lock_write_nothing_more(s3):
+    config = PPOConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
+    config = config.evaluation(evaluation_duration=4).offline_data(output=s3.uri)
+    with (
+        pytest.raises(OutputConflict, match="another process has begun to write to"),
+        config.build_algo() as algo,
+    ):
+        algo.evaluate()
+        counted = read_commits(resolve(s3.uri)).keys()
+        held_elsewhere(s3.at(FOLDER), renewed=lock_object.time.time())
+        algo.evaluate()
+    assert read_commits(resolve(s3.uri)).keys() == counted
 
 
 def test_the_lock_of_a_process_killed_here_is_taken_at_once(s3):

@@ -115,7 +115,7 @@ class EvaluationRecording(RecordingRun):
     def _open(self, policy: Policy) -> None:
         self._check_folder()
         self._check_output()
-        self._held.enter_context(sole_writer(self._state))
+        self._write_under(self._held.enter_context(sole_writer(self._state)))
         remove_temporary_files(self._state)
         self._make_way()
         wait_for_runners(self._folder)
