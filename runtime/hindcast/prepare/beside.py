@@ -44,12 +44,9 @@ def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Readin
     data = _with_data(others, reading)
     if not data:
         names = ", ".join(place.name for place in others[:3]) + (", …" if len(others) > 3 else "")
-        what = (
-            "1 file that is no data was"
-            if len(others) == 1
-            else f"{words.whole(len(others))} files that are no data were"
-        )
-        return Beside(has_data=False, notes=(f"{what} left out: {names}",))
+        that_is, was = ("that is", "was") if len(others) == 1 else ("that are", "were")
+        left_out = f"{words.plural(len(others), 'file')} {that_is} no data {was} left out: {names}"
+        return Beside(has_data=False, notes=(left_out,))
     if set(dataset.layouts) != {COLUMNS_LAYOUT}:
         one = dataset.units[0].parts[0].path
         where = ", ".join(map(str, locations))
@@ -63,7 +60,6 @@ def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Readin
 def _with_data(files: Sequence[Location], reading: Reading) -> list[Location]:
     """Those of a known format and, where that can be told, with the columns of timesteps."""
     known, _ = recognised([Place(file, is_named=False) for file in files], reading)
-
     with ThreadPoolExecutor(_THREADS) as pool:
         kept = list(pool.map(_holds_data, known))
     return [one.location for one, keeps in zip(known, kept, strict=True) if keeps]

@@ -232,9 +232,7 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         what, far = None, how_far(folder, commits)
     sizes = _sizes(entries)
     if any(file.path not in sizes for file in listed):
-        sizes = _sizes(
-            folder.list(recursive=True)
-        )  # a recording that goes on committed it after it was listed
+        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
     files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
     if verify:
         with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
