@@ -1,23 +1,12 @@
 """Calls the command line in this process."""
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from calling import Called, Hindcast
 
 from hindcast.cli.main import main
-
-
-@dataclass(frozen=True)
-class Called:
-    code: int
-    out: str
-    err: str
-
-
-Hindcast = Callable[..., Called]
 
 RESOURCES = """
 apiVersion: hindcast.dev/v1alpha1

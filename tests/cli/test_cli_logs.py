@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from calling import Hindcast
 from cluster_objects import pod, recording, run, running, training
 from fake_cluster import FakeCluster, serving
 
-from conftest import Hindcast
 from hindcast.api import validate_resource
 from hindcast.cli.cluster import live_log
 from hindcast.cli.cluster.stored_log import log_path

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from calling import Hindcast
 from cluster_objects import pod, recording, running, training
 from fake_cluster import FakeCluster, serving
 
-from conftest import Hindcast
 from hindcast.cli.commands import status as status_command
 
 

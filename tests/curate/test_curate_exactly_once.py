@@ -15,11 +15,11 @@ from curate_kit import make_block, read_block, write_block
 from hindcast.curate import verifying, writing
 from hindcast.curate.operations import convert_data, split_data
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
 from hindcast.curate.workers import each
 from hindcast.curate.writing import write
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 from hindcast.store.dataset import merge, open_dataset
 from hindcast.store.filesystem import resolve
 from support import episode_hashes, leftovers, read_all
@@ -28,7 +28,7 @@ KILLED = """
 import os, signal, sys
 from hindcast.curate import ranges
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
+from hindcast.prepare.watch import Watch
 from hindcast.curate.writing import write
 from hindcast.store.dataset import merge, open_dataset
 from hindcast.store.filesystem import resolve

@@ -14,6 +14,7 @@ from hindcast.foreign.format import ReadOptions
 from hindcast.prepare import local
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 from hindcast.store.dataset import open_dataset
 from support import episode_hashes, leftovers
 
@@ -95,6 +96,26 @@ def test_two_preparers_do_no_harm(rows, block):
         other.join()
     assert len(found) == 1
     assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
+
+
+def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
+    class Stopped(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    notes: list[str] = []
+
+    def meanwhile(stage: str, done: int, total: int) -> None:
+        if not notes:
+            with pytest.raises(Stopped):
+                open_data(rows, watch=Watch(note=notes.append, check=stop))
+
+    dataset = open_data(rows, watch=Watch(meanwhile))
+    assert len(notes) == 1
+    assert notes[0].startswith("waits for what is prepared already: another process is writing to ")
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
 
 
 MAPPER = """

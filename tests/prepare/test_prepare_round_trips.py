@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hindcast.prepare import opening
+from hindcast.prepare.watch import Watch
 from random_data import recordings
 from support import episode_hashes
 
@@ -49,11 +50,12 @@ def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
     here = opening.open_data(path, cache=tmp_path / "here")
     monkeypatch.setattr(opening, "_HERE_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent)]))
-    steps: list[tuple[int, int]] = []
-    there = opening.open_data(path, cache=tmp_path / "there", progress=lambda *step: steps.append(step))
+    steps: list[tuple[str, int, int]] = []
+    watch = Watch(lambda *step: steps.append(step))
+    there = opening.open_data(path, cache=tmp_path / "there", watch=watch)
     assert there.digest == here.digest
     assert there.notes == here.notes
-    assert steps[-1][0] == steps[-1][1] > 1
+    assert steps[-1][1] == steps[-1][2] > 1
     assert episode_hashes(kit.read_block(there)) == episode_hashes(block)
 
 

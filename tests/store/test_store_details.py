@@ -13,12 +13,12 @@ import pytest
 
 from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
 from hindcast.episodes.block import Block
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 from hindcast.store.content import Content
 from hindcast.store.dataset import open_dataset
 from hindcast.store.filesystem import resolve

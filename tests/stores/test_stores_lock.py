@@ -11,9 +11,9 @@ import pytest
 
 from hindcast import PPOConfig
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
 from hindcast.curate.writing import write
 from hindcast.errors import OutputConflict
+from hindcast.prepare.watch import Watch
 from hindcast.store import lock_object
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hindcast.curate.target import Target
-    from hindcast.curate.watch import Watch
     from hindcast.curate.writing import Written
     from hindcast.prepare.reading import Reading
+    from hindcast.prepare.watch import Watch
 
 Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
 _READING = "How the source is read"
@@ -172,7 +172,7 @@ class WriteFlags:
 def watching(screen: Screen, name: str) -> "Iterator[Watch]":
     """Progress on the screen, and Ctrl-C as a request to stop at the next safe point."""
     from hindcast.cli.progress import reporting
-    from hindcast.curate.watch import Watch
+    from hindcast.prepare.watch import Watch
     from hindcast.run.events import Progress
     from hindcast.run.interruption import interruptible
 

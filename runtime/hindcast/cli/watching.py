@@ -1,20 +1,28 @@
 """A bar for one long piece of work, where a person watches."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 
+if TYPE_CHECKING:
+    from hindcast.prepare.watch import Watch
+
 
 @contextmanager
-def watching(screen: Screen, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with how much is done, and of how much; None where nobody watches."""
+def watching(screen: Screen, what: str) -> Iterator[Watch]:
+    """What the work tells how it goes; without a bar where nobody watches."""
+    from hindcast.prepare.watch import Watch
+
     if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
-        yield None
+        yield Watch(note=screen.note)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen.err, transient=True) as bars:
         task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+        yield Watch(lambda _, done, total: bars.update(task, completed=done, total=total), screen.note)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
 from hindcast.errors import DataError, SpecError
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
@@ -26,12 +26,7 @@ _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "conn
 
 def open_source(reading: Reading, watch: Watch) -> Dataset:
     """The data of a reading, prepared where they are no whole episodes; with the columns that it asks for."""
-
-    def hear(done: int, total: int) -> None:
-        watch.check()
-        watch.progress("Preparing", done, total)
-
-    return open_data(reading, progress=hear)
+    return open_data(reading, watch=watch)
 
 
 def origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
@@ -80,7 +75,7 @@ def open_back(target: Target, watch: Watch) -> Iterator[Dataset]:
         _check_files(target.folder, watch)
         cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
         try:
-            yield open_data(Reading((target.folder,)), cache=str(cache), progress=lambda *_: watch.check())
+            yield open_data(Reading((target.folder,)), cache=str(cache), watch=Watch(check=watch.check))
         finally:
             cache.delete()
     except DataError as error:

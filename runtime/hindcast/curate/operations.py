@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hindcast.curate.opening import open_source, origin_of, refuse_overlap
 from hindcast.curate.target import Target
-from hindcast.curate.watch import NOBODY, Watch
 from hindcast.curate.writing import Written, check_target, write
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.store.dataset import Dataset, merge
 from hindcast.store.merged import OnConflict
 

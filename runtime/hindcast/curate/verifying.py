@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hindcast.curate.opening import open_back
 from hindcast.curate.target import Target
-from hindcast.curate.watch import Watch
 from hindcast.curate.workers import count_workers, each
+from hindcast.prepare.watch import Watch
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.spec import DataSpec

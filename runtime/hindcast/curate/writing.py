@@ -12,9 +12,9 @@ from hindcast.curate.folder import check, claim, clear
 from hindcast.curate.ranges import Range, blocks_of, ranges_of
 from hindcast.curate.target import Target
 from hindcast.curate.verifying import verify
-from hindcast.curate.watch import NOBODY, Watch
 from hindcast.curate.workers import count_workers, each
 from hindcast.errors import DataError
+from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.store.commits import Commit, TextFiles, file_stem, read_commits, remove_orphans, write_commit
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset

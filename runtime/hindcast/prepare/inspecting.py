@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from hindcast.errors import DataError
-from hindcast.prepare.job import Progress
 from hindcast.prepare.opening import ready
 from hindcast.prepare.places import find, recognised
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.usable import usable
+from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.filesystem import Location, resolve
@@ -24,14 +25,14 @@ from hindcast.store.unready import NotReadable, OutOfOrder
 
 
 def inspect_data(
-    reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, progress: Progress | None = None
+    reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, watch: Watch = NOBODY
 ) -> Summary:
     """All that is in data, and all that is wrong with them.
 
     Args:
         reading: what is read, and how.
         sample_limit: about how many timesteps to look at; None reads everything.
-        progress: hears how preparing goes, then how looking does.
+        watch: hears how preparing goes, then how looking does.
 
     Raises:
         DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
@@ -39,11 +40,15 @@ def inspect_data(
     """
     columns = reading.options.columns
     try:
-        found = ready(reading, progress=progress)
+        found = ready(reading, watch=watch)
     except DataError as error:
-        return _at_least_the_files(reading, error, sample_limit, progress)
+        return _at_least_the_files(reading, error, sample_limit, watch)
     summary = inspect_paths(
-        found.paths, sample_limit=sample_limit, columns=columns, notes=found.notes, progress=progress
+        found.paths,
+        sample_limit=sample_limit,
+        columns=columns,
+        notes=found.notes,
+        progress=partial(watch.progress, "Looking"),
     )
     if {str(path) for path in found.paths} == {str(path) for path in reading.paths}:
         return summary
@@ -62,7 +67,7 @@ def inspect_data(
 
 
 def _at_least_the_files(
-    reading: Reading, error: DataError, sample_limit: int | None, progress: Progress | None
+    reading: Reading, error: DataError, sample_limit: int | None, watch: Watch
 ) -> Summary:
     """What is wrong with each file, and a look into the others.
 
@@ -83,7 +88,7 @@ def _at_least_the_files(
         raise error
     if not files:
         return summarise(EpisodeDataset(DataSpec(), []), found=problems)
-    rest = _rest(replace(reading, paths=tuple(files)), sample_limit, progress)
+    rest = _rest(replace(reading, paths=tuple(files)), sample_limit, watch)
     return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
 
 
@@ -103,10 +108,10 @@ def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int 
     return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
 
 
-def _rest(reading: Reading, sample_limit: int | None, progress: Progress | None) -> Summary:
+def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
     """A look into files that can be read, if not always together."""
     try:
-        return inspect_data(reading, sample_limit=sample_limit, progress=progress)
+        return inspect_data(reading, sample_limit=sample_limit, watch=watch)
     except DataError as error:
         problem = Problem(severity="error", kind="unreadable", message=str(error))
         return summarise(EpisodeDataset(DataSpec(), []), found=[problem])

@@ -14,7 +14,7 @@ from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
 from hindcast.prepare.beside import look_beside
 from hindcast.prepare.finishing import finish, notes_of
-from hindcast.prepare.job import Job, Progress, is_grouped
+from hindcast.prepare.job import Job, is_grouped
 from hindcast.prepare.local import make_here
 from hindcast.prepare.partitions import made
 from hindcast.prepare.parts import ForeignPart, Part, StoredPart
@@ -23,6 +23,7 @@ from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.unknown import unknown
+from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
@@ -59,7 +60,7 @@ def open_data(
     data: Data | Sequence[Data],
     *,
     cache: str | Path | None = None,
-    progress: Progress | None = None,
+    watch: Watch = NOBODY,
     verify: bool = False,
 ) -> Dataset:
     """Any data, as one dataset.
@@ -67,7 +68,7 @@ def open_data(
     Args:
         data: paths (files, folders, globs, URIs) or readings. Paths are one reading, whose rows may belong together.
         cache: folder for what is prepared; `$HINDCAST_CACHE`, by default `~/.cache/hindcast`.
-        progress: hears how preparing goes.
+        watch: hears how preparing goes.
         verify: read all files of recordings and compare their checksums.
 
     Raises:
@@ -81,7 +82,7 @@ def open_data(
     readings = [one for one in several if isinstance(one, Reading)]
     if paths or not several:
         readings.insert(0, Reading(paths))
-    found = [ready(reading, cache=cache, progress=progress) for reading in readings]
+    found = [ready(reading, cache=cache, watch=watch) for reading in readings]
     filesystems = {id(reading.filesystem): reading.filesystem for reading in readings}
     filesystem = next(iter(filesystems.values())) if len(filesystems) == 1 else None
     chosen = [
@@ -100,9 +101,8 @@ def ready(
     reading: Reading,
     *,
     cache: str | Path | None = None,
-    progress: Progress | None = None,
+    watch: Watch = NOBODY,
     ray_options: Mapping[str, Any] | None = None,
-    accept: Callable[[DataSpec], None] | None = None,
 ) -> Ready:
     """What `open_dataset` is to be given for a reading, prepared where that is needed.
 
@@ -113,15 +113,14 @@ def ready(
     Args:
         reading: what is read, and how.
         cache: see `open_data`.
-        progress: see `open_data`.
+        watch: hears how preparing goes, and why it waits; notes on the data are given back instead.
         ray_options: Ray's, for the tasks that prepare.
-        accept: told what the data say of themselves before they are prepared; what it raises ends that.
 
     Raises:
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
-    maker = _Maker(reading, progress or _nobody, ray_options or {}, accept)
+    maker = _Maker(reading, watch, ray_options or {})
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
@@ -163,23 +162,25 @@ class _Maker:
     """Prepares a reading."""
 
     reading: Reading
-    progress: Progress
+    watch: Watch
     ray_options: Mapping[str, Any]
-    accept: Callable[[DataSpec], None] | None
 
     def make(self, folder: Location, work: _Work) -> None:
         """Fill a folder of the cache, or go on with it."""
-        if self.accept is not None:
-            self.accept(work.spec)
+        self.watch.accept(work.spec)
         job = self._job(folder, work)
         if job.nbytes < _HERE_BYTES:
-            make_here(job, self.progress)
+            make_here(job, self._hear)
         else:
-            make_on_ray(job, self.progress, self.ray_options)
+            make_on_ray(job, self._hear, self.ray_options)
         missing = sorted(set(range(job.partitions)) - made(folder))
         if missing:
             raise RuntimeError(f"partitions {missing} of {folder} were not made")
         finish(job, work.notes)
+
+    def _hear(self, done: int, total: int) -> None:
+        self.watch.check()
+        self.watch.progress("Preparing", done, total)
 
     def _job(self, folder: Location, work: _Work) -> Job:
         options = self.reading.options
@@ -263,15 +264,16 @@ def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...
 
 def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:
     """The folder, once it is complete: made here, or by another process that is at it."""
+    is_waiting = False
     while (notes := notes_of(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
                 if notes_of(folder) is None:
                     maker.make(folder.guarded(guard), look())
-        except OutputConflict:
+        except OutputConflict as error:
+            if not is_waiting:
+                maker.watch.note(f"waits for what is prepared already: {error}")
+            is_waiting = True
+            maker.watch.check()
             time.sleep(_LOOK_S)
     return Ready([folder.uri], notes)
-
-
-def _nobody(done: int, total: int) -> None:
-    """Hears nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 from hindcast.run.claim import title
 from hindcast.run.events import Progress, Reporter
 from hindcast.run.folders import run_folder
@@ -77,23 +79,24 @@ def ready_inputs(
     """
     name = title(resource)
 
-    def progress(done: int, total: int) -> None:
-        check()
+    def progress(_: str, done: int, total: int) -> None:
         if reporter is not None:
             reporter.progress(Progress(name, "Preparing the data", done, total, "pieces"))
+
+    def note(message: str) -> None:
+        if reporter is not None:
+            reporter.note(name, message)
 
     if run_folder(resource).child(SUCCESS_FILE).exists():
         return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
     inputs: Inputs = []
     for index, (reading, weight) in enumerate(asked):
-        accept = partial(check_spaces, resource, name=str(reading.paths[0]))
-        tells_spaces = index == 0 and reading.format not in _MAPPED
-        found = ready(
-            reading, progress=progress, ray_options=ray_options, accept=accept if tells_spaces else None
-        )
-        if reporter is not None:
-            for note in (*found.unfinished, *found.notes):
-                reporter.note(name, f"{reading.paths[0]}: {note}")
+        watch = Watch(progress, note, check)
+        if index == 0 and reading.format not in _MAPPED:
+            watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
+        found = ready(reading, watch=watch, ray_options=ray_options)
+        for said in (*found.unfinished, *found.notes):
+            note(f"{reading.paths[0]}: {said}")
         inputs.append(_input(reading, str(found.paths[0]), weight))
     return inputs
 

@@ -48,9 +48,9 @@ def inspect(
     from hindcast.prepare.inspecting import inspect_data
 
     name = ", ".join(dataset)
-    with watching(screen, "looking at the data") as progress:
+    with watching(screen, "looking at the data") as watch:
         limit = None if full else timesteps
-        summary = inspect_data(read.reading(dataset), sample_limit=limit, progress=progress)
+        summary = inspect_data(read.reading(dataset), sample_limit=limit, watch=watch)
     if html is not None:
         from hindcast.run.report.dataset_page import write_dataset_page
 

@@ -1,0 +1,14 @@
+"""What calling the command line gives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Called:
+    code: int
+    out: str
+    err: str
+
+
+Hindcast = Callable[..., Called]
