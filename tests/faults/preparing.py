@@ -15,6 +15,7 @@ from driver import die_at
 
 from hindcast.prepare import job, opening
 from hindcast.prepare.reading import Reading
+from hindcast.prepare.watch import Watch
 
 PARTITION_BYTES = 1 << 11  # many small partitions
 
@@ -26,7 +27,8 @@ def main() -> int:
         opening._HERE_BYTES = 0
     die_at(int(kill_at[0]) if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
-    found = opening.ready(Reading((rows,)), progress=lambda *done: print("progress", *done, flush=True))
+    watch = Watch(lambda _, *done: print("progress", *done, flush=True))
+    found = opening.ready(Reading((rows,)), watch=watch)
     print("outcome", found.paths[0], flush=True)
     return 0
 
