@@ -65,6 +65,13 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"episodes": 3}, {"episodes": None, "timesteps": 3}),
         bad=({"episodes": None}, {"timesteps": 3}),
     ),
+    (
+        ".output",
+        "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
+    ): Examples(
+        good=({"compressColumns": []}, {"compressColumns": ["obs"], "format": "SampleBatch"}),
+        bad=({"compressColumns": ["obs"]}, {"compressColumns": ["obs"], "format": "JSON"}),
+    ),
     (".output", "encoding MessagePack needs format Episodes"): Examples(
         good=({"encoding": "MessagePack"}, {"encoding": "Arrow", "format": "Columns"}),
         bad=({"encoding": "MessagePack", "format": "Columns"}, {"encoding": "MessagePack", "format": "JSON"}),

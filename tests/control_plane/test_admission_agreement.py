@@ -129,6 +129,8 @@ relative output:          {output: {path: data/cartpole}}
 "!secret in the path":    {output: {path: "s3://key:secret@bucket/x"}}
 RLlib's layout:           {output: {encoding: MessagePack}}
 "!columns of msgpack":    {output: {encoding: MessagePack, format: Columns}}
+packed SampleBatch:       {output: {format: SampleBatch, compressColumns: [obs, new_obs]}}
+"!packed columns":        {output: {format: Columns, compressColumns: [obs]}}
 "!lower-case enum":       {output: {format: episodes}}
 file limits:              {output: {maxRowsPerFile: 25, maxFileSize: 1.5Gi, compression: none}}
 "!negative seed":         {seed: -1}

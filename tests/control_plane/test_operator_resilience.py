@@ -80,15 +80,17 @@ def test_through_a_bad_connection_the_status_is_right_in_the_end(
     documents += [training(f"clone-{number}", input=_input(number)) for number in range(4)]
     with ChaosProxy(configuration.host, configuration.ssl_ca_cert, share=0.1, seed=seed).serving() as proxy:
         with run_operator(server=proxy.url):
-            for document in documents:
+            for document in documents[:-1]:
                 team.apply(document)
             time.sleep(2)
             team.delete(documents[0])
             wait_for(lambda: team.get(documents[0]) is None, "one is deleted")
             team.apply(documents[0])
+            wait_for(lambda: "watch cut" in proxy.broken, "a watch is cut")
+            team.apply(documents[-1])
             for document in documents:
                 team.wait_for_state(document, "Succeeded", 300)
-        assert {"answer lost", "watch cut"} <= set(proxy.broken)
+        assert "answer lost" in proxy.broken
         assert {"409", "410", "429", "500"} & set(proxy.broken)
     doubles = {name for name, uids in kuberay.seen.items() if len(uids) > 1}
     assert doubles <= {"walks-0-r1-1"}, "only the one that was applied anew may have had two"
@@ -119,7 +121,7 @@ def test_the_api_server_dies_and_comes_back(
 ) -> None:
     home = _own_control_plane()
     with run_operator(
-        "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "60"
+        "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "300"
     ) as operator:
         team.apply(WALKS)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")

@@ -124,6 +124,11 @@ class OutputSpec(Model):
             "encoding MessagePack needs format Episodes",
             at=".encoding",
         ),
+        Rule(
+            "!has(self.compressColumns) || self.compressColumns.size() == 0 || self.format == 'SampleBatch'",
+            "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
+            at=".compressColumns",
+        ),
     )
 
     path: Annotated[Location, LOCATION]
