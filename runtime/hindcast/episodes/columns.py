@@ -6,9 +6,8 @@ A composite space has one column per leaf, named by its path: `obs/camera`, `act
 from typing import Final
 
 SEPARATOR: Final = "/"
-DETAILS: Final = (
-    "episode_details"  # what episodes carry beside their steps; in files, not among a block's columns
-)
+DETAILS: Final = "episode_details"
+"""In files: what episodes carry beside their steps. It is not among a block's columns."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
 
 

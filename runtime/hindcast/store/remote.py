@@ -22,9 +22,8 @@ Result = TypeVar("Result")
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK = 64 << 20
 _COMPARED = 8 << 20
-_CLOSED = (
-    "connection closed by the store"  # Google's client: a file whose first or last request failed is closed
-)
+_CLOSED = "connection closed by the store"
+"""Said of files that Google's client has closed, since their first or last request failed."""
 _STATELESS = frozenset({"s3", "gcs", "abfs"})
 
 
