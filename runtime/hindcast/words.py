@@ -1,7 +1,7 @@
 """Numbers as people read them: `12.3k`, `1.5 MiB`, `2 min 4 s`. For the console and the report."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -61,6 +61,11 @@ def share(part: float) -> str:
 def plural(number: float, noun: str) -> str:
     """`1 episode`, `500 episodes`, `1,024 updates`."""
     return f"{whole(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def few(things: Sequence[object], most: int) -> str:
+    """The first ones of many: `a, b, c, …`."""
+    return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")
 
 
 def space(document: Mapping[str, Any] | None) -> str:

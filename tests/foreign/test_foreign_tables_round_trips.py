@@ -55,6 +55,18 @@ def check(rows: Rows, block: Block) -> None:
         assert [{k: v for k, v in info.items() if k != "reset_info"} for info in told] == own
 
 
+def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
+    """A block of one episode, terminated by its last step."""
+    return Block(
+        columns=columns,
+        length=np.array([steps]),
+        eps_id=np.array(["e"], dtype=object),
+        t_started=np.zeros(1, dtype=np.int64),
+        terminated=np.array([True]),
+        truncated=np.array([False]),
+    )
+
+
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 @settings(max_examples=25, deadline=None)
 @given(data=recordings())
@@ -70,17 +82,13 @@ def test_what_was_written_is_read_back_exactly(layout: str, data: tuple[Block, D
 def test_what_is_no_number_is_read_back(tmp_path: Path, layout: str, dtype: str) -> None:
     steps = 6
     odd = np.array([np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38, 0.1], dtype=np.float32)
-    block = Block(
-        columns={
+    block = episode(
+        steps,
+        {
             "obs": np.stack([odd, odd[::-1]], axis=1).astype(dtype),
             "actions": np.arange(steps) % 2,
             "rewards": odd[:steps],
         },
-        length=np.array([steps]),
-        eps_id=np.array(["e"], dtype=object),
-        t_started=np.zeros(1, dtype=np.int64),
-        terminated=np.array([True]),
-        truncated=np.array([False]),
     )
     (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
     check(read_table(path), block)
@@ -93,28 +101,14 @@ def test_arrays_without_numbers_are_read_back(tmp_path: Path, layout: str, name:
     now = "obs/something" if name == "obs/nothing" else "obs"
     steps, columns = 3, {now: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
     columns[name] = np.zeros((steps + name.startswith("obs"), 0, 2), dtype=np.float32)
-    block = Block(
-        columns=columns,
-        length=np.array([steps]),
-        eps_id=np.array(["e"], dtype=object),
-        t_started=np.zeros(1, dtype=np.int64),
-        terminated=np.array([True]),
-        truncated=np.array([False]),
-    )
+    block = episode(steps, columns)
     (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
     check(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 def test_a_file_of_another_size_than_recorded_is_refused(tmp_path: Path, layout: str) -> None:
-    block = Block(
-        columns={"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)},
-        length=np.array([3]),
-        eps_id=np.array(["e"], dtype=object),
-        t_started=np.zeros(1, dtype=np.int64),
-        terminated=np.array([True]),
-        truncated=np.array([False]),
-    )
+    block = episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
     (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(Exception, match="but was recorded with"):

@@ -43,10 +43,8 @@ def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Readin
         return Beside(has_data=False)
     data = _with_data(others, reading)
     if not data:
-        names = ", ".join(place.name for place in others[:3]) + (", …" if len(others) > 3 else "")
-        that_is, was = ("that is", "was") if len(others) == 1 else ("that are", "were")
-        left_out = f"{words.plural(len(others), 'file')} {that_is} no data {was} left out: {names}"
-        return Beside(has_data=False, notes=(left_out,))
+        what = "that is no data" if len(others) == 1 else "that are no data"
+        return Beside(has_data=False, notes=(left_out(others, what),))
     if set(dataset.layouts) != {COLUMNS_LAYOUT}:
         one = dataset.units[0].parts[0].path
         where = ", ".join(map(str, locations))
@@ -55,6 +53,13 @@ def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Readin
             "give each as an input"
         )
     return Beside(has_data=True)
+
+
+def left_out(files: Sequence[Location], what: str) -> str:
+    """The note on files that are not read; `what` says what they are."""
+    were = "was" if len(files) == 1 else "were"
+    names = words.few([file.name for file in files], 3)
+    return f"{words.plural(len(files), 'file')} {what} {were} left out: {names}"
 
 
 def _with_data(files: Sequence[Location], reading: Reading) -> list[Location]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from hindcast import words
 from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
-from hindcast.prepare.beside import look_beside
+from hindcast.prepare.beside import left_out, look_beside
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, is_grouped
 from hindcast.prepare.local import make_here
@@ -206,7 +206,8 @@ def _foreign(maker: _Maker, home: Location, locations: Sequence[Location], error
     found = find(maker.reading)
     folder = home.child(digest(found, maker.reading))
     prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
-    folders = [place for path in locations for place in expand(path)]
+    files = {place.location.path for place in found if place.is_named}
+    folders = [place for path in locations for place in expand(path) if place.path not in files]
     return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
 
 
@@ -257,9 +258,7 @@ def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...
     said = (f"read {words.plural(len(known), 'file')} as {formats}",)
     if not others:
         return said
-    names = ", ".join(place.name for place in others[:3]) + (", …" if len(others) > 3 else "")
-    were = "was" if len(others) == 1 else "were"
-    return (*said, f"{words.plural(len(others), 'file')} of no known format {were} left out: {names}")
+    return (*said, left_out(others, "of no known format"))
 
 
 def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:

@@ -77,7 +77,7 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     episode, t, ended = steps.episode[index], steps.t[index], steps.ended[index]
     same = episode[1:] == episode[:-1]
     gap = same & (np.diff(t) != 1) & ~ended[:-1]
-    if not rules.is_grouped:
+    if not rules.is_grouped and not rules.splits:
         _check_joined(steps, index, same & ~ended[:-1], rules)
     restart = same & ended[:-1]
     if gap.any() and not rules.splits:
@@ -98,8 +98,8 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
 
 def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
     """`[K - 1]` pairs of rows in different files, the second of which is not what the first says comes next."""
-    of_piece = np.unique(list(rules.paths), return_inverse=True)[1]
-    file = of_piece[steps.piece[index]]
+    pieces, of_row = np.unique(steps.piece[index], return_inverse=True)
+    file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][of_row]
     places = np.flatnonzero(file[1:] != file[:-1])
     found = np.zeros(len(index) - 1, dtype=np.bool_)
     found[places] = ~follows(steps, index[places], index[places + 1])
@@ -109,7 +109,7 @@ def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
 def _check_joined(steps: Steps, index: I64, same: Bool, rules: Rules) -> None:
     """Make sure that rows without an id, which t alone puts together, do not contradict each other between files."""
     places = np.flatnonzero(same & torn(steps, index, rules))
-    if len(places) and not rules.splits:
+    if len(places):
         last = rules.paths[int(steps.piece[index[places[0]]])]
         raise rules.refuse(
             steps,

@@ -92,7 +92,7 @@ class Leaf:
         constant = self.constant
         if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
             return
-        of, which = len(self.low), _shortened(constant.tolist())
+        of, which = len(self.low), words.few(constant.tolist(), 8)
         severity: Severity = "warning" if len(constant) == of else "info"
         what = (
             f"{self.name!r} never changes: it is {self.low[0]} in all {words.plural(self.rows, 'row')} looked at"
@@ -173,7 +173,3 @@ def _is_count(column: NDArray[Any]) -> bool:
 def _counted(column: NDArray[Any]) -> dict[int, int]:
     values, counts = np.unique(column, return_counts=True)
     return dict(zip(values.astype(np.int64).tolist(), counts.tolist(), strict=True))
-
-
-def _shortened(numbers: list[int], most: int = 8) -> str:
-    return ", ".join(str(number) for number in numbers[:most]) + (", …" if len(numbers) > most else "")
