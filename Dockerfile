@@ -24,7 +24,7 @@ COPY pyproject.toml .
 RUN python -c "import pathlib, tomllib; \
 project = tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']; \
 base, extras = project['dependencies'], project['optional-dependencies']; \
-images = {'operator': ['operator'], 'runtime': ['runtime', 'cluster', 'hdf5']}; \
+images = {'operator': ['operator'], 'runtime': ['runtime', 'cluster', 'hdf5', 'minari']}; \
 [pathlib.Path(f'/{image}.txt').write_text('\n'.join(base + [line for extra in names for line in extras[extra]]) + '\n') \
 for image, names in images.items()]"
 

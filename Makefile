@@ -1,4 +1,5 @@
-# Every action anyone needs. `make demo` and `make test` need Python 3.11 and nothing else.
+# Every action anyone needs. `make demo` and `make test` need Python 3.11 and nothing else. docs/checks.md says what each
+# layer of checks proves.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,23 +8,36 @@ READY := $(VENV)/.ready
 RLLIB ?= .venv-rllib
 RLLIB_READY := $(RLLIB)/.ready
 WORKERS ?= 2
+WAITING ?= 4
+API_WORKERS ?= 3
+E2E_WORKERS ?= 3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
+IMAGES ?= operator runtime
 IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
+QUICK := not (slow or ray or stores or faults or learning or docs)
 
-.PHONY: demo test lint format unit interop api e2e crds images bench clean
+.PHONY: demo test test-all soak lint format interop api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it, on this machine
 	$(BIN)/hindcast demo
 
-test: lint unit  ## everything that needs no cluster
+test: lint  ## style, types, contracts, and the tests that answer within minutes
+	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
-unit: $(READY)
-	$(PYTEST) -n $(WORKERS) --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
+test-all: lint  ## everything that needs no cluster
+	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not stores" $(FLAGS)
+	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
+	$(MAKE) interop
+
+soak: $(READY)  ## hours: many more kills, faults and random examples, other ones each time
+	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
 
 interop: $(READY) $(RLLIB_READY)  ## RLlib, in an environment of its own, reads what we write and writes what we read
-	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) tests/interop
+	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop
 
 azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node and npm
 
@@ -34,10 +48,11 @@ azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node 
 	touch $@
 
 api: $(READY)  ## operator and CRDs against an API server of their own (KUBECONFIG): they take KubeRay away from it
-	$(PYTEST) tests/control_plane
+	$(PYTEST) -m alone tests/control_plane
+	$(PYTEST) -n $(API_WORKERS) --dist loadfile -m "not alone" tests/control_plane
 
 e2e: $(READY)  ## on the cluster that KUBECONFIG names, else on a kind cluster made for it
-	PYTEST="$(PYTEST)" PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh
+	PYTEST="$(PYTEST)" WORKERS=$(E2E_WORKERS) PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh
 
 lint: $(READY)  ## style, types, import contracts
 	$(BIN)/ruff check .
@@ -49,12 +64,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-crds: $(READY)  ## write crds/, the schemas in package and chart, docs/reference.md, the chart's table of values
+crds: $(READY)  ## write all that is generated: CRDs, schemas in package and chart, stubs, the pages and tables of docs and chart
 	$(BIN)/python tools/generate_crds.py
 
 images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13.0+cpu …" for one without CUDA
-	docker build $(DOCKER_BUILD_FLAGS) --target operator $(IMAGE_LABELS) --tag hindcast-operator:$(IMAGE_TAG) .
-	docker build $(DOCKER_BUILD_FLAGS) --target runtime $(IMAGE_LABELS) --tag hindcast-runtime:$(IMAGE_TAG) .
+	set -e; for image in $(IMAGES); do docker build $(DOCKER_BUILD_FLAGS) --target $$image $(IMAGE_LABELS) \
+		--tag hindcast-$$image:$(IMAGE_TAG) .; done
 
 bench: $(READY) $(RLLIB_READY)  ## ours and the rival side by side
 	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python

@@ -27,8 +27,8 @@ from hindcast.api.recording import OutputSpec
 from hindcast.episodes.block import Block
 from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import WRITTEN_LAYOUTS
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

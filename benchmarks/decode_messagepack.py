@@ -21,7 +21,7 @@ from gymnasium import spaces
 from measuring import report, take_turns
 
 from hindcast.episodes.block import Block
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -20,8 +20,8 @@ import pyarrow as pa
 from measuring import report, take_turns
 
 from hindcast.episodes.block import Block
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -25,13 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "control_plane"))
+sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "control_plane")]
 
-from api_server import ApiServer, collection, wait_for  # noqa: E402
 from fake_kuberay import FakeKubeRay, stamp  # noqa: E402
 from kubernetes import client, watch  # noqa: E402
 from operator_process import OperatorProcess, drop_account, make_account  # noqa: E402
 from resources import recording  # noqa: E402
+
+from api_server import ApiServer, collection, wait_for  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 GROUP = ("hindcast.dev", "v1alpha1", "offlinerecordings")

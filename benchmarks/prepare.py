@@ -24,7 +24,8 @@ from decode_messagepack import make_block, rival
 from measuring import report, take_turns
 
 from hindcast.prepare import opening
-from hindcast.store.filesystem import resolve
+from hindcast.ray_session import QUIET, start_ray
+from hindcast.storage.location import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
@@ -34,7 +35,7 @@ OBJECT_STORE = 200 << 20
 
 
 def rows(folder: Path, episodes: int) -> pa.Table:
-    """Timesteps in order, with the reference's names and `t`."""
+    """Timesteps in order, with RLlib's names and `t`."""
     block = make_block(episodes)
     with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout="columns") as writer:
         writer.write(block)
@@ -91,7 +92,7 @@ def on_ray(folder: Path, episodes: int) -> None:
 
     path = scramble(rows(folder / "ordered", episodes), folder / "scrambled")
     opening._HERE_BYTES = 0
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET)
     prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
     report("preparing on Ray Data", "rows/s", {"Hindcast": [prepare(path)()]}, "Hindcast", {})
     ray.shutdown()

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import ray
 from measuring import ratio, report, take_turns
 from training import LENGTH, write_data
 
@@ -25,6 +24,7 @@ from hindcast.episodes.block import Block
 from hindcast.pipeline.executors import Executor, Local, Work
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.ray_data import RayData
+from hindcast.ray_session import connected
 from hindcast.store.dataset import Dataset, open_dataset
 
 
@@ -38,21 +38,20 @@ def main() -> None:
         episodes = args.megabytes * 1024 * 1024 // (LENGTH * 24 * 4)
         write_data(Path(folder) / "data", episodes)
         dataset = open_dataset(Path(folder) / "data")
-        ray.init(num_cpus=args.workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         pool = RayData((args.workers, args.workers))
         starts: list[float] = []
-        found = take_turns(
-            {
-                "RayData": lambda: speed(pool, dataset, starts),
-                "Local": lambda: speed(Local(), dataset, []),
-            },
-            args.rounds,
-        )
+        with connected(num_cpus=args.workers):
+            found = take_turns(
+                {
+                    "RayData": lambda: speed(pool, dataset, starts),
+                    "Local": lambda: speed(Local(), dataset, []),
+                },
+                args.rounds,
+            )
         title = f"blocks of 16 MiB, {args.workers} data workers"
         report(title, "timesteps/s", found, "RayData", {})
         print(f"RayData / Local: {ratio(found, 'RayData', 'Local'):.2f} x")
         print(f"seconds until the first block: {statistics.median(starts):.1f}")
-        ray.shutdown()
 
 
 def speed(executor: Executor, dataset: Dataset, starts: list[float]) -> float:

@@ -42,8 +42,8 @@ def train_expert(folder: Path) -> None:
         model=ModelSpec(fcnet_hiddens=[64, 64]),
         stop=TrainStop(episode_return_mean=450.0),
     )
-    training = OnlineTraining(CARTPOLE, spec, seed=0, width=WIDTH, explore_in_evaluation=True)
-    while training.iterate()["evaluation"]["env_runners"]["episode_return_mean"] < 450:
+    training = OnlineTraining(CARTPOLE, spec, seed=0, width=WIDTH, explore_in_evaluation=True, spec_hash="")
+    while training.iterate(evaluate=True)["evaluation"]["env_runners"]["episode_return_mean"] < 450:
         pass
     training.policy.save(folder)
 

@@ -28,7 +28,7 @@ from measuring import report, take_turns
 
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 STEPS = 500
 TARGETS = {"Parquet": {"pandas": 5}, "CSV": {"pandas": 0.5}, "JSON": {"pandas": 1}}

@@ -27,9 +27,9 @@ from hindcast.api import OfflineTraining
 from hindcast.episodes.block import Block
 from hindcast.pipeline.offline_data import Input
 from hindcast.run.session import TrainingSession
+from hindcast.storage.location import resolve
 from hindcast.store.commits import file_stem
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import processors

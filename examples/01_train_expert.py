@@ -1,8 +1,8 @@
-"""The reference's first example: train an expert with PPO until its return is 450, and keep its checkpoint.
+"""RLlib's first example: train an expert with PPO until its return is 450, and keep its checkpoint.
 
     python examples/01_train_expert.py [FOLDER]
 
-Only the import lines differ from the reference, and the lines marked `corrected`.
+Only the import lines differ from RLlib, and the lines marked `corrected`.
 """
 
 import sys
@@ -28,7 +28,7 @@ config = (
         num_epochs=6,
         # The policy's loss counts most.
         vf_loss_coeff=0.01,
-        # corrected: said here, since Hindcast's defaults are the paper's and these two the reference's.
+        # corrected: said here, since Hindcast's defaults are the paper's and these two RLlib's.
         lambda_=1.0,
         vf_clip_param=10.0,
     )
@@ -40,7 +40,7 @@ config = (
             vf_share_layers=True,
         ),
     )
-    # corrected: the reference stops on an evaluation that it never asks for, and so trains for ever.
+    # corrected: RLlib stops on an evaluation that it never asks for, and so trains for ever.
     # The expert is evaluated as it will be recorded: sampling its actions.
     .evaluation(evaluation_interval=1, evaluation_duration=20, evaluation_config={"explore": True})
 )

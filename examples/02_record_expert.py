@@ -1,8 +1,8 @@
-"""The reference's second example: record 500 episodes of the expert, at most 25 in a file.
+"""RLlib's second example: record 500 episodes of the expert, at most 25 in a file.
 
     python examples/02_record_expert.py [FOLDER]
 
-Only the import lines differ from the reference, and the lines marked `corrected`.
+Only the import lines differ from RLlib, and the lines marked `corrected`.
 """
 
 import sys
@@ -52,7 +52,7 @@ config = (
 
 algo = config.build()
 
-# corrected: the same call, but it restores. In the reference it finds no module under this name, says nothing,
+# corrected: the same call, but it restores. In RLlib it finds no module under this name, says nothing,
 # and an untrained policy is recorded; here a path without what is asked for is an error.
 algo.restore_from_path(
     best_checkpoint,

@@ -1,8 +1,8 @@
-"""The reference's third example: clone the expert from its recording, by behaviour cloning.
+"""RLlib's third example: clone the expert from its recording, by behaviour cloning.
 
     python examples/03_train_from_recording.py [FOLDER]
 
-Only the import lines differ from the reference, and the lines marked `corrected`.
+Only the import lines differ from RLlib, and the lines marked `corrected`.
 """
 
 import sys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # test processes share the machin
 import fsspec
 import pytest
 
+from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import Heard, record, recording
+from warm_python import WarmPython, warm_python
+
+_LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "stores"}
+"""Marks of whole folders."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by their folder, and begins with what takes long, so that parallel workers end together."""
+    here = Path(__file__).parent
+    for item in items:
+        layer = _LAYERS.get(item.path.relative_to(here).parts[0])
+        if layer is not None:
+            item.add_marker(layer)
+    items.sort(key=lambda item: next(item.iter_markers("docs"), None) is None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,14 +36,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_ray_left_running() -> Iterator[None]:
-    """A Ray that a module leaves behind would be met by the next one, with other resources."""
-    yield
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        ray.shutdown()
-        pytest.fail("a test of this module left Ray running")
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Starts Python programs that need not import anything any more."""
+    with warm_python(tmp_path_factory.mktemp("warm")) as warm:
+        yield warm
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,10 @@ Python's lock while they wait for an answer.
     python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its own port; listens on 127.0.0.1 by default
 
 Whole requests and whole answers pass through it; HTTP/1.1 without TLS. `Host` stays as the client wrote it, since
-signatures cover it. A test sends `PUT /faults` with a list of faults; `GET /faults` gives back what was asked since.
+signatures cover it. What Google's store says in other words than S3 is translated: the condition that an object is not
+there; its bearer tokens are left out.
+
+A test sends `PUT /faults` with a list of faults; `GET /faults` gives back what was asked since.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 CONTROL = "/faults"
 _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
@@ -30,7 +34,7 @@ class Fault:
     """What happens to requests.
 
     Attributes:
-        matching: regular expression for `METHOD path`.
+        matching: regular expression for `METHOD path`, without percent-encoding.
         every: to every n-th that matches.
         times: to the first few of those; all if None.
         status: they are answered with this status,
@@ -94,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == CONTROL:
             self._control(body)
             return
-        fault = self.server.fault_for(f"{self.command} {self.path}") or Fault()
+        fault = self.server.fault_for(f"{self.command} {unquote(self.path)}") or Fault()
         time.sleep(fault.delay)
         if fault.status:
             self._refuse(fault)
@@ -147,8 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.closing(connection):
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in _OF_A_CONNECTION:
+                if name.lower() not in _OF_A_CONNECTION and not value.startswith("Bearer"):
                     connection.putheader(name, value)
+            if self.headers.get("x-goog-if-generation-match") == "0":
+                connection.putheader("If-None-Match", "*")
             if body or self.command in ("PUT", "POST", "PATCH"):
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)

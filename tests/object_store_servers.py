@@ -1,4 +1,6 @@
-"""Object stores that the tests start: SeaweedFS for S3, Azurite for Azure, an emulator for Google Cloud Storage.
+"""Object stores that the tests start: SeaweedFS for S3, Azurite for Azure.
+
+SeaweedFS also stands for Google Cloud Storage, whose XML interface is that of S3 but for what the proxy translates.
 
 Each listens on 127.0.0.1 alone, keeps its data in a folder of the test's, and can be killed and started again there.
 """
@@ -28,6 +30,7 @@ AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
 _STARTS_WITHIN_S = 60.0
+_ALL_IN_GOOGLE = ["Read:google", "Write:google", "List:google"]
 
 
 class Running:
@@ -55,9 +58,9 @@ class Running:
     def kill(self) -> None:
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """Let it put on disk what it has, which Azurite does every few seconds, and end."""
-        self._end(signal.SIGTERM)
+    def end(self) -> None:
+        """End with all on disk: Azurite writes every few seconds, and on SIGTERM; SeaweedFS at once."""
+        self._end(signal.SIGTERM if "node" in self._command else signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
@@ -66,11 +69,11 @@ class Running:
 
 
 def seaweed(folder: Path) -> Running:
-    """S3: `writer` may do all, `reader` may read, everybody may read the bucket `public`."""
+    """S3: `writer` may do all, `reader` may read; everybody may read the bucket `public`, and do all in `google`."""
     identities = [
         _identity("writer", "Admin", "Read", "Write", "List", "Tagging"),
         _identity("reader", "Read", "List"),
-        {"name": "anonymous", "actions": ["Read:public", "List:public"]},
+        {"name": "anonymous", "actions": ["Read:public", "List:public", *_ALL_IN_GOOGLE]},
     ]
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     (folder / "data").mkdir(exist_ok=True)
@@ -105,16 +108,21 @@ def seaweed(folder: Path) -> Running:
     return Running([str(SCRIPTS / "weed"), "-logtostderr=true", "server", *flags], port, folder)
 
 
-def make_buckets(port: int, *names: str) -> None:
-    """Buckets in SeaweedFS, which listens before it can write."""
-    client = pafs.S3FileSystem(
-        access_key="writer",
-        secret_key="writer-secret",
-        endpoint_override=f"127.0.0.1:{port}",
+def s3_client(user: str, address: str, **options: bool) -> pafs.S3FileSystem:
+    """pyarrow's own client of SeaweedFS, as `writer` or `reader`."""
+    return pafs.S3FileSystem(
+        access_key=user,
+        secret_key=f"{user}-secret",
+        endpoint_override=address,
         scheme="http",
         region="us-east-1",
-        allow_bucket_creation=True,
+        **options,
     )
+
+
+def make_buckets(port: int, *names: str) -> None:
+    """Buckets in SeaweedFS, which listens before it can write."""
+    client = s3_client("writer", f"127.0.0.1:{port}", allow_bucket_creation=True)
     end = time.monotonic() + _STARTS_WITHIN_S
     while True:
         try:
@@ -137,11 +145,18 @@ def azurite(folder: Path) -> Running:
     return Running(["node", str(AZURITE), *options, *flags], port, folder)
 
 
-def gcs_emulator(folder: Path) -> Running:
-    """Google Cloud Storage, without credentials."""
-    (port,) = free_ports(1)
-    command = [str(SCRIPTS / "gcp-storage-emulator"), "start", "--host=127.0.0.1", f"--port={port}"]
-    return Running(command, port, folder, {"STORAGE_BASE": str(folder), "STORAGE_DIR": "data"})
+def make_container(port: int, name: str) -> None:
+    """A container in Azurite."""
+    address = f"127.0.0.1:{port}"
+    client = pafs.AzureFileSystem(
+        "devstoreaccount1",
+        account_key=AZURE_KEY,
+        blob_storage_authority=address,
+        dfs_storage_authority=address,
+        blob_storage_scheme="http",
+        dfs_storage_scheme="http",
+    )
+    client.create_dir(name)
 
 
 def require(is_there: bool, what: str, how: str) -> None:

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
+from hindcast.algorithms.bc import BC
+from hindcast.learn.algorithm import Losses, Step, Tensors
+from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 
@@ -39,6 +43,20 @@ class Listed(OfflineData):
         if str(count) == os.environ.get("TOY_STOP_AT"):
             os.kill(os.getpid(), signal.SIGINT)
         return batch
+
+
+class TwoOptimisers(BC):
+    """Behaviour cloning whose biases have an optimiser of their own."""
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        own = [parameter for parameter in nets.parameters() if parameter.ndim > 1]
+        biases = [parameter for parameter in nets.parameters() if parameter.ndim == 1]
+        return {"weights": OptimiserSpec(own, 1e-3), "biases": OptimiserSpec(biases, 1e-3)}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        found = super().losses(nets, batch, step)
+        (loss,) = found.losses.values()
+        return Losses({"weights": loss, "biases": 2 * loss}, found.metrics)
 
 
 def judge(policy: Any, environment: Any, seed: int) -> dict[str, float]:

@@ -5,7 +5,7 @@
 #                     with KUBECONFIG) nothing is built: E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE must be pullable.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
-#   PYTEST            how pytest is started; the Makefile sets it.
+#   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,9 +31,16 @@ make_kind_cluster() {
 
 [ -n "${KUBECONFIG:-}" ] || make_kind_cluster
 export HINDCAST_REQUIRE_CLUSTER=1
-if [ -n "${E2E_LOAD_IMAGES:-}" ]; then
+first=tests/e2e/test_e2e_unstarted.py
+if [ -z "${E2E_LOAD_IMAGES:-}" ]; then
+  $PYTEST $first
+else
   export E2E_RUNTIME_IMAGE=hindcast-runtime:e2e E2E_OPERATOR_IMAGE=hindcast-operator:e2e
-  make images IMAGE_TAG=e2e
-  $E2E_LOAD_IMAGES "$E2E_RUNTIME_IMAGE" "$E2E_OPERATOR_IMAGE"
+  make images IMAGES=operator IMAGE_TAG=e2e
+  $E2E_LOAD_IMAGES $E2E_OPERATOR_IMAGE
+  log=$(mktemp)
+  (make images IMAGES=runtime IMAGE_TAG=e2e && $E2E_LOAD_IMAGES $E2E_RUNTIME_IMAGE) >"$log" 2>&1 &
+  $PYTEST $first || { wait; exit 1; }
+  wait $! || { tail -n 100 "$log"; exit 1; }
 fi
-$PYTEST tests/e2e "$@"
+$PYTEST -n "${WORKERS:-3}" --dist load --maxschedchunk 1 tests/e2e --ignore $first "$@"

@@ -1,4 +1,5 @@
-"""Writes all that follows from the models: CRDs, schemas of options and values, the reference page (`make crds`).
+"""Writes all that follows from the models and the registered algorithms (`make crds`): CRDs, schemas of options and
+values, the classes of configs as editors see them, the pages with tables.
 
     python tools/generate_crds.py [--root FOLDER]
 
@@ -14,6 +15,8 @@ from typing import Any
 
 from chart_schema import SCHEMA, values_schema
 from chart_table import README, readme
+from config_stubs import STUBS, config_stubs
+from option_table import PAGE, with_table
 from reasons_page import reasons_page
 from reference_page import reference_page
 from ruamel.yaml import YAML
@@ -38,6 +41,8 @@ def generate(root: Path) -> list[Path]:
         texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
     texts[Path("docs/reference.md")] = reference_page(algorithms)
     texts[Path("docs/reasons.md")] = reasons_page()
+    texts[PAGE] = with_table((_REPOSITORY / PAGE).read_text(encoding="utf-8"))
+    texts[STUBS] = config_stubs(algorithms)
     texts[SCHEMA] = values_schema(_REPOSITORY)
     texts[README] = readme(_REPOSITORY)
     for path, text in texts.items():

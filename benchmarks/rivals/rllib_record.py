@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 def main() -> None:
     weights, episodes = dict(np.load(sys.argv[1])), int(sys.argv[2])
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     config = (
         PPOConfig()
         .environment("CartPole-v1")

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    # Not asyncio.run: it waits for all tasks, and kopf's may swallow that they are cancelled.
+    # Not asyncio.run: it waits for all tasks, and kopf's may ignore their cancellation.
     asyncio.new_event_loop().run_until_complete(run(options))
     os._exit(0)
 
@@ -56,11 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the platform's defaults: the chart's values, or their defaults: section",
     )
     add("--namespace", action="append", default=[], help="serve this namespace (repeatable; default: all)")
-    add(
-        "--lease-namespace", help="elect a leader by a Lease in this namespace (default: lead without asking)"
-    )
+    add("--lease-namespace", help="elect a leader by a Lease in this namespace (default: no leader election)")
     add("--lease-name", default="hindcast-operator", help="name of the Lease")
-    add("--lease-seconds", type=float, default=15.0, help="seconds that a lease holds without being renewed")
+    add("--lease-seconds", type=float, default=15.0, help="seconds that a lease is valid without renewal")
     add("--listen", default="0.0.0.0:8080", help="address of /healthz and /metrics")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

@@ -11,12 +11,12 @@ from hindcast.api.status import Status
 
 @dataclass(frozen=True)
 class CreateAttempt:
-    """Make what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
+    """Create what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Doing it again does nothing. The Role then names this attempt's ConfigMap alone.
+    Idempotent. The Role then names this attempt's ConfigMap only.
 
     Attributes:
-        resource: `manifests.effective` of the user's, with the defaults that this revision began with.
+        resource: `manifests.effective` of the user's, with the defaults that this revision started with.
     """
 
     resource: OfflineRecording | OfflineTraining
@@ -25,7 +25,7 @@ class CreateAttempt:
 
 @dataclass(frozen=True)
 class DeleteAttempt:
-    """Delete the attempt's RayJob (its pods with it), then its ConfigMap. Doing it again does nothing."""
+    """Delete the attempt's RayJob (its pods with it), then its ConfigMap. Idempotent."""
 
     child: str
     keep_config_map: bool = False
@@ -33,7 +33,7 @@ class DeleteAttempt:
 
 @dataclass(frozen=True)
 class SetIntent:
-    """Tell a running attempt what is wanted, in its ConfigMap."""
+    """Pass an intent to a running attempt, through its ConfigMap."""
 
     child: str
     intent: str
@@ -59,10 +59,10 @@ class Decision:
         status: the whole new status; equal to the old one where nothing changed.
         actions: done after the status was written.
         events: posted after the actions.
-        look_again: when to reconcile although nothing was heard (deadlines, backoff); None: no need.
+        requeue_at: when to reconcile even if no watch reports anything (deadlines, backoff); None: no need.
     """
 
     status: Status
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
-    look_again: datetime | None = None
+    requeue_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""What the platform gives to every run: the chart's `defaults:`, and `--defaults` of `hindcast render`."""
+"""Platform defaults of every run: the chart's `defaults:`, and `--defaults` of `hindcast render`."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hindcast.errors import SpecError
 
 
 class RunDefaults(Model):
-    """Deadlines and retries of resources that do not say otherwise."""
+    """Deadlines and retries of resources that set none."""
 
     backoff_limit: BackoffLimit | None = None
     """Attempts after the first one."""
@@ -32,8 +32,8 @@ class Defaults(Model):
     ray_version: ShortText = "2.60.0"
     """Ray's version in that image."""
     storage_root: Location | None = None
-    """Relative paths lie in `<storageRoot>/<namespace>`: a URI, or a folder on a mounted volume. Without it they
-    are refused."""
+    """Relative paths are resolved in `<storageRoot>/<namespace>`: a URI, or a folder on a mounted volume. Without it
+    they are rejected."""
     cluster: ClusterSpec = ClusterSpec()
     """`spec.cluster` of every resource: pull secrets, tolerations, storage credentials, volumes …"""
     run_policy: RunDefaults = RunDefaults()
@@ -41,7 +41,8 @@ class Defaults(Model):
     allow_privileged: bool = False
     """Let podOverrides use hostPath, host namespaces and privilege."""
     allow_autoscaling: bool = False
-    """Let dataWorkers have an interval: KubeRay then gives the head's account rights over the cluster's pods."""
+    """Let dataWorkers have minReplicas and maxReplicas: KubeRay then grants the head's account rights over its
+    cluster's pods."""
 
 
 def load_defaults(path: Path) -> Defaults:

@@ -36,7 +36,7 @@ class RayJobFacts(ObjectFacts):
         deployment_status: KubeRay's: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
             Retrying, ValidationFailed.
         reason: of a failure, one word.
-        message: may carry logs of the job: never copied, except of ValidationFailed.
+        message: may contain logs of the job: never copied, except of ValidationFailed.
         started: `status.startTime`: when KubeRay began with it; of a queued one, after it was let in.
         ended: `status.endTime`.
     """
@@ -130,11 +130,11 @@ class ConfigMapFacts(ObjectFacts):
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """All that exists of an attempt; nothing, of one that is gone or was never made.
+    """All that exists of an attempt; nothing of one that is gone or was never created.
 
     Attributes:
         submitter_failure: why the submitter's Job cannot make its pod (quota, Pod Security): the event's message.
-        conflict: an object of a name that the attempt needs, which belongs to someone else: `Kind/name` and owner.
+        conflict: an object that has a name the attempt needs and is not ours: `Kind/name` and owner.
         refusal: why the API server refused to create one of its objects: one sentence.
     """
 
@@ -154,7 +154,7 @@ class ReferenceFacts:
 
     Attributes:
         state: `Missing`, `Unfinished`, `Complete` or `Failed`.
-        input: what it gives, once it is complete.
+        input: what it provides, once it is complete.
     """
 
     kind: str
@@ -170,7 +170,7 @@ class Facts:
     Attributes:
         resource: as the user wrote it; None where it is not valid, for `problems`.
         problems: what is wrong with it that admission could not see.
-        status: `.status` as it stands, plain.
+        status: the current `.status`, plain.
         deleting: it has a deletion timestamp.
         kuberay: whether the API server knows RayJobs.
         attempts: by child name: those in `status.runs` that are not known to be gone, and the next one.

@@ -1,4 +1,4 @@
-"""Names and labels of everything that the operator makes."""
+"""Names and labels of everything that the operator creates."""
 
 from typing import Final
 

@@ -6,46 +6,46 @@ The public names are imported when they are first used, so that `import hindcast
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hindcast.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from hindcast.builder.algorithm import RunningAlgorithm as RunningAlgorithm
+    from hindcast.builder.algorithm_configs import *  # noqa: F403  generated
+    from hindcast.builder.config import AlgorithmConfig as AlgorithmConfig
+    from hindcast.builder.model_config import DefaultModelConfig as DefaultModelConfig
+    from hindcast.builder.user_objects import register_env as register_env
     from hindcast.episodes.episode import SingleAgentEpisode as SingleAgentEpisode
     from hindcast.models.policy import Policy as Policy
     from hindcast.models.rl_module import RLModule as RLModule
     from hindcast.pipeline.offline_data import OfflineData as OfflineData
     from hindcast.pipeline.prelearner import OfflinePreLearner as OfflinePreLearner
-    from hindcast.run.python.algorithm import RunningAlgorithm as RunningAlgorithm
-    from hindcast.run.python.config import AlgorithmConfig as AlgorithmConfig
-    from hindcast.run.python.config import BCConfig as BCConfig
-    from hindcast.run.python.config import PPOConfig as PPOConfig
-    from hindcast.run.python.model_config import DefaultModelConfig as DefaultModelConfig
-    from hindcast.run.python.user_objects import register_env as register_env
-
-__version__ = "0.1.0"
 
 _WHERE = {
-    "AlgorithmConfig": "hindcast.run.python.config",
-    "BCConfig": "hindcast.run.python.config",
-    "DefaultModelConfig": "hindcast.run.python.model_config",
+    "AlgorithmConfig": "hindcast.builder.config",
+    "DefaultModelConfig": "hindcast.builder.model_config",
     "OfflineData": "hindcast.pipeline.offline_data",
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
-    "PPOConfig": "hindcast.run.python.config",
     "Policy": "hindcast.models.policy",
     "RLModule": "hindcast.models.rl_module",
-    "RunningAlgorithm": "hindcast.run.python.algorithm",
+    "RunningAlgorithm": "hindcast.builder.algorithm",
     "SingleAgentEpisode": "hindcast.episodes.episode",
-    "register_env": "hindcast.run.python.user_objects",
+    "register_env": "hindcast.builder.user_objects",
 }
-"""Public name -> module that has it."""
+"""Public name -> module that has it; the algorithms' configs and the names of results come besides."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.isupper() and not name.startswith("_"):
-        names = import_module("hindcast.names")
-        if hasattr(names, name):
-            return getattr(names, name)
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
+    where = _WHERE.get(name)
+    if where is None and name.endswith("Config"):
+        where = "hindcast.builder.algorithm_configs"
+    elif where is None and name.isupper() and not name.startswith("_"):
+        where = "hindcast.names"
+    if where is None or not hasattr(module := import_module(where), name):
+        raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE, *(n for n in vars(import_module("hindcast.names")) if n.isupper())])
+    constants = (name for name in vars(import_module("hindcast.names")) if name.isupper())
+    configs = dir(import_module("hindcast.builder.algorithm_configs"))
+    return sorted([*globals(), *_WHERE, *configs, *constants])

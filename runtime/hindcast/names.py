@@ -1,4 +1,4 @@
-"""The reference's names: keys of results, components of a checkpoint."""
+"""RLlib's names: keys of results, components of a checkpoint."""
 
 from typing import Final
 

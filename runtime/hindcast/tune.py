@@ -7,7 +7,8 @@
     )
     results = tuner.fit()
 
-Everything of `ray.tune` is here. Importing it makes the names "BC" and "PPO" trainables, and configs search spaces.
+Everything of `ray.tune` is here. Importing it makes the algorithms' names trainables ("BC", and `tune.BC` its class),
+and configs search spaces.
 """
 
 from __future__ import annotations
@@ -18,33 +19,43 @@ from typing import Any
 # Trials keep the working directory of their script, so that relative paths mean the same in both.
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 
-import ray
 import ray.tune
 from ray.tune.tune import _Config
 
-from hindcast.run.python.config import AlgorithmConfig
-from hindcast.run.python.trainable import BC, PPO, TRAINABLES
-
-__all__ = ["BC", "PPO", "Tuner"]
+from hindcast.api.options import schemas
+from hindcast.builder import trainable
+from hindcast.builder.config import AlgorithmConfig
+from hindcast.ray_session import connect
 
 _Config.register(AlgorithmConfig)
-for _trainable in TRAINABLES:
-    ray.tune.register_trainable(_trainable.algorithm, _trainable)
+for _name in schemas():
+    ray.tune.register_trainable(_name, getattr(trainable, _name))
 
 
 class Tuner(ray.tune.Tuner):
-    """Ray's `Tuner`; where Ray is not running it is started here, without its dashboard."""
+    """Ray's `Tuner`; a process that is not connected to Ray gets one of its own, without its dashboard."""
+
+    @classmethod
+    def restore(cls, *args: Any, **kwargs: Any) -> ray.tune.Tuner:
+        """Go on with a search."""
+        connect()
+        return super().restore(*args, **kwargs)
 
     def fit(self) -> Any:
         """Run all trials."""
-        if not ray.is_initialized():
-            ray.init(include_dashboard=False)
+        connect()
         return super().fit()
 
 
+def run(*args: Any, **kwargs: Any) -> Any:
+    """Ray's `tune.run`, connected as `Tuner` is."""
+    connect()
+    return ray.tune.run(*args, **kwargs)
+
+
 def __getattr__(name: str) -> Any:
-    return getattr(ray.tune, name)
+    return getattr(trainable if name in schemas() else ray.tune, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(ray.tune)})
+    return sorted({*globals(), *schemas(), *dir(ray.tune)})

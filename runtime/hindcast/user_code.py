@@ -9,7 +9,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,6 +74,22 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise SpecError(f"{field} is {path!r}, which is no subclass of {base.__name__}.")
     return found
+
+
+def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
+    """Refuse a user's class that overrides what RLlib calls, and nothing does here.
+
+    Args:
+        kind: the user's.
+        base: ours, which it is a subclass of.
+        instead: from the name of each such method to what to do.
+
+    Raises:
+        SpecError: it has one of them.
+    """
+    for name, advice in instead.items():
+        if getattr(kind, name, None) is not getattr(base, name, None):
+            raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
 
 
 def source_digest(kind: type) -> str:

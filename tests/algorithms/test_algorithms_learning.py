@@ -31,9 +31,9 @@ def expert():
             "evaluation": {"duration": 20},
         }
     )
-    training = OnlineTraining(CARTPOLE, spec, seed=0, width=8, explore_in_evaluation=True)
+    training = OnlineTraining(CARTPOLE, spec, seed=0, width=8, explore_in_evaluation=True, spec_hash="")
     for _ in range(25):
-        reached = training.iterate()["evaluation"]["env_runners"]["episode_return_mean"]
+        reached = training.iterate(evaluate=True)["evaluation"]["env_runners"]["episode_return_mean"]
         if reached >= 450:
             break
     training.close()

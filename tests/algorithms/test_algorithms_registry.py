@@ -52,7 +52,8 @@ def test_the_objective_stands_in_the_options(name):
 
 def test_schemas_say_which_resources_an_algorithm_can_stand_in():
     kinds = {name: schema["x-kinds"] for name, schema in option_schemas().items()}
-    assert kinds == {"BC": ["OfflineTraining"], "PPO": ["OfflineRecording"]}
+    assert kinds == {name: sorted(algorithm.kinds) for name, algorithm in REGISTRY.items()}
+    assert (kinds["BC"], kinds["PPO"]) == (["OfflineTraining"], ["OfflineRecording"])
 
 
 def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
@@ -69,7 +70,7 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
     [
         ("PPP", {}, "algorithm is 'PPP', .*did you mean 'PPO'?"),
         ("bc", {}, "did you mean 'BC'?"),
-        ("nothing like it", {}, "allowed: BC, PPO"),
+        ("nothing like it", {}, f"allowed: {', '.join(sorted(REGISTRY))}"),
         ("BC", {"lr": "fast"}, r"spec\.config\.lr is 'fast' \(text\), expected a number or a list"),
         ("BC", {"lr": -1}, r"spec\.config\.lr is -1, expected at least 0"),
         ("BC", {"lr": [[5, 1.0]]}, r"spec\.config\.lr: a schedule starts at timestep 0"),
@@ -103,6 +104,17 @@ def test_a_users_own_algorithm_is_imported(user_module):
         resolve("algorithms_of_a_user:number")
     with pytest.raises(SpecError, match=r"config\.temperatur is not a field; did you mean 'temperature'"):
         build("algorithms_of_a_user:MyBC", {"temperatur": 2.0})
+
+
+def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
+    user_module(
+        "from hindcast.algorithms import BC\n"
+        "class Mine(BC):\n"
+        "    def build_learner_connector(self, *args):\n"
+        "        return super().build_learner_connector(*args)\n"
+    )
+    with pytest.raises(SpecError, match=r"^Mine overrides build_learner_connector, which nothing calls: "):
+        resolve("algorithms_of_a_user:Mine")
 
 
 def test_a_module_that_is_not_there_is_a_sentence():

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.api import OfflineRecording, OfflineTraining, load_resources, validate_resource
 from hindcast.api.documents import read_documents
 from hindcast.errors import SpecError
+from layers import examples
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -276,7 +277,7 @@ plain = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None)
+@examples(100)
 @given(value=st.dictionaries(st.text(min_size=1, max_size=40), plain, min_size=1, max_size=4))
 def test_reading_gives_back_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = write(tmp_path_factory.getbasetemp(), json.dumps(value), "any.json")

@@ -97,7 +97,6 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         ({"evaluation": {"interval": 1}}, "has evaluation but no environment"),
         ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval that would measure it"),
         ({"input": [{"path": "a", "weight": 1}, {"path": "b"}]}, "weights on some entries of input only"),
-        ({"input": [{"sampler": {}, "weight": 1}]}, "a sampler in input but no environment"),
         ({"customConfig": {"a": 1}}, "has customConfig for BC"),
         ({"algorithm": "my.mod:Algo", "config": {"a": 1}}, "takes customConfig"),
         ({"input": []}, "at least 1 item"),
@@ -114,6 +113,9 @@ def test_parts_of_a_training_must_fit_together(change: dict[str, object], said: 
     [
         "s3://key:secret@bucket/data",
         "s3://key@bucket/data",
+        "s3://anonymous:secret@bucket/data",
+        "https://anonymous@host/data",
+        "s3://anonymous@bucket/data?secret_key=abc",
         "s3://bucket/data?secret_key=abc",
         "abfss://user:password@account.dfs.core.windows.net/x",
         "https://account.blob.core.windows.net/c?sv=1&SIG=abc",
@@ -126,9 +128,24 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated(path: str) -> None:
     assert "secret" not in message(error).replace("Secret", "")
 
 
+def test_one_slash_after_the_scheme_is_refused() -> None:
+    with pytest.raises(ValidationError) as error:
+        CheckpointPolicy.model_validate({"path": "hdfs:/archive"})
+    assert "is neither a URI nor a plain path: write hdfs://host:port/archive" in message(error)
+
+
 @pytest.mark.parametrize(
     "path",
-    ["s3://bucket/data", "abfss://container@account.dfs.core.windows.net/x", "/data/@home", "runs", "a?b=c"],
+    [
+        "s3://bucket/data",
+        "s3://anonymous@bucket/data",
+        "gs://anonymous@bucket",
+        "abfss://container@account.dfs.core.windows.net/x",
+        "/data/@home",
+        "./hdfs:/archive",
+        "runs",
+        "a?b=c",
+    ],
 )
 def test_paths_without_credentials_are_kept_as_they_are(path: str) -> None:
     assert CheckpointPolicy.model_validate({"path": path}).path == path

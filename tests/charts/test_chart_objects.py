@@ -21,7 +21,7 @@ from hindcast.api.attempt import AttemptState
 from hindcast.api.loading import validate_resource
 from hindcast_operator.control import metrics, reconciler
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.planning.situation import State
+from hindcast_operator.planning.status import State
 
 EVERYTHING: Object = {
     "watchNamespaces": ["team-a"],

@@ -114,12 +114,12 @@ def recording(status: Raw | None = None, **spec: Any) -> Raw:
 
 def running(**status: Any) -> Raw:
     """The status of a training in its second attempt."""
-    lost = run(1, outcome="Lost", reason="OutOfMemory", message="A learner was killed for memory")
+    lost = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
     lost |= {"finished": "2026-11-21T06:01:05Z"}
     second = run(2, retries=1, started="2026-11-21T06:01:30Z", heard="2026-11-21T06:02:00Z")
     return {
         "state": "Running",
-        "message": "Attempt 2 runs: Training",
+        "message": "Attempt 2 is running: Training",
         "conditions": [condition("Ready", True, "Running"), condition("ClusterReady", True, "ClusterReady")],
         "rayJob": "clone-t1-2",
         "progress": PROGRESS,

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
+from hindcast.api.input import NO_SAMPLER
 from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
 from hindcast.run import carry_out as carry_out_module
 from hindcast.run.events import Outcome
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.writer import EpisodeWriter
 
@@ -72,11 +73,12 @@ def test_validate_names_each_resource_with_its_line(hindcast, resources):
         ("algorithm: BC", "algoritm: BC", "spec.algoritm is not a field; did you mean 'algorithm'?"),
         ("lr: 1.0e-3", "lr: fast", "lr"),
         ("{random: {}}", "{random: {}, checkpoint: {path: x}}", "exactly one of"),
+        ("recordingRef: {name: random-data}", "sampler: {}", f"spec.input[0].sampler {NO_SAMPLER}"),
         ("kind: OfflineTraining", "kind: OfflineTrainin", "did you mean 'OfflineTraining'"),
         ("metadata: {name: clone}", "metadata: {name: clone", "resources.yaml:"),
     ],
 )
-@pytest.mark.parametrize("command", ["validate", "run", "plan"])
+@pytest.mark.parametrize("command", ["validate", "run", "plan", "render"])
 def test_a_wrong_resource_is_refused_by_file_line_and_field(hindcast, resources, command, mistake):
     right, wrong, found = mistake
     resources.write_text(resources.read_text().replace(right, wrong))

@@ -134,6 +134,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_130_and_the_command_goes_on(hindcast, recorded):
     command = [sys.executable, "-c", SLOW, "convert", str(recorded), "out", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

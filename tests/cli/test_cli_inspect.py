@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hindcast.episodes.block import Block
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

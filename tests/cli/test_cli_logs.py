@@ -102,15 +102,15 @@ def test_a_driver_that_has_not_started_has_printed_nothing(hindcast: Hindcast, c
     called = hindcast("logs", "training/clone")
     assert called.code == 1
     assert called.err == (
-        "error: attempt 2 of OfflineTraining/clone has printed nothing yet: Attempt 2 runs: Training\n"
+        "error: attempt 2 of OfflineTraining/clone has no log yet: Attempt 2 is running: Training\n"
     )
 
 
 def test_a_resource_without_attempts_says_why(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.add(training({"state": "Waiting", "message": "Waits until OfflineRecording/expert is complete"}))
+    cluster.add(training({"state": "Waiting", "message": "Waiting for OfflineRecording/expert to complete"}))
     called = hindcast("logs", "training/clone")
     assert called.code == 1
-    assert "has no attempt yet: Waits until OfflineRecording/expert is complete" in called.err
+    assert "has no attempt yet: Waiting for OfflineRecording/expert to complete" in called.err
 
 
 def test_the_log_of_an_attempt_that_is_over_comes_from_its_run_folder(
@@ -172,7 +172,7 @@ def test_without_the_runtime_extra_it_says_where_the_log_lies(
     hindcast: Hindcast, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.add(training(running(runs=[dict(LOST)])))
-    monkeypatch.setitem(sys.modules, "hindcast.store.filesystem", None)
+    monkeypatch.setitem(sys.modules, "hindcast.storage.location", None)
     called = hindcast("logs", "otr/clone")
     assert called.code == 1
     assert "the log lies at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: get it from there" in called.err

@@ -5,9 +5,9 @@ import pytest
 from hindcast.cli.progress import reporting
 from hindcast.cli.screen import Flags, Screen
 from hindcast.run import carry_out as carry_out_module
-from hindcast.run import telling
+from hindcast.run import progress as run_progress
 from hindcast.run.events import Outcome, Progress
-from hindcast.run.telling import Pace, amount, describe, figures
+from hindcast.run.progress import Pace, amount, describe, figures
 
 RECORDING = "OfflineRecording/random-data"
 
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(telling, "time", clock)
+    monkeypatch.setattr(run_progress, "time", clock)
     return clock
 
 

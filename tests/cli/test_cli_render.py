@@ -93,7 +93,7 @@ def test_what_the_platform_refuses_is_said_with_its_line_and_nothing_is_printed(
     called = hindcast("render", resources)
     assert (called.code, called.out) == (2, "")
     lines = called.err.splitlines()
-    assert lines[0].startswith(f"error: {resources}:9: spec.output.path is data, relative to a storageRoot")
+    assert lines[0].startswith(f"error: {resources}:9: spec.output.path is data, which is relative")
     assert len(lines) == 2 and "spec.checkpoint.path is runs" in lines[1]
 
 

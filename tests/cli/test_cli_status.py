@@ -43,14 +43,14 @@ def test_every_word_for_the_kind_is_understood(hindcast: Hindcast, cluster: Fake
     called = hindcast("status", target)
     assert called.code == 0, called.err
     assert called.out.startswith("OfflineTraining/clone  in rl\n")
-    assert "Attempt 2 runs: Training" in called.out
+    assert "Attempt 2 is running: Training" in called.out
     assert "another" not in called.out
 
 
 def test_a_recording_that_nobody_has_seen(hindcast: Hindcast, cluster: FakeCluster) -> None:
     called = hindcast("status", "orec/expert")
     assert called.code == 0
-    assert "The operator has not looked at it yet." in called.out
+    assert "The operator has not seen it yet." in called.out
 
 
 def test_json_is_one_document(hindcast: Hindcast, cluster: FakeCluster) -> None:
@@ -63,7 +63,10 @@ def test_json_is_one_document(hindcast: Hindcast, cluster: FakeCluster) -> None:
 
 def test_watching_ends_when_the_resource_is_finished(hindcast: Hindcast, cluster: FakeCluster) -> None:
     def change(reads: int) -> None:
-        states = {1: {"message": "Attempt 2 runs: Evaluating"}, 3: {"state": "Succeeded", "message": "Done"}}
+        states = {
+            1: {"message": "Attempt 2 is running: Evaluating"},
+            3: {"state": "Succeeded", "message": "Done"},
+        }
         if reads in states:
             cluster.add(training(running(**states[reads])))
 
@@ -73,8 +76,8 @@ def test_watching_ends_when_the_resource_is_finished(hindcast: Hindcast, cluster
     lines = [json.loads(line) for line in called.out.splitlines()]
     # What has not changed is not told again.
     assert [line["message"] for line in lines] == [
-        "Attempt 2 runs: Training",
-        "Attempt 2 runs: Evaluating",
+        "Attempt 2 is running: Training",
+        "Attempt 2 is running: Evaluating",
         "Done",
     ]
 
@@ -83,7 +86,7 @@ def test_pods_that_may_not_be_read_are_left_out(hindcast: Hindcast, cluster: Fak
     cluster.refusals = {"/pods$": 403}
     called = hindcast("status", "otr/clone")
     assert called.code == 0
-    assert "Attempt 2 runs" in called.out
+    assert "Attempt 2 is running" in called.out
     assert "pods are left out: you may not read pods in namespace rl" in called.err
 
 

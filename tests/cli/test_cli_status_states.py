@@ -72,5 +72,5 @@ def test_each_status_of_the_operator_is_explained(name: str) -> None:
 
 def test_a_status_of_an_older_spec_says_so() -> None:
     assert explain(FIXTURES["SucceededThenRaised"], [], NOW).notes == (
-        "The operator has not looked at the latest change of the spec yet.",
+        "The operator has not processed the latest change of the spec yet.",
     )

@@ -72,21 +72,19 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         "kubectl get pods --all-namespaces -l app.kubernetes.io/name=hindcast",
     ),
     "Pending": (
-        training(waiting("Pending", "KubeRayNotInstalled", "The cluster has no RayJobs: install KubeRay")),
+        training(waiting("Pending", "KubeRayNotInstalled", "KubeRay is not installed: install KubeRay")),
         "(KubeRayNotInstalled) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
-        "Install KubeRay 1.6 or later; the run goes on by itself",
+        "Install KubeRay 1.6 or later; the run then continues by itself",
     ),
     "Waiting": (
         training(
-            waiting("Waiting", "ReferenceUnfinished", "Waits until OfflineRecording/expert is complete")
+            waiting("Waiting", "ReferenceUnfinished", "Waiting for OfflineRecording/expert to complete")
         ),
         "(ReferenceUnfinished) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
         "hindcast status OfflineRecording/expert -n rl",
     ),
     "Queued": (
-        training(
-            waiting("Queued", "Queued", "RayJob waits in its Kueue queue", runs=[run(1, admitted=None)])
-        ),
+        training(waiting("Queued", "Queued", "RayJob is queued by Kueue", runs=[run(1, admitted=None)])),
         "since 2026-11-21 06:00:05 UTC, 9 min 55 s",
         "kubectl get workloads -n rl",
     ),
@@ -156,13 +154,13 @@ STATES["Suspending"] = (
     training(
         running(
             state="Suspending",
-            message="The attempt was asked to checkpoint and end",
+            message="The attempt was asked to save a checkpoint and stop",
             runs=[run(1, askedToStop="2026-11-21T06:09:55Z")],
         ),
         suspend=True,
     ),
     "since 2026-11-21 06:09:55 UTC, 5 s",
-    "The attempt was asked to checkpoint and end",
+    "The attempt was asked to save a checkpoint and stop",
 )
 
 
@@ -194,19 +192,17 @@ def test_a_running_training_on_one_screen() -> None:
     assert "256Mi Ray's daemons + 1Gi a learner" in text
     assert "clone-t1-2-abcde-data-x7k2p  Running on node-a, 2 restarts" in text
     assert "r1-2     goes on  8 min 30 s ago  8 min 30 s" in text
-    assert (
-        "r1-1     Lost     9 min 55 s ago  1 min 0 s   OutOfMemory: A learner was killed for memory" in text
-    )
+    assert "r1-1     Lost     9 min 55 s ago  1 min 0 s   OutOfMemory: A learner ran out of memory" in text
     assert len(text.splitlines()) < 40
 
 
 def test_without_a_limit_of_its_own_the_platforms_holds() -> None:
-    assert "1 used of 3, unless the platform says otherwise" in shown(training(running()))
+    assert "1 used of 3, unless the platform overrides it" in shown(training(running()))
 
 
 def test_a_pod_that_cannot_run_is_told_with_what_to_do() -> None:
     held = pod("learner", phase="Pending", ready=False, node=None, conditions=(UNSCHEDULABLE,))
-    status = waiting("Starting", "Unschedulable", "no node takes the pod", runs=[run(2)], resolved=SIZES)
+    status = waiting("Starting", "Unschedulable", "no node can run the pod", runs=[run(2)], resolved=SIZES)
     text = shown(training(status), [pod("head"), held])
     assert "learner  0 of 1 ready" in text
     assert f"{held['metadata']['name']}  Pending\n" in text
@@ -244,7 +240,7 @@ def test_what_else_the_reader_should_know() -> None:
     resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
     text = shown(resource)
     assert "It is being deleted." in text
-    assert "The operator has not looked at the latest change of the spec yet." in text
+    assert "The operator has not processed the latest change of the spec yet." in text
 
 
 def test_a_silent_run_shows_when_it_reported() -> None:

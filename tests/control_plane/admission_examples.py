@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from api_server import Object
+from hindcast.api.input import NO_SAMPLER
 
 REF = {"name": "a"}
 ONE_OF_SOURCE = "exactly one of path, recordingRef, sampler is needed"
@@ -28,13 +29,17 @@ ANYWHERE = {
     CREDENTIALS: Examples(
         good=(
             "s3://bucket/a@b:c",
+            "s3://anonymous@bucket/data",
+            "gs://anonymous@bucket",
             "abfss://container@account.dfs.core.windows.net/data",
             "relative/user:x@y",
             "/data/?token",
         ),
         bad=(
             "s3://key:secret@bucket/data",
+            "s3://anonymous:secret@bucket/data",
             "https://user@host/data",
+            "https://anonymous@host/data",
             "abfss://user:secret@account/data",
             "s3://bucket/data?endpoint=x&SECRET_KEY=abc",
             "https://account.blob/data?sig=abc",
@@ -83,10 +88,6 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=({"input": [{"path": "a", "weight": 0.4}, {"path": "b"}]},),
     ),
-    ("", "input has a sampler, but there is no environment to sample from"): Examples(
-        good=({"input": [{"path": None, "sampler": {}}]}, NO_ENVIRONMENT),
-        bad=({"input": [{"path": None, "sampler": {}}]} | NO_ENVIRONMENT,),
-    ),
     ("", "there is evaluation, but no environment to evaluate in"): Examples(
         good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
@@ -110,8 +111,12 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         bad=({"algorithm": "mypkg:MyAlgo", "config": {"lr": 1.0e-3}},),
     ),
     (".input[]", ONE_OF_SOURCE): Examples(
-        good=({"path": "a"}, {"path": None, "recordingRef": REF}, {"path": None, "sampler": {}}),
+        good=({"path": "a"}, {"path": None, "recordingRef": REF}),
         bad=({"path": None}, {"recordingRef": REF}),
+    ),
+    (".input[]", NO_SAMPLER): Examples(
+        good=({"path": "a"},),
+        bad=({"path": None, "sampler": {}},),
     ),
     (".pipeline.dataWorkers", "replicas excludes minReplicas and maxReplicas"): Examples(
         good=({"replicas": 0}, {"minReplicas": 1, "maxReplicas": 2}),

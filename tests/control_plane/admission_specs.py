@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from api_server import Object, plural
 from ruamel.yaml import YAML
+
+from api_server import Object, plural
 
 API_VERSION = "hindcast.dev/v1alpha1"
 KINDS = ("OfflineRecording", "OfflineTraining")

@@ -9,11 +9,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer
 from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds
 from operator_process import OperatorProcess, RunOperator, drop_account, make_account
 
+from api_server import ApiServer
+
 CRDS = Path(__file__).parents[2] / "crds"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Some tests take the whole API server."""
+    config.addinivalue_line(
+        "markers", "alone: changes what all tests of an API server share; runs without others"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from api_server import ApiServer, Refused, wait_for
 from ruamel.yaml import YAML
+
+from api_server import ApiServer, Refused, wait_for
 
 RULES = Path(__file__).parents[2] / "charts" / "hindcast" / "templates" / "_rules.tpl"
 ACCOUNT = "hindcast-operator"
@@ -117,7 +118,7 @@ class OperatorProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        defects = [line for line in self.lines() if line.get("event") == "defect"]
+        defects = [line for line in self.lines() if line.get("event") == "reconciliation failed; will retry"]
         assert not defects, "\n".join(str(line.get("exception", line)) for line in defects)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -130,8 +131,10 @@ class OperatorProcess:
 
     def port(self) -> int:
         """Port of /healthz and /metrics."""
-        wait_for(lambda: self.has_logged("listens"), f"the operator listens: {self.log.read_text()[-2000:]}")
-        return int(next(line["port"] for line in self.lines() if line["event"] == "listens"))
+        wait_for(
+            lambda: self.has_logged("listening"), f"the operator listens: {self.log.read_text()[-2000:]}"
+        )
+        return int(next(line["port"] for line in self.lines() if line["event"] == "listening"))
 
     def ended(self) -> int | None:
         """Its exit code, once it has ended."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merged, nodes, with_part
-from api_server import ApiServer, Object, Refused, collection, plural
 from ruamel.yaml import YAML
 
+from api_server import ApiServer, Object, Refused, collection, plural
 from hindcast.api import load_resources, validate_resource
 from hindcast.errors import SpecError
 
@@ -174,8 +174,7 @@ filters:
 schema map:               {input: [{path: a, schema: {obs: observations}, columns: [obs, actions]}]}
 "!schema map of numbers": {input: [{path: a, schema: {obs: 1}}]}
 "!path and reference":    {input: [{path: a, recordingRef: {name: b}}]}
-live samples:             {input: [{sampler: {}}]}
-"!samples of nothing":    {environment: null, input: [{sampler: {}}]}
+"!live samples":          {input: [{sampler: {}}]}
 interval of workers:      {pipeline: {dataWorkers: {minReplicas: 4, maxReplicas: 8}}}
 "!half an interval":      {pipeline: {dataWorkers: {minReplicas: 4}}}
 own steps:                {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from admission_changes import ANY_TIME, BOX, OPEN, RUN, UNSEEN, Change
 from admission_specs import KINDS, changed, document, merged, schema
-from api_server import ApiServer, Object, Refused
 
+from api_server import ApiServer, Object, Refused
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash, validate_resource
 from hindcast.api.base import Operational
 from hindcast.api.sentences import models_in

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 from admission_examples import ANYWHERE, EXAMPLES
 from admission_specs import KINDS, Node, changed, document, nodes, schema, with_part
-from api_server import ApiServer, Object, Refused
 
+from api_server import ApiServer, Object, Refused
 from hindcast.api import options
 
 

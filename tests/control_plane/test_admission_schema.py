@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from admission_specs import API_VERSION, KINDS, changed, definition, document
+
 from api_server import ApiServer, Object, Refused, collection, plural
 
 CRD_LIMIT = 256 * 1024

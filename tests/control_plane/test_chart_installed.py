@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from api_server import ApiServer, Refused
 from ruamel.yaml import YAML
 
+from api_server import ApiServer, Refused
 from chart_helm import CHART, Object, render, tool
 
 # All but the kinds of the Prometheus operator.
@@ -65,6 +65,7 @@ def release(api: ApiServer) -> Iterator[str]:
     helm("uninstall", *RELEASE, "--ignore-not-found")
 
 
+@pytest.mark.alone
 def test_notes_tell_the_next_command(api: ApiServer, release: str) -> None:
     notes = release.split("NOTES:\n")[1]
     assert "kubectl apply" in notes
@@ -80,6 +81,7 @@ def test_notes_tell_the_next_command(api: ApiServer, release: str) -> None:
         assert ("--namespace team-a" in said) == bool(arguments)
 
 
+@pytest.mark.alone
 def test_crds_and_resources_outlive_the_release(api: ApiServer, release: str, namespace: str) -> None:
     recording = {
         "apiVersion": "hindcast.dev/v1alpha1",
@@ -99,6 +101,7 @@ def test_crds_and_resources_outlive_the_release(api: ApiServer, release: str, na
     assert api.get("OfflineRecording", namespace, "kept")["metadata"]["uid"] == made["metadata"]["uid"]
 
 
+@pytest.mark.alone
 def test_an_upgrade_brings_the_new_crds(api: ApiServer, release: str) -> None:
     """helm never upgrades what stands in `crds/`; these are templates."""
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/offlinetrainings.hindcast.dev"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from api_server import APPLY, ApiServer, Refused, collection, wait_for
 from ruamel.yaml import YAML
 
+from api_server import APPLY, ApiServer, Refused, collection, wait_for
 from chart_helm import Object, render
 from hindcast.api.attempt import Attempt
 from hindcast.api.loading import validate_resource
@@ -126,7 +126,13 @@ def installed(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Instal
         objects = [found for kind in kinds for found in render(values, system).all(kind)]
         for found in objects:
             api.apply(found, "tests")
-        yield Installed(api, system, served, elsewhere, everywhere)
+        made = Installed(api, system, served, elsewhere, everywhere)
+        lease = ("get", "coordination.k8s.io", "leases", system)
+        wait_for(
+            lambda: made.may("get", "ray.io", "rayjobs", served) and made.may(*lease, name="hindcast"),
+            "the API server has heard of the new roles",
+        )
+        yield made
         for found in objects:
             api.delete(f"{api.path_of(found)}/{found['metadata']['name']}")
 
@@ -239,6 +245,10 @@ def test_a_run_from_the_first_object_to_the_last(installed: Installed, operator:
     account = f"system:serviceaccount:{place}:{objects[1]['metadata']['name']}"
     first, second = (names.child_name("OfflineTraining", "clone", 1, number) for number in (1, 2))
     config_maps = {"group": "", "resource": "configmaps", "namespace": place}
+    wait_for(
+        lambda: may(api, account, verb="get", name=second, **config_maps),
+        "the API server has heard of the changed role",
+    )
     for child, verbs in ((second, ["get", "patch"]), (first, []), ("another", [])):
         assert [v for v in VERBS if may(api, account, verb=v, name=child, **config_maps)] == verbs, child
     for resource in ("pods", "secrets", "serviceaccounts", "configmaps"):
@@ -333,6 +343,7 @@ def binding(role: str, place: str) -> Object:
 # -- the operator itself ------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_the_operator_itself_needs_nothing_else(installed: Installed, tmp_path: Path) -> None:
     """It runs under the chart's roles, from start to deletion, and is never refused."""
     api, place = installed.api, installed.served

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from admission_specs import changed, document
-from api_server import ApiServer, Object
 from ruamel.yaml import YAML
 
+from api_server import ApiServer, Object
 from hindcast_operator import names
 
 CHILD = "clone-t1-1"
@@ -29,7 +29,7 @@ def training(api: ApiServer, namespace: str) -> Object:
     """A training that waits for a GPU, with its head's and its learner's pod."""
     stored = api.create(document("OfflineTraining", changed("OfflineTraining", {}), "clone"), namespace)
     at = {"lastTransitionTime": stored["metadata"]["creationTimestamp"]}
-    message = "no node takes the learner's pod"
+    message = "no node can run the learner's pod"
     status = {
         "observedGeneration": 1,
         "state": "Starting",
@@ -88,14 +88,14 @@ def test_a_driver_that_has_not_started_has_no_log_yet(namespace: str, training: 
     called = hindcast("logs", "otr/clone", "-n", namespace)
     assert called.returncode == 1
     assert called.stderr == (
-        "error: attempt 1 of OfflineTraining/clone has printed nothing yet: no node takes the learner's pod\n"
+        "error: attempt 1 of OfflineTraining/clone has no log yet: no node can run the learner's pod\n"
     )
 
 
 def test_a_fresh_object_and_a_name_that_is_not_there(api: ApiServer, namespace: str) -> None:
     api.create(document("OfflineRecording", changed("OfflineRecording", {}), "expert"), namespace)
     called = hindcast("status", "recording/expert", "-n", namespace)
-    assert "The operator has not looked at it yet." in called.stdout
+    assert "The operator has not seen it yet." in called.stdout
     called = hindcast("status", "recording/expect", "-n", namespace)
     assert called.returncode == 2
     assert "did you mean 'expert'?" in called.stderr

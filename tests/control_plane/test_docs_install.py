@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer
 
+from api_server import ApiServer
 from chart_helm import ROOT, tool
 from hindcast_operator.planning import Reason
 
@@ -53,6 +53,7 @@ def folder(api: ApiServer, tmp_path: Path) -> Iterator[Path]:
     api.apply_crds(sorted((ROOT / "crds").glob("*.yaml")))
 
 
+@pytest.mark.alone
 def test_what_the_page_says_to_type_works(folder: Path) -> None:
     for program in ("helm", "kubectl"):
         tool(program)

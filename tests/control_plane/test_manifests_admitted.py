@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_server import ApiServer, Object, Refused, collection
 
+from api_server import ApiServer, Object, Refused, collection, wait_for
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import Attempt
 from hindcast_operator.manifests import build, effective
-from hindcast_operator.manifests.rendering import render
+from hindcast_operator.manifests.build import render
 from manifest_examples import attempt_of, defaults, recording, templates, training
 
 LONG = "a" * 36
@@ -145,7 +145,8 @@ def test_the_run_can_patch_its_config_map_and_nothing_else(api: ApiServer, names
         return bool(answer["status"]["allowed"])
 
     own, later = "clone-t1-1", "clone-t1-2"
-    assert may("get", "configmaps", own) and may("patch", "configmaps", own)
+    wait_for(lambda: may("get", "configmaps", own), "the API server has heard of the new role")
+    assert may("patch", "configmaps", own)
     forbidden = [
         ("update", "configmaps", own, ""),
         ("delete", "configmaps", own, ""),
@@ -163,7 +164,8 @@ def test_the_run_can_patch_its_config_map_and_nothing_else(api: ApiServer, names
     # The next attempt's role takes the voice of this one.
     role = manifests_in(namespace, training(), number=2)[2]
     api.apply(role, "hindcast-operator")
-    assert may("patch", "configmaps", later) and not may("patch", "configmaps", own)
+    wait_for(lambda: may("patch", "configmaps", later), "the API server has heard of the changed role")
+    assert not may("patch", "configmaps", own)
 
 
 def test_sizes_fit_the_status(api: ApiServer, namespace: str) -> None:

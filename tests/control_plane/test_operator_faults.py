@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import ApiServer, wait_for
 from fake_kuberay import SUCCESS, Outcome, PlayKubeRay
 from operator_process import RunOperator
 from resources import Team, recording
 
+from api_server import ApiServer, wait_for
 from hindcast_operator.control.faults import EXIT_CODE, WRITES
 
 WALKS = recording()

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from api_server import ApiServer, Refused, collection, wait_for
 from fake_kuberay import PlayKubeRay
 from operator_process import RunOperator
 from resources import Team, recording
+
+from api_server import ApiServer, Refused, collection, wait_for
 
 WALKS = recording()
 DEFINITIONS = collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -45,6 +46,7 @@ def _knows_ray_jobs(api: ApiServer) -> bool:
     return True
 
 
+@pytest.mark.alone
 def test_installed_after_us_it_heals_by_itself(
     api: ApiServer,
     namespace: str,

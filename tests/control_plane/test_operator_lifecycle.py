@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from api_server import ApiServer, collection, wait_for
 from fake_kuberay import SUCCESS, PlayKubeRay, runs_on, succeeds
 from operator_process import OperatorProcess, RunOperator
 from resources import Team, recording, training
+
+from api_server import ApiServer, collection, wait_for
 
 WALKS = recording()
 CLONE = training()
@@ -91,7 +92,7 @@ def test_finished_work_is_never_done_again(
         team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
         wait_for(lambda: team.ray_jobs() == set(), "the finished RayJob is deleted")
     with run_operator() as operator:
-        wait_for(lambda: operator.has_logged("filled"), "the operator is back")
+        wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         assert_rests(operator)
         assert operator.writes() == 0
         assert team.status(WALKS) == done
@@ -117,7 +118,7 @@ def test_a_restored_resource_does_not_run_again(
     metadata = {"name": "walks", "namespace": team.namespace}
     team.api.apply(restored | {"metadata": metadata}, "backup", "/status")
     with run_operator() as operator:
-        wait_for(lambda: operator.has_logged("filled"), "the operator is back")
+        wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         assert_rests(operator)
         assert team.status(WALKS)["state"] == "Succeeded"
     assert {name: len(uids) for name, uids in kuberay.seen.items()} == {"walks-r1-1": 1}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from api_server import ApiServer, Object, collection, wait_for
 from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, stamp
 from operator_process import RunOperator
 from resources import Team, recording
 
+from api_server import ApiServer, Object, collection, wait_for
+
 WALKS = recording()
-SOONER = "import hindcast_operator.control.notes as n; n._FIRST_TRY = n._LONGEST_TRY = 1.0"
+SOONER = "import hindcast_operator.control.startup as s; s._FIRST_RETRY = s._LONGEST_RETRY = 1.0"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
         team.apply(WALKS)
         wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it says so")
         assert "exceeded quota" in team.status(WALKS)["message"]
-        assert operator.has_logged("state")
+        assert operator.has_logged("state changed")
         team.api.delete(path)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded", 90)

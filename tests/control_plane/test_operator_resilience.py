@@ -10,11 +10,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, Object, collection, wait_for
 from chaos_proxy import ChaosProxy
 from fake_kuberay import FakeKubeRay, PlayKubeRay, runs_on, succeeds
 from operator_process import OperatorProcess, RunOperator
 from resources import Team, recording, training
+
+from api_server import ApiServer, Object, collection, wait_for
 
 WALKS = recording()
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster" / "cluster"
@@ -27,7 +28,7 @@ def team(api: ApiServer, namespace: str) -> Team:
 
 
 def leads(operator: OperatorProcess) -> bool:
-    return operator.has_logged("leads")
+    return operator.has_logged("became the leader")
 
 
 def assert_each_ran_once(kuberay: FakeKubeRay, children: set[str]) -> None:
@@ -116,6 +117,7 @@ def test_what_was_deleted_behind_a_cut_watch_is_noticed(
         wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "it is lost")
 
 
+@pytest.mark.alone
 def test_the_api_server_dies_and_comes_back(
     team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, Refused, collection
 from fake_kuberay import PlayKubeRay, runs_on
 from operator_process import RunOperator, token_of, write_kubeconfig
 from resources import Team, recording
+
+from api_server import ApiServer, Refused, collection
 
 WALKS = recording()
 MERGE = "application/merge-patch+json"

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.episodes.block import Block
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import Dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import DEFAULT
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -20,8 +20,8 @@ from hindcast.curate.writing import write
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import merge, open_dataset
-from hindcast.store.filesystem import resolve
 from support import episode_hashes, leftovers, read_all
 
 KILLED = """
@@ -31,7 +31,7 @@ from hindcast.curate.target import Target
 from hindcast.prepare.watch import Watch
 from hindcast.curate.writing import write
 from hindcast.store.dataset import merge, open_dataset
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 out, looks, *parts = sys.argv[1:]
 left = int(looks)
@@ -90,6 +90,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, many):
     assert write(many, target).state == "AlreadyFinished"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
 def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
     alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
@@ -105,6 +106,7 @@ def _die(held: int, item: int) -> int:
     return held + item
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_told():
     with pytest.raises(WorkerLost, match="run it again"):
         list(each(_die, 0, [1, 2, 3], 2, lambda: None))

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from curate_kit import make_block, write_block
-from hypothesis import given, settings
+from hypothesis import given
 
 from hindcast.api.filter_term import parse_filter
 from hindcast.curate.operations import convert_data
@@ -19,8 +19,9 @@ from hindcast.errors import DataError, SpecError
 from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.layouts import LAYOUTS
+from layers import examples
 from random_data import recordings
 from support import episode_hashes, read_all
 
@@ -32,7 +33,7 @@ def convert(source: Path, folder: Path, form: str, **options: object) -> Written
     return convert_data(Reading((str(source),)), Target(resolve(folder), form, **options))  # type: ignore[arg-type]
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
+@examples(8)
 @given(recording=recordings())
 def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):
     block, spec = recording
@@ -50,7 +51,7 @@ def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):
 
 
 @pytest.mark.parametrize("form", TEXT)
-@settings(deadline=None, derandomize=True, max_examples=4)
+@examples(4)
 @given(recording=recordings())
 def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
     block, spec = recording
@@ -62,7 +63,7 @@ def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
     assert episode_hashes(read_all(folder / "back")).keys() == set(block.eps_id)
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
+@examples(8)
 @given(recording=recordings())
 def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
     block, spec = recording

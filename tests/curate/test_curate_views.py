@@ -13,9 +13,9 @@ from hindcast.curate.target import Target
 from hindcast.curate.writing import write
 from hindcast.errors import DataError, SpecError
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.content import Content
 from hindcast.store.dataset import merge, open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec
 from support import episode_hashes, train, training
 

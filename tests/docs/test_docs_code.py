@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from object_store_servers import SCRIPTS, make_buckets, require, seaweed
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -38,9 +39,17 @@ def pages_with_code() -> list[Path]:
     return [page for page in PAGES if blocks_of(page)]
 
 
-def environment() -> dict[str, str]:
-    scripts = str(Path(sys.executable).parent)
-    return {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+def marked(page: Path) -> object:
+    """A page that searches with Ray Tune starts a Ray."""
+    marks = [pytest.mark.ray] if "tune.Tuner(" in page.read_text() else []
+    return pytest.param(page, id=page.name, marks=marks)
+
+
+@pytest.fixture
+def environment(warm: WarmPython) -> dict[str, str]:
+    """Where `hindcast` and `python` start at once, other programs of this environment as ever."""
+    path = [str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**os.environ, "PATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
@@ -61,10 +70,11 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         server.kill()
 
 
-@pytest.mark.docs
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", pages_with_code(), ids=lambda page: page.name)
-def test_code_of_the_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("page", [marked(page) for page in pages_with_code()])
+def test_code_of_the_page_runs(
+    page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
+) -> None:
     store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     script = ["set -euo pipefail"]
     python: list[str] = []
@@ -76,13 +86,13 @@ def test_code_of_the_page_runs(page: Path, tmp_path: Path, request: pytest.Fixtu
             python.append(code)
             file = tmp_path / f"block{number}.py"
             file.write_text("\n".join(python))
-            script.append(f"python -W error::DeprecationWarning {file.name}")
+            script.append(f"python {file.name}")
         else:
             script.append(code)
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
-        env=environment() | store,
+        env=environment | store,
         capture_output=True,
         text=True,
         check=False,

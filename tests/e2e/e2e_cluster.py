@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from e2e_kube import Kube, Object, run
 
@@ -25,7 +26,8 @@ SYSTEM = "hindcast-system"
 RELEASE = "hindcast"
 CHART = Path(__file__).parents[2] / "charts" / "hindcast"
 DATA = "/data"
-_RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+_OURS = "hindcast-e2e"
+_LABELS = {"pod-security.kubernetes.io/enforce": "restricted", _OURS: ""}
 
 
 def values() -> Object:
@@ -43,7 +45,8 @@ def values() -> Object:
                 "volumes": [
                     {"name": "data", "mountPath": DATA, "persistentVolumeClaim": {"claimName": "data"}}
                 ],
-                "resources": dict.fromkeys(("head", "runner", "dataWorker", "learner"), small),
+                "resources": dict.fromkeys(("head", "runner"), small | {"memory": "1536Mi"})
+                | dict.fromkeys(("dataWorker", "learner"), small),
             },
         },
     }
@@ -63,28 +66,23 @@ def install(*arguments: str) -> None:
 
 
 def uninstall() -> None:
-    """Remove the release; the CRDs stay, as they do for users."""
+    """Remove the release, once what the tests deleted is gone; the CRDs stay, as they do for users."""
+    run("kubectl", "wait", "namespace", "--selector", _OURS, "--for=delete", "--timeout=120s", timeout=150)
     run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
 
 
 @contextmanager
 def namespace(name: str) -> Iterator[Kube]:
-    """A namespace in which only restricted pods may run, with a claim `data` and a pod that reads it."""
+    """A namespace in which only restricted pods may run, with a claim `data`. It ends while the next test runs."""
     kube = Kube(name)
-    run(
-        *("kubectl", "apply", "--filename", "-"),
-        stdin=json.dumps(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _RESTRICTED}}
-        ),
-    )
-    try:
-        with _claim(kube):
-            kube.apply(_reader())
-            kube.kubectl("wait", "--for=condition=Ready", "pod/reader", "--timeout=60s")
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}
+    run("kubectl", "apply", "--filename", "-", stdin=json.dumps(made))
+    with _claim(kube):
+        try:
             yield kube
-    finally:
-        kube.delete("pod", "reader", "--wait=false", "--grace-period=0", "--force")
-        run("kubectl", "delete", "namespace", name, "--ignore-not-found", "--timeout=120s", timeout=150)
+        finally:
+            run("kubectl", "delete", "namespace", name, "--wait=false")
+            kube.kubectl("delete", "pods", "--all", "--wait=false", "--grace-period=0", "--force")
 
 
 @contextmanager
@@ -162,18 +160,21 @@ def _reader() -> Object:
     )
 
 
+def reader(kube: Kube, *command: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in a pod that has the claim; the first call makes it."""
+    if kube.get("Pod", "reader") is None:
+        kube.apply(_reader())
+    kube.kubectl("wait", "--for=condition=Ready", "pod/reader", "--timeout=100s")
+    inside = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--", *command)
+    return subprocess.run(inside, check=True, timeout=120, **options)
+
+
 def copy_out(kube: Kube, path: str, target: Path) -> Path:
     """Copy a folder of the claim to `target/from-cluster`, as a user downloads it from storage."""
     folder = target / "from-cluster"
     folder.mkdir()
-    reader = ("kubectl", "--namespace", kube.namespace, "exec", "reader", "--")
     with tempfile.TemporaryFile() as archive:
-        subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", "."],
-            stdout=archive,
-            check=True,
-            timeout=120,
-        )
+        reader(kube, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", ".", stdout=archive)
         archive.seek(0)
         subprocess.run(["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=True, timeout=120)
     return folder
@@ -181,14 +182,9 @@ def copy_out(kube: Kube, path: str, target: Path) -> Path:
 
 def put_in(kube: Kube, folder: Path, path: str) -> None:
     """Copy a folder into the claim."""
-    reader = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--")
-    run(*reader, "mkdir", "-p", f"{DATA}/{kube.namespace}/{path}")
+    target = f"{DATA}/{kube.namespace}/{path}"
     with tempfile.TemporaryFile() as archive:
         subprocess.run(["tar", "-C", str(folder), "-cf", "-", "."], stdout=archive, check=True, timeout=120)
         archive.seek(0)
-        subprocess.run(
-            [*reader, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-xf", "-"],
-            stdin=archive,
-            check=True,
-            timeout=120,
-        )
+        reader(kube, "mkdir", "-p", target)
+        reader(kube, "tar", "-C", target, "-xf", "-", stdin=archive)

@@ -1,15 +1,19 @@
-"""kubectl and helm for tests: objects as dicts, and waiting that says what it saw."""
+"""The cluster for tests: kubectl where users type it, requests where tests look, and waiting that says what it saw."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+
+from api_server import ApiServer, Refused, collection, plural
 
 Object = dict[str, Any]
 
@@ -30,6 +34,28 @@ def run(*command: str, stdin: str | None = None, timeout: float = 120) -> str:
     return done.stdout
 
 
+LONG = 600.0
+"""Seconds for work to be done: enough for a busy machine, since only a failure waits so long."""
+
+VERSIONS = {
+    "configmaps": "v1",
+    "events": "v1",
+    "jobs": "batch/v1",
+    "pods": "v1",
+    "serviceaccounts": "v1",
+    "offlinerecordings": "hindcast.dev/v1alpha1",
+    "offlinetrainings": "hindcast.dev/v1alpha1",
+    "rayclusters": "ray.io/v1",
+    "rayjobs": "ray.io/v1",
+}
+
+
+@cache
+def api() -> ApiServer:
+    """The cluster's API server. A kubectl for every look would take a processor of its own."""
+    return ApiServer.of(os.environ["KUBECONFIG"])
+
+
 class Kube:
     """One namespace of the cluster that KUBECONFIG names."""
 
@@ -46,13 +72,16 @@ class Kube:
 
     def get(self, kind: str, name: str) -> Object | None:
         """An object, or None."""
-        text = self.kubectl("get", kind, name, "--output", "json", "--ignore-not-found")
-        return json.loads(text) if text.strip() else None
+        try:
+            return api().request("GET", f"{self._path(plural(kind))}/{name}")
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
 
-    def list(self, kind: str, selector: str = "") -> list[Object]:
-        """Objects of a kind."""
-        text = self.kubectl("get", kind, "--selector", selector, "--output", "json")
-        return list(json.loads(text)["items"])
+    def list(self, kinds: str, selector: str = "") -> list[Object]:
+        """Objects of a kind, which is given in the plural."""
+        return list(api().request("GET", self._path(kinds), labelSelector=selector)["items"])
 
     def delete(self, kind: str, name: str, *arguments: str) -> None:
         """Delete an object that may be gone."""
@@ -67,6 +96,9 @@ class Kube:
         found = self.get(kind, name)
         return found["status"] if found else {}
 
+    def _path(self, kinds: str) -> str:
+        return collection(VERSIONS[kinds], kinds, self.namespace)
+
     def pods(self, pool: str, name: str | None = None) -> list[Object]:
         """Pods of a pool, of one resource or of all."""
         selector = f"hindcast.dev/pool={pool}"
@@ -78,16 +110,16 @@ class Kube:
         found.sort(key=lambda event: event["metadata"]["creationTimestamp"])
         return [(event["reason"], event.get("message", "")) for event in found]
 
-    def wait(self, what: str, check: Callable[[], Any], seconds: float) -> Any:
+    def wait(self, what: str, check: Callable[[], Any], seconds: float = LONG) -> Any:
         """The first truthy value of `check`; fails with `what`, and what the namespace looks like."""
         deadline = time.monotonic() + seconds
         while not (found := check()):
             if time.monotonic() > deadline:
                 raise KubeError(f"after {seconds:g} s still not: {what}\n{self.picture()}")
-            time.sleep(0.5)
+            time.sleep(0.25)
         return found
 
-    def wait_state(self, kind: str, name: str, *states: str, seconds: float = 240) -> Object:
+    def wait_state(self, kind: str, name: str, *states: str, seconds: float = LONG) -> Object:
         """The status of a resource once it is in one of the states.
 
         Fails early where it has ended otherwise.
@@ -101,6 +133,25 @@ class Kube:
             return status if state in states else None
 
         return self.wait(f"{kind}/{name} in {' or '.join(states)}", check, seconds)
+
+    def wait_said(self, name: str, word: str, kind: str = "OfflineTraining", seconds: float = 60) -> None:
+        """The word is in a condition's message and in an event."""
+
+        def check() -> bool:
+            said = [found["message"] for found in self.status(kind, name).get("conditions", [])]
+            posted = [message for _, message in self.events(name)]
+            return all(any(word in text for text in texts) for texts in (said, posted))
+
+        self.wait(f"{word!r} in a condition and an event of {name}", check, seconds)
+
+    def wait_iteration(self, name: str, iteration: int) -> int:
+        """The iteration that the training reports, once it is this one."""
+
+        def check() -> int | None:
+            found = self.status("OfflineTraining", name).get("progress", {}).get("iteration", 0)
+            return found if found >= iteration else None
+
+        return int(self.wait(f"iteration {iteration} of {name}", check))
 
     def picture(self) -> str:
         """What a person would look at: resources, pods, events, logs of drivers."""

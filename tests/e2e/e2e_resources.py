@@ -43,5 +43,29 @@ def training(name: str, data: str | None = None, **spec: Any) -> Object:
     return _resource("OfflineTraining", name, {**defaults, **spec})
 
 
+def code(**modules: str) -> Object:
+    """The ConfigMap `code` with modules of a user's, and `IN_PODS` brings it to the pods."""
+    files = {f"{name}.py": text for name, text in modules.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files}
+
+
+IN_PODS: Object = {"code": {"configMap": {"name": "code"}}}
+
+
+def slow(seconds: float) -> str:
+    """A module with CartPole as `Slow`, whose episodes begin so late: time goes by, and no processor is busy."""
+    return f"""\
+import time
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Slow(CartPoleEnv):
+    def reset(self, **options):
+        time.sleep({seconds})
+        return super().reset(**options)
+"""
+
+
 def _resource(kind: str, name: str, spec: Object) -> Object:
     return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -1,10 +1,15 @@
-"""What users get wrong, and how soon and how clearly they hear of it."""
+"""What users get wrong in their code and sizes, and how clearly they hear of it."""
 
 from __future__ import annotations
 
-import pytest
-from e2e_kube import Kube, KubeError, condition
-from e2e_resources import recording, training
+from pathlib import Path
+
+from e2e_cluster import put_in
+from e2e_kube import Kube, condition
+from e2e_resources import IN_PODS, code, recording, training
+
+from support import record
+from support import recording as local_recording
 
 BROKEN = """\
 import gymnasium as gym
@@ -21,28 +26,44 @@ class Broken(gym.Env):
     def step(self, action):
         raise RuntimeError("the simulator lost its licence")
 """
+HUNGRY = """\
+from hindcast.pipeline.prelearner import OfflinePreLearner
 
 
-def test_a_wrong_config_is_refused_at_admission(kube: Kube) -> None:
-    with pytest.raises(KubeError, match=r"spec\.config\.beta|config\.beta does not apply to BC"):
-        kube.apply(training("wrong", "data", config={"beta": 1.0}))
-    assert kube.get("OfflineTraining", "wrong") is None
+class Hungry(OfflinePreLearner):
+    def __call__(self, unit, epoch=0):
+        held = [bytearray(b"x" * (64 << 20)) for _ in range(200)]
+        return super().__call__(unit, epoch), held
+"""
+
+
+def test_out_of_memory_in_a_data_worker_and_in_a_learner(kube: Kube, tmp_path: Path) -> None:
+    record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
+    put_in(kube, tmp_path / "data", "data")
+    pools = {"data-worker": ("dataWorker", 1), "learner": ("learner", 0)}
+    kube.apply(
+        code(hungry=HUNGRY),
+        *(
+            training(
+                name,
+                "data",
+                pipeline={"dataWorkers": {"replicas": workers}, "preLearner": "hungry:Hungry"},
+                runPolicy={"backoffLimit": 0},
+                cluster=IN_PODS,
+            )
+            for name, (_, workers) in pools.items()
+        ),
+    )
+    for name, (pool, _) in pools.items():
+        status = kube.wait_state("OfflineTraining", name, "Failed")
+        assert "(OutOfMemory)" in status["message"], status
+        assert f"spec.cluster.resources.{pool}.memory" in status["message"]
+        assert "2.0 GiB" in status["message"]
 
 
 def test_a_users_exception_in_their_environment(kube: Kube) -> None:
-    code = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "code"},
-        "data": {"broken.py": BROKEN},
-    }
-    kube.apply(
-        code,
-        recording(
-            "broken", environment={"id": "broken:Broken"}, cluster={"code": {"configMap": {"name": "code"}}}
-        ),
-    )
-    status = kube.wait_state("OfflineRecording", "broken", "Failed", seconds=240)
+    kube.apply(code(broken=BROKEN), recording("broken", environment={"id": "broken:Broken"}, cluster=IN_PODS))
+    status = kube.wait_state("OfflineRecording", "broken", "Failed")
 
     assert "the simulator lost its licence" in status["message"]
     assert "broken.py:13" in status["message"]

@@ -34,7 +34,7 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
                 stop={"iterations": 4},
             )
         )
-        trained = kube.wait_state("OfflineTraining", "lake", "Succeeded", seconds=400)
+        trained = kube.wait_state("OfflineTraining", "lake", "Succeeded")
         assert trained["runs"][0]["attempt"] == 1
         (manifest,) = [name for name in lake.names("runs/.cache/prepared") if name.endswith("/manifest.json")]
         files = json.loads(lake.read(manifest))["files"]

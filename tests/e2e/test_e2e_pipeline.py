@@ -30,23 +30,23 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     kube.apply(expert, clone)
 
     kube.wait_state("OfflineTraining", "clone", "Waiting", seconds=30)
-    kube.wait_state("OfflineRecording", "expert", "Running", seconds=240)
+    kube.wait_state("OfflineRecording", "expert", "Running")
     waiting = kube.status("OfflineTraining", "clone")
     assert condition(waiting, "DataReady")["status"] == "False"
     assert "expert" in waiting["message"]
     recorders = kube.pods("runner", "expert")
     assert len(recorders) == 2
     assert kube.list("pods", "hindcast.dev/name=clone") == []
-    recorded = kube.wait_state("OfflineRecording", "expert", "Succeeded", seconds=300)
+    recorded = kube.wait_state("OfflineRecording", "expert", "Succeeded")
     assert recorded["output"]["episodes"] == 40
 
-    kube.wait_state("OfflineTraining", "clone", "Running", seconds=300)
+    kube.wait_state("OfflineTraining", "clone", "Running")
     pools = {pool: kube.pods(pool, "clone") for pool in ("head", "data", "learner")}
     assert {pool: bool(pods) for pool, pods in pools.items()} == {"head": True, "data": True, "learner": True}
     assert gpus(pools["learner"]) == 1
     assert gpus(pools["head"]) == gpus(pools["data"]) == 0
     assert ray_cpus(kube, "clone") == {"head": 0.0}
-    trained = kube.wait_state("OfflineTraining", "clone", "Succeeded", seconds=300)
+    trained = kube.wait_state("OfflineTraining", "clone", "Succeeded")
 
     assert condition(trained, "Complete")["status"] == "True"
     assert condition(trained, "Finished")["status"] == "True"

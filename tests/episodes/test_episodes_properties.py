@@ -4,7 +4,7 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes import nested
@@ -12,8 +12,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
-
-seeded = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+from layers import examples
 
 SPACES = [
     spaces.Discrete(7, start=-2),
@@ -95,7 +94,7 @@ def assert_same(one: SingleAgentEpisode, other: SingleAgentEpisode, lookback: bo
             assert nested.equal(*values), f"timestep {t}: {values}"
 
 
-@seeded
+@examples(40)
 @given(lists_of_episodes())
 def test_episodes_to_block_and_back(given_episodes):
     block = episodes_to_block(given_episodes)
@@ -105,7 +104,7 @@ def test_episodes_to_block_and_back(given_episodes):
         again.validate()
 
 
-@seeded
+@examples(40)
 @given(lists_of_episodes())
 def test_block_to_episodes_and_back(given_episodes):
     block = episodes_to_block(given_episodes)
@@ -118,7 +117,7 @@ def test_block_to_episodes_and_back(given_episodes):
         assert np.array_equal(getattr(again, name), getattr(block, name))
 
 
-@seeded
+@examples(40)
 @given(lists_of_episodes(), st.data())
 def test_a_block_of_parts_is_the_block_of_the_whole(given_episodes, data):
     block = episodes_to_block(given_episodes)
@@ -129,7 +128,7 @@ def test_a_block_of_parts_is_the_block_of_the_whole(given_episodes, data):
     assert np.array_equal(whole.length, block.length)
 
 
-@seeded
+@examples(40)
 @given(episodes())
 def test_state_round_trip_through_messagepack(episode):
     episode.custom_data["note"] = [1, "x"]
@@ -141,7 +140,7 @@ def test_state_round_trip_through_messagepack(episode):
     assert (again.observation_space, again.action_space) == (episode.observation_space, episode.action_space)
 
 
-@seeded
+@examples(40)
 @given(episodes(), st.data())
 def test_slices_put_together_are_the_episode(episode, data):
     at = data.draw(st.integers(0, len(episode)))
@@ -154,7 +153,7 @@ def test_slices_put_together_are_the_episode(episode, data):
     head.validate()
 
 
-@seeded
+@examples(40)
 @given(episodes(), st.data())
 def test_steps_added_to_a_cut_and_concatenated_are_steps_added_to_the_episode(episode, data):
     episode.is_terminated = episode.is_truncated = False
@@ -171,7 +170,7 @@ def test_steps_added_to_a_cut_and_concatenated_are_steps_added_to_the_episode(ep
     assert_same(twin, episode)
 
 
-@seeded
+@examples(40)
 @given(episodes(), st.integers(-12, 12), st.integers(-12, 12), st.integers(0, 4))
 def test_a_slice_holds_what_the_getters_answer(episode, start, stop, lookback):
     part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
@@ -187,7 +186,7 @@ def test_a_slice_holds_what_the_getters_answer(episode, start, stop, lookback):
 BOUND = st.none() | st.integers(-12, 12)
 
 
-@seeded
+@examples(40)
 @given(
     st.lists(st.integers(0, 99), max_size=8),
     st.integers(0, 8),

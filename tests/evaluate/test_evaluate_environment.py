@@ -14,7 +14,7 @@ from hindcast.errors import WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_policy
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.models.policy import Policy
-from support import WALK, make_policy
+from support import WALK, by_position, make_policy
 from toy_environments import Walk
 
 ENVIRONMENT = EnvironmentSpec.model_validate(WALK)
@@ -74,13 +74,15 @@ class TestReport:
         report = evaluate_policy(policy, ENVIRONMENT, duration=duration, unit="timesteps", num_envs=4)
         assert sum(report.lengths) >= duration > sum(report.lengths[:-1])
 
-    def test_of_timesteps_is_not_biased_to_short_episodes(self, policy: Policy) -> None:
+    def test_of_timesteps_is_not_biased_to_short_episodes(self) -> None:
+        policy = by_position(make_policy(WALK))
         by_steps = evaluate_policy(policy, ENVIRONMENT, duration=300, unit="timesteps", num_envs=4)
         count = len(by_steps.lengths)
         by_episodes = evaluate_policy(policy, ENVIRONMENT, duration=count, num_envs=4)
         assert by_steps == by_episodes
 
 
+@pytest.mark.slow
 class TestWorkers:
     @pytest.mark.parametrize(
         "evaluator",
@@ -111,6 +113,15 @@ class TestWorkers:
             parameter.data.neg_()
         assert workers[-1].gather(playing) == expected
         assert evaluator(changing, seed=0) != expected
+
+    def test_report_the_same_where_kernels_round_by_position(self) -> None:
+        """Each share is played by itself, as a process does that plays no other."""
+        policy = by_position(make_policy(WALK))
+        evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
+        expected = evaluator(policy, seed=5)
+        for count in (1, 2, 3, 21):
+            reports = [evaluator(policy, 5, share) for share in evaluator.shares(count)]
+            assert [value for report in reports for value in report.returns] == expected.returns
 
     def test_shares_are_consecutive_and_whole(self) -> None:
         for duration in (1, 2, 7, 50):

@@ -4,9 +4,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from processes import adopt_orphans, end_orphans
+from processes import Script, adopt_orphans, end_orphans
 
 from support import descendants
+from warm_python import WarmPython
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _start_at_once(warm: WarmPython) -> None:
+    Script.warm = warm
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,16 @@
 """Carries out one resource in a process of its own, for tests that kill it.
 
-    python driver.py RESOURCE.yaml [KILL_AT]
+    python driver.py RESOURCE.yaml [KILL_POINT]
 
-With KILL_AT the process kills itself (SIGKILL) at so many file operations in the output folder. Prints a line when
-it begins, at every progress and at the end.
+KILL_POINT is one of kill_points.py in the output folder. Prints a line when it begins, at every progress and at the
+end.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from typing import Any
+
+from kill_points import die_at
 
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.errors import UserError
@@ -20,8 +19,6 @@ from hindcast.run.events import Outcome, Progress
 from hindcast.run.interruption import interruptible
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
-
-_WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
 
 
 class Spoken:
@@ -37,27 +34,9 @@ class Spoken:
         print("outcome", outcome.state, flush=True)
 
 
-def die_at(operations: int | None, folder: str) -> None:
-    """Kill this process at the n-th file operation in `folder`; with None only count them."""
-    count = 0
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event in _WATCHED and str(arguments[0]).startswith(folder):
-            count += 1
-            if count == operations:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    if operations is None:
-        import atexit
-
-        atexit.register(lambda: print("operations", count, flush=True))
-
-
 def main() -> int:
     loaded = load_resources(sys.argv[1])[0].resource
-    kill_at = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    kill_at = sys.argv[2] if len(sys.argv) > 2 else None
     reporter = Spoken()
     print("begun", flush=True)
     try:

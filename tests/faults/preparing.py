@@ -1,9 +1,9 @@
 """Prepares rows in a process of its own, for tests that kill it.
 
-    python preparing.py ROWS here|ray [KILL_AT]
+    python preparing.py ROWS here|ray [KILL_POINT]
 
-What is prepared lies in `$HINDCAST_CACHE`. With KILL_AT the process kills itself (SIGKILL) at so many file operations
-there. Prints a line when it begins, at every progress and at the end.
+What is prepared lies in `$HINDCAST_CACHE`. KILL_POINT is one of kill_points.py there. Prints a line when it begins, at
+every progress and at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from driver import die_at
+from kill_points import die_at
 
 from hindcast.prepare import job, opening
 from hindcast.prepare.reading import Reading
@@ -25,7 +25,7 @@ def main() -> int:
     job.PARTITION_BYTES = PARTITION_BYTES
     if where == "ray":
         opening._HERE_BYTES = 0
-    die_at(int(kill_at[0]) if kill_at else None, os.environ["HINDCAST_CACHE"])
+    die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     watch = Watch(lambda _, *done: print("progress", *done, flush=True))
     found = opening.ready(Reading((rows,)), watch=watch)

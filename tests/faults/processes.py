@@ -6,13 +6,13 @@ import ctypes
 import os
 import select
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from support import descendants
+from warm_python import WarmPython
 
 _FAULTS = Path(__file__).parent
 
@@ -25,18 +25,16 @@ class Script:
         arguments: what it is given.
     """
 
+    warm: ClassVar[WarmPython]
+
     def __init__(self, name: str, *arguments: object) -> None:
-        command = [sys.executable, str(_FAULTS / name), *map(str, arguments)]
         paths = [str(_FAULTS.parent), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        self.process = self.warm.start([str(_FAULTS / name), *map(str, arguments)], environment)
 
     def listen(self, beginning: str, times: int = 1) -> bool:
         """Read lines until so many have begun thus; False if the process ended before."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
             times -= line.startswith(beginning)
@@ -46,7 +44,6 @@ class Script:
 
     def finish(self) -> str:
         """Wait for the end; all that was printed."""
-        assert self.process.stdout is not None
         if not self.process.stdout.closed:
             self.listen("\0")
             self.process.wait()
@@ -55,8 +52,7 @@ class Script:
 
     def kill(self) -> None:
         """SIGKILL; processes that it started may outlive it by a moment."""
-        assert self.process.stdout is not None
-        self.process.kill()
+        self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.process.stdout.close()
 
@@ -75,11 +71,11 @@ class Driver(Script):
     Args:
         resource: what to carry out.
         folder: where its YAML is put.
-        kill_at: file operations in the output folder after which it kills itself.
+        kill_at: point in the output folder at which it kills itself (kill_points.py).
     """
 
     def __init__(
-        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: int | None = None
+        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: str | None = None
     ) -> None:
         file = folder / "resource.yaml"  # JSON is YAML
         file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))

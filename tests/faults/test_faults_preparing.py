@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from driver import die_at
+from kill_points import die_at, points
 from preparing import PARTITION_BYTES
 from processes import Script
 
@@ -20,15 +20,15 @@ from hindcast.prepare import job
 from hindcast.prepare.finishing import notes_of
 from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
+from layers import repeats
 from support import episode_hashes, leftovers, read_all
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.soak
 
-KILLS = 40
-LAST = 24  # operations: what differs is written anew, then all is listed
-RAY_KILLS = 2
+KILLS = repeats(1, soak=20)  # at every kind of file operation
+RAY_KILLS = repeats(1, soak=4)
 LENGTH, EPISODES = 9, 60
 
 
@@ -64,14 +64,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], int]:
-    """What is prepared when nothing happens, and the file operations that it takes."""
+def undisturbed(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What is prepared when nothing happens, and what was said on the way."""
     cache = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CACHE", str(cache))
         said = Script("preparing.py", rows, "here").finish()
-    operations = said.rpartition("operations ")[2]
-    return contents(cache), int(operations)
+    return contents(cache), said
 
 
 def contents(cache: Path) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def committed(cache: Path) -> int:
     return len(list(cache.glob("prepared/*/_hindcast/commits/*.json")))
 
 
-def prepare(rows: Path, cache: Path, kill_at: int | None = None) -> int | None:
+def prepare(rows: Path, cache: Path, kill_at: str | None = None) -> int | None:
     """Prepare in a fork of this process; its exit code."""
     child = multiprocessing.get_context("fork").Process(target=_prepare, args=(rows, cache, kill_at))
     child.start()
@@ -103,28 +102,28 @@ def prepare(rows: Path, cache: Path, kill_at: int | None = None) -> int | None:
     return child.exitcode
 
 
-def _prepare(rows: Path, cache: Path, kill_at: int | None) -> None:
+def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     job.PARTITION_BYTES = PARTITION_BYTES
     die_at(kill_at, str(cache))
     ready(Reading((str(rows),)), cache=cache)
 
 
-def test_killed_at_many_moments(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
-    """A first, then a second time on the way to the end; in the last operations at each of them."""
-    expected, operations = undisturbed
+def test_killed_at_every_kind_of_moment(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
+    """Once, then a second time on the way to the end."""
+    expected, said = undisturbed
     assert len(expected["episodes"]) == EPISODES
     rng = np.random.default_rng(5)
-    firsts = [*rng.integers(1, operations - LAST, KILLS), *range(operations - LAST, operations)]
-    for number, first in enumerate(map(int, firsts)):
+    for number, first in enumerate(points(said, rng, each=KILLS)):
         cache = tmp_path / str(number)
         cache.mkdir()
-        assert prepare(rows, cache, first) == -signal.SIGKILL
+        assert prepare(rows, cache, first) == -signal.SIGKILL, first
         assert not is_whole(cache) or contents(cache) == expected
-        prepare(rows, cache, int(rng.integers(1, operations)))
+        prepare(rows, cache, points(said, rng)[0])
         assert prepare(rows, cache) == 0
         assert contents(cache) == expected
 
 
+@pytest.mark.ray
 def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
     """By the driver's end; what its tasks still write does no harm to the next one."""
     expected, _ = undisturbed
@@ -147,7 +146,9 @@ def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
     assert contents(cache) == expected
 
 
-@pytest.mark.parametrize("where", [("here", "here"), ("here", "ray")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "where", [("here", "here"), pytest.param(("here", "ray"), marks=pytest.mark.ray)], ids=" and ".join
+)
 def test_two_at_once(rows: Path, cache: Path, undisturbed: Any, where: tuple[str, str]) -> None:
     both = [Script("preparing.py", rows, one) for one in where]
     outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in both}
@@ -156,7 +157,8 @@ def test_two_at_once(rows: Path, cache: Path, undisturbed: Any, where: tuple[str
 
 
 def test_one_of_two_is_killed(rows: Path, cache: Path, undisturbed: Any) -> None:
-    first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((60,), ()))
+    middle = points(undisturbed[1], np.random.default_rng(0))[0]
+    first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((middle,), ()))
     first.finish()
     assert "outcome" in second.finish()
     assert contents(cache) == undisturbed[0]

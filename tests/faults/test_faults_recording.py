@@ -6,19 +6,20 @@ import os
 import re
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kill_points import points
 from processes import Driver, ends
 
 from hindcast.api import OfflineRecording
+from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
+from layers import repeats
 from support import (
     CARTPOLE,
     WALK,
@@ -30,10 +31,10 @@ from support import (
     recording,
 )
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.soak
 
-KILLS = 20
-RAY_KILLS = 3
+KILLS = repeats(1, soak=10)  # at every kind of file operation
+RAY_KILLS = repeats(1, soak=5)
 EXPERT = {
     "config": {"trainBatchSizePerLearner": 256, "minibatchSize": 128, "numEpochs": 2},
     "model": {"fcnetHiddens": [16], "observationFilter": "meanStd"},
@@ -61,7 +62,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     said = Driver(expert_recording(folder / "data"), folder).finish()
     assert "outcome Succeeded" in said, said
-    return contents(folder / "data")
+    return {**contents(folder / "data"), "said": said}
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -76,50 +77,55 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_killed_at_twenty_moments(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
-    rng = np.random.default_rng(3)
+def test_killed_at_every_kind_of_moment(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+    """Again and again on the way to one end; what a finished recording no longer does is killed in a fresh one."""
     assert uninterrupted["order"] == list(range(EPISODES))
-    killed = Counter[str]()
-    runners: list[int] = []
-    folders = [tmp_path / "0"]
-    while not all(is_finished(folder / "data") for folder in folders) or killed.total() < KILLS:
-        if is_finished(folders[-1] / "data"):
-            folders.append(tmp_path / str(len(folders)))
-        folder = folders[-1]
-        folder.mkdir(exist_ok=True)
-        trained = (folder / "data/_hindcast/policy/module/module.json").exists()
-        on_ray = trained and killed["on Ray"] < RAY_KILLS and rng.random() < 0.5
-        driver = Driver(
-            expert_recording(folder / "data", runners=2 if on_ray else 1),
-            folder,
-            kill_at=int(rng.integers(1, 45)) if not on_ray and rng.random() < 0.6 else None,
-        )
-        stage = "progress Recording" if trained or killed["in training"] >= KILLS // 2 else "progress"
-        if killed.total() < KILLS and driver.listen(stage, times=int(rng.integers(1, 4))):
-            runners += runners_of(driver)
-            driver.kill()
-        said = driver.finish()
-        if driver.process.returncode == -signal.SIGKILL:
-            phase = "in recording" if "progress Recording" in said or trained else "in training"
-            killed["on Ray" if on_ray else phase] += 1
-            assert_readable(folder / "data", uninterrupted["episodes"])
-        else:
-            assert "outcome Succeeded" in said, said
+    folder = tmp_path / "0"
+    for point in points(uninterrupted["said"], np.random.default_rng(3), each=KILLS):
+        if carry_out(folder, kill_at=point) == 0:
+            assert_whole(folder / "data", uninterrupted)
+            folder = tmp_path / str(int(folder.name) + 1)
+            assert carry_out(folder, kill_at=point), point
+        assert_readable(folder / "data", uninterrupted["episodes"])
+    assert carry_out(folder) == 0
+    assert_whole(folder / "data", uninterrupted)
 
-    assert killed["on Ray"] == RAY_KILLS
-    assert min(killed["in training"], killed["in recording"]) >= 5
-    for folder in folders:
-        assert contents(folder / "data") == uninterrupted
-        assert leftovers(folder / "data") == []
+
+def carry_out(folder: Path, kill_at: str | None = None) -> int:
+    """Record until the end, or a kill; the exit code."""
+    folder.mkdir(exist_ok=True)
+    driver = Driver(expert_recording(folder / "data"), folder, kill_at)
+    said = driver.finish()
+    status = driver.process.wait()
+    assert "outcome" in said or status == -signal.SIGKILL, said
+    return status
+
+
+@pytest.mark.ray
+def test_killed_beside_its_runners(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+    """They end with it, and the next recording, which has one runner, goes on from what they committed."""
+    runners: list[int] = []
+    for kill in range(RAY_KILLS):
+        driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
+        assert driver.listen("progress Recording", times=kill + 1)
+        runners += runners_of(driver)
+        driver.kill()
+        assert_readable(tmp_path / "data", uninterrupted["episodes"])
+    assert runners
+    assert carry_out(tmp_path) == 0
+    assert_whole(tmp_path / "data", uninterrupted)
     assert [process for process in runners if not ends(process)] == []
+
+
+def assert_whole(folder: Path, expected: dict[str, Any]) -> None:
+    """What a recording gives when nothing happens to it, and nothing besides."""
+    found = contents(folder)
+    assert {key: expected[key] for key in found} == found
+    assert leftovers(folder) == []
 
 
 def runners_of(driver: Driver) -> list[int]:
     return [process for process in driver.descendants() if "_RemoteRecorder" in name_of(process)]
-
-
-def is_finished(folder: Path) -> bool:
-    return (folder / "_hindcast/manifest.json").exists()
 
 
 def assert_readable(folder: Path, expected: dict[str, str]) -> None:
@@ -128,6 +134,7 @@ def assert_readable(folder: Path, expected: dict[str, str]) -> None:
         assert episode_hashes(read_all(folder)).items() <= expected.items()
 
 
+@pytest.mark.ray
 def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
     """By timesteps, where runners also make ranges that are dropped in the end."""
     spec = {"environment": CARTPOLE, "duration": {"timesteps": 40_000}}
@@ -144,6 +151,7 @@ def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
     assert leftovers(tmp_path / "data") == []
 
 
+@pytest.mark.ray
 def test_a_mistake_of_the_user_is_one_sentence_from_a_runner_too(tmp_path: Path) -> None:
     environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
     runners = {"envsPerRunner": 4, "replicas": 2}
@@ -166,7 +174,7 @@ def test_ctrl_c(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
         assert leftovers(tmp_path / "data") == []
     said = Driver(expert_recording(tmp_path / "data"), tmp_path).finish()
     assert "outcome Succeeded" in said, said
-    assert contents(tmp_path / "data") == uninterrupted
+    assert_whole(tmp_path / "data", uninterrupted)
 
 
 class TestFullDisk:
@@ -191,8 +199,7 @@ class TestFullDisk:
         small_disk("remount,size=64m")
         said = Driver(expert_recording(data), tmp_path).finish()
         assert "outcome Succeeded" in said, said
-        assert contents(data) == uninterrupted
-        assert leftovers(data) == []
+        assert_whole(data, uninterrupted)
 
     def test_without_an_expert(self, tmp_path: Path, small_disk: Callable[[str], Path], walks: Path) -> None:
         data = small_disk("size=64k") / "data"
@@ -236,5 +243,4 @@ class TestReadOnly:
         subprocess.run(["umount", str(disk / "data/_hindcast/commits")], check=True)
         said = Driver(expert_recording(disk / "data"), tmp_path).finish()
         assert "outcome Succeeded" in said, said
-        assert contents(disk / "data") == uninterrupted
-        assert leftovers(disk / "data") == []
+        assert_whole(disk / "data", uninterrupted)

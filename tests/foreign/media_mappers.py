@@ -10,7 +10,7 @@ from hindcast.pipeline.prelearner import SCHEMA, OfflinePreLearner
 
 
 class Words(OfflinePreLearner):
-    """As the reference's documentation has it: a line is an episode, which says the next word."""
+    """As RLlib's documentation has it: a line is an episode, which says the next word."""
 
     @staticmethod
     def _map_to_episodes(  # noqa: PLR0917

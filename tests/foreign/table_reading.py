@@ -14,7 +14,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of
 from hindcast.foreign.rows import Rows
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:

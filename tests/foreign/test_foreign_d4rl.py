@@ -16,7 +16,7 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of
 from hindcast.foreign.hdf5 import d4rl
 from hindcast.foreign.rows import Rows
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 LENGTHS = (5, 3, 7, 4)
 TERMINAL = (True, False, True, False)

@@ -13,7 +13,7 @@ from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of
 from hindcast.foreign.hdf5 import h5
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 ROWS = 200
 

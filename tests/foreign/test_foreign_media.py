@@ -20,7 +20,7 @@ from hindcast.run.carry_out import InFiles
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import TrainingRun
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from support import Heard, training
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]

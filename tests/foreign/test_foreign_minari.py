@@ -25,8 +25,8 @@ from hindcast.episodes.convert import info_from_json
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of, places
-from hindcast.foreign.hdf5 import minari as reader
-from hindcast.store.filesystem import Location, resolve
+from hindcast.foreign.minari import stored as reader
+from hindcast.storage.location import Location, resolve
 
 MINARI = FORMATS["Minari"]
 KINDS = ("hdf5", "arrow", "parquet")
@@ -227,17 +227,27 @@ def hdf5_of(tmp_path: Path) -> Path:
         ("episode_1/rewards", np.zeros(0), "metadata say 9"),
         ("episode_1/actions/_index_0", np.zeros(2, dtype=np.int64), "2 entries of actions/0, and 1 rewards"),
         ("episode_1/observations/say", None, "'obs/say'"),
-        ("episode_1/observations/more", np.zeros(2), "'obs/more'"),
-        ("episode_1/terminations", None, "no /episode_1/terminations"),
+        (
+            "episode_1/observations/more",
+            np.zeros(2),
+            "/episode_1 .* differs from the dataset's spaces: 'more'",
+        ),
+        ("episode_1/rewards", None, "no array at /episode_1/rewards"),
+        ("episode_1/terminations", None, "/episode_1 is damaged.*'terminations'"),
         (
             "episode_2/terminations",
             np.array([0, 1, 0, 0, 1], dtype=bool),
             "goes on after terminations.*step 1 of 5",
         ),
         ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int64 .2. in"),
-        ("episode_1/observations/camera", np.zeros((2, 900), dtype=np.uint8), "image 0 cannot be read"),
+        (
+            "episode_1/observations/camera",
+            np.zeros((2, 900), dtype=np.uint8),
+            "/episode_1 is damaged.*cannot identify image",
+        ),
         ("episode_2", None, "holds 2 episodes, but its metadata say 3|4 timesteps"),
         ("notes", np.zeros(2), "holds 'notes'"),
+        ("episode_1/rewards", h5py.ExternalLink("other.hdf5", "/rewards"), "a link at /episode_1/rewards"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, inside: str, value: Any, sentence: str) -> None:
@@ -263,7 +273,7 @@ def test_a_truncated_file_of_arrow_is_refused(tmp_path: Path, kind: str) -> None
     dataset = make(kind)
     (path,) = (Path(dataset.storage.data_path) / "1").glob("part-*")
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(DataError, match=rf"1/part-0\.{kind} is damaged"):
+    with pytest.raises(DataError, match=rf"data/1 is damaged.*{kind}-v0/data/1/part-0\.{kind}"):
         read(place(tmp_path))
 
 
@@ -276,8 +286,66 @@ def test_nulls_of_arrow_are_refused(tmp_path: Path) -> None:
     table = table.set_column(table.schema.get_field_index("rewards"), "rewards", rewards)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DataError, match="rewards is null in row 1"):
+    with pytest.raises(DataError, match="data/0 in rewards holds nulls"):
         read(place(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_episodes_of_which_minari_reads_a_part_are_refused(tmp_path: Path, kind: str) -> None:
+    """Minari takes the first batch of an episode for all of it, without a word."""
+    folder = Path(make(kind).storage.data_path) / "1"
+    (path,) = folder.glob("part-*")
+    shutil.copy(path, path.with_name(f"part-1.{kind}"))
+    with pytest.raises(DataError, match="data/1 holds 4 rows, of which Minari reads 2"):
+        read(place(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_datasets_elsewhere_are_copied(tmp_path: Path, kind: str, memory_path: str) -> None:
+    dataset, folder = make(kind, COMPOSITE, with_infos=True), resolve(memory_path)
+    for entry in resolve(tmp_path / "datasets").files(recursive=True):
+        folder.child(entry.relative).write_bytes(entry.location.read_bytes())
+    (location,) = places(folder.list(recursive=True))
+    assert_same(read(location), dataset)
+    assert read(location).eps_id[0] == f"toys/{kind}-v0/0"
+
+
+def test_what_is_wrong_elsewhere_is_named_as_the_user_wrote_it(tmp_path: Path, memory_path: str) -> None:
+    path, location = hdf5_of(tmp_path), resolve(f"{memory_path}/main_data.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["episode_1/terminations"]
+    for name in ("main_data.hdf5", "metadata.json"):
+        location.parent().child(name).write_bytes(path.with_name(name).read_bytes())
+    with pytest.raises(DataError, match=f"^{location} at /episode_1 is damaged"):
+        read(location)
+
+
+def test_a_main_file_alone_has_the_structure_that_is_stored(tmp_path: Path) -> None:
+    dataset = make("hdf5", COMPOSITE, jpeg_encoding=False)
+    block = read(resolve(shutil.copy(Path(dataset.storage.data_path) / "main_data.hdf5", tmp_path)))
+    assert_same(block, dataset)
+    assert block.eps_id[0] == f"{tmp_path.name}/0"
+
+
+def test_an_environment_that_metadata_name_is_not_made(tmp_path: Path) -> None:
+    """Minari would make it where a space is missing, and so import what a stranger names."""
+    dataset = make("hdf5")
+    metadata = Path(dataset.storage.data_path) / "metadata.json"
+    document = json.loads(metadata.read_text())
+    del document["observation_space"]
+    spec = json.dumps({"id": "Stranger-v0", "entry_point": "not_there:Environment"})
+    metadata.write_text(json.dumps({**document, "env_spec": spec}))
+    assert read(place(tmp_path)).num_episodes == 3
+
+
+@pytest.mark.parametrize("missing", ["minari", "PIL"])
+def test_the_package_may_be_missing(tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("arrow")
+    location = place(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, missing, None)
+    assert format_of(location) is MINARI
+    with pytest.raises(DataError, match=rf"takes {missing}.*pip install 'hindcast-rl\[minari\]'"):
+        read(location)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SampleBatch JSON, as the reference's old API wrote it over the years."""
+"""SampleBatch JSON, as RLlib's old API wrote it over the years."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from table_reading import Evil, lz4_cell, read_table
 
 from hindcast.errors import DataError
 from hindcast.foreign.formats import format_of
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 
 def batch(steps: int = 3, **changes: Any) -> dict[str, Any]:

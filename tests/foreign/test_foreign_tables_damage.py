@@ -15,7 +15,7 @@ from table_reading import read_table
 
 from hindcast.errors import DataError, UserError
 from hindcast.foreign.formats import FORMATS, format_of
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 ROWS = 60
 COLUMNS = {

@@ -14,7 +14,7 @@ from hindcast.foreign.format import ReadOptions, Telling
 from hindcast.foreign.formats import format_of
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
 

@@ -15,7 +15,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 OWN: dict[str, Any] = {
     "obs": [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]],

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from table_reading import joined, read_table
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.episodes.convert import info_from_json
 from hindcast.foreign.rows import Rows
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 
@@ -68,7 +69,7 @@ def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=recordings())
 def test_what_was_written_is_read_back_exactly(layout: str, data: tuple[Block, DataSpec]) -> None:
     block, spec = data
@@ -89,6 +90,17 @@ def test_what_is_no_number_is_read_back(tmp_path: Path, layout: str, dtype: str)
             "actions": np.arange(steps) % 2,
             "rewards": odd[:steps],
         },
+    )
+    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    check(read_table(path), block)
+
+
+@pytest.mark.parametrize("layout", ["JSON", "CSV"])
+def test_whole_numbers_of_64_bits_without_a_sign_are_read_back(tmp_path: Path, layout: str) -> None:
+    large = np.array([2**64 - 1, 2**63, 0, 1], dtype=np.uint64)
+    block = episode(
+        3,
+        {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)},
     )
     (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
     check(read_table(path), block)

@@ -14,7 +14,7 @@ from table_reading import read_table
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import format_of
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 ROW = {"obs": [0.5, 1.5], "action": 1, "reward": 1, "done": False}
 
@@ -61,6 +61,25 @@ def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, numbe
         read_table(path)
     floats = read_table(path, options={"column_types": {"action": "float64"}}).columns["actions"]
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
+
+
+def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.foreign.tables.text_files.PIECE", 100)
+    text = "obs,action,reward\n" + "0.5,1.5,0\n" * 50 + f"0.5,{2**64},0\n"
+    with pytest.raises(DataError, match=rf"row 50: 'action' is {2**64}, a whole number"):
+        read_table(write(tmp_path / "a.csv", text))
+
+
+def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a.csv, row 1: 'episode'.*UTF8"):
+        read_table(path)
+    path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):
+        read_table(path)
 
 
 @pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
@@ -167,7 +186,6 @@ def test_large_files_are_cut_where_rows_end(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hindcast.foreign.tables.text_files.PIECE", 200)
-    monkeypatch.setattr("hindcast.foreign.tables.text_files._CHUNK", 37)
     rng = np.random.default_rng(0)
     notes = ["plain", 'quo"ted', "two\nlines", "", "comma, and\r\nmore"]
     rows = [
@@ -196,7 +214,6 @@ def test_large_files_are_cut_where_rows_end(
 
 def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hindcast.foreign.tables.text_files.PIECE", 1000)
-    monkeypatch.setattr("hindcast.foreign.tables.text_files._CHUNK", 100)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
     with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):
@@ -219,7 +236,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
         ("a.csv", 'obs,action,reward\n1,2,"3\n', "has a quote .* without its partner"),
         ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "records in 1 lines"),
-        ("a.csv", "obs,a\rction,reward\n1,2,3\n", "has a header that cannot be read"),
+        ("a.csv", "obs,a\rction,reward\n1,2,3\n", "no column 'actions'"),
         ("a.csv", "obs;action;reward\n1;2;3\n", "no column 'obs'"),
         ("a.csv", 'obs,action,reward\n"[1,2",2,3\n', "row 0: 'obs' begins like JSON"),
         ("a.json", "\n\n", "holds no rows"),
@@ -230,7 +247,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 numbers"),
         ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
         ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
-        ("a.json", json.dumps(ROW) * 2, "2 records in 1 lines"),
+        ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
     ],

@@ -19,7 +19,7 @@ from hindcast.foreign.media import tfrecord
 from hindcast.foreign.media.record_file import masked_crc
 from hindcast.foreign.rows import Rows
 from hindcast.prepare.opening import open_data
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 LENGTHS = (3, 200, 150)
 Proto = descriptor_pb2.FieldDescriptorProto

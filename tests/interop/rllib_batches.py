@@ -28,7 +28,13 @@ def by_the_reader(files):
 
 
 def as_episodes(files):
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=300 * 2**20)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="ERROR",
+        object_store_memory=300 * 2**20,
+    )
     prelearner = object.__new__(OfflinePreLearner)
     prelearner.config = BCConfig().offline_data(input_read_sample_batches=True)
     batch = ray.data.read_json(files).take_batch(10_000)

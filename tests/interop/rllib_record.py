@@ -88,7 +88,13 @@ def record(out, case, options):
 
 
 def main():
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=300 * 2**20)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="ERROR",
+        object_store_memory=300 * 2**20,
+    )
     for case in CASES:
         for name, options in FORMATS.items():
             record(f"{sys.argv[1]}/{case}/{name}", case, options)

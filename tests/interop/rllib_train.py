@@ -13,7 +13,13 @@ from ray.rllib.algorithms.bc import BCConfig
 
 
 def main():
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", object_store_memory=500 * 2**20)
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        logging_level="ERROR",
+        object_store_memory=500 * 2**20,
+    )
     environment = gym.make("CartPole-v1")
     reading = {
         "episodes": {"input_read_episodes": True, "input_read_batch_size": 10},

@@ -11,8 +11,8 @@ from test_interop_rllib import Run, as_row, episodes_of, read_all, rows_of
 from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from support import CARTPOLE, record, recording
 
 pytestmark = pytest.mark.timeout(1200)

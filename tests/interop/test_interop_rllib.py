@@ -16,8 +16,8 @@ from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
 from hindcast.episodes.block import Block
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import Dataset, open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.store.writer import EpisodeWriter
 from support import CARTPOLE, make_policy, record, recording
@@ -30,7 +30,7 @@ OUTPUTS = {
     "batches": {"format": "SampleBatch"},
 }
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

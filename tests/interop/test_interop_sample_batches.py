@@ -13,7 +13,7 @@ from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import format_of
 from hindcast.foreign.rows import Rows
 from hindcast.prepare.opening import open_data
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 Run = Callable[..., str]
 CASES = ("packed", "unpacked", "all-packed", "multi-packed", "multi-unpacked")

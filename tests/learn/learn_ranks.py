@@ -99,6 +99,21 @@ def trained(group, updates, size):
     return weights, learner.metrics(), learner.timesteps
 
 
+def interrupted(group, updates):
+    """Metrics after as many updates, on parts of other shares each, stopped in the middle and once more at once."""
+    learner = new_learner(group)
+    for number in range(updates):
+        if number == updates // 2:
+            for _ in range(2):
+                learner.merge_metrics()
+                state, learner = learner.state(), new_learner(group)
+                learner.load(state)
+        size = 3 if number % 2 else 32
+        part = group.share.of(size) if group else slice(None)
+        learner.update({leaf: tensor[part] for leaf, tensor in batch(number, size).items()}, size)
+    return learner.metrics()
+
+
 def noise(group):
     """What the losses of each learner would draw, before and after a checkpoint is loaded."""
     learner = new_learner(group)
@@ -118,7 +133,7 @@ def stopped(group, at):
     try:
         while True:
             group.agree(check if group.leads else unasked)
-            group.average([torch.ones(3)], 0.5)
+            group.weighted_sum([torch.ones(3)], 0.5)
             done += 1
     except Interrupted:
         return done

@@ -14,7 +14,7 @@ from hindcast.learn.checkpoint import CheckpointStore, TrainingState
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 ALGORITHMS = {
     "BC": lambda: build("BC", {"lr": [[0, 1e-2], [5000, 0.0]], "gradClip": 1.0}),

@@ -13,7 +13,7 @@ from hindcast.learn.checkpoint import CheckpointStore, TrainingState, find_check
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 
 class Run:
@@ -103,11 +103,11 @@ def test_a_folder_without_its_record_does_not_exist(run):
 
 
 def test_the_record_is_written_last(run, monkeypatch):
-    from hindcast.store import filesystem
+    from hindcast.storage import location
 
-    real, written = filesystem.Location.write_bytes, []
+    real, written = location.Location.write_bytes, []
     monkeypatch.setattr(
-        filesystem.Location,
+        location.Location,
         "write_bytes",
         lambda self, data: (written.append(self.name), real(self, data))[1],
     )
@@ -117,11 +117,11 @@ def test_the_record_is_written_last(run, monkeypatch):
 
 @pytest.mark.parametrize("failing", range(5))
 def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(run, monkeypatch, failing):
-    from hindcast.store import filesystem
+    from hindcast.storage import location
 
     run.save()
     run.train()
-    real, calls = filesystem.Location.write_bytes, []
+    real, calls = location.Location.write_bytes, []
 
     def write_bytes(self, data):
         calls.append(self.name)
@@ -130,7 +130,7 @@ def test_a_save_that_fails_anywhere_leaves_the_checkpoint_before(run, monkeypatc
         real(self, data)
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="no space"):
-        patch.setattr(filesystem.Location, "write_bytes", write_bytes)
+        patch.setattr(location.Location, "write_bytes", write_bytes)
         run.save()
     assert run.store.latest().updates == 3
     run.store.latest().learner_state()
@@ -185,11 +185,11 @@ def test_leftovers_of_interrupted_saves_are_removed(run):
 
 def test_saving_again_at_the_same_update_renews_the_record_alone(run, monkeypatch):
     run.save(counters={"evaluating": None})
-    from hindcast.store import filesystem
+    from hindcast.storage import location
 
-    real, written = filesystem.Location.write_bytes, []
+    real, written = location.Location.write_bytes, []
     monkeypatch.setattr(
-        filesystem.Location,
+        location.Location,
         "write_bytes",
         lambda self, data: (written.append(self.name), real(self, data))[1],
     )

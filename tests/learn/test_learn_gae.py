@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
 from hindcast.learn.gae import block_gae, discounted_sums, gae
+from layers import examples
 
 GAMMA = 0.9
 
@@ -43,7 +44,7 @@ def by_hand(block, values, gamma, lambda_):
     return np.array(advantages)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     episodes=st.lists(
         st.tuples(st.integers(1, 40), st.sampled_from(["terminated", "truncated", "fragment"])),

@@ -7,8 +7,10 @@ from torch import nn
 
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Losses, Step, new_networks
+from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.pipeline.share import Share
 
 
 def learner(kind=Regression, seed=0, **options):
@@ -93,7 +95,7 @@ def test_each_optimiser_gets_the_gradients_of_its_own_loss():
     """Both losses share a graph; the norms are those of separate backward passes."""
     ours = learner(ActorCritic)
     before = copy.deepcopy(ours.nets)
-    step = Step(0, 0, torch.Generator().manual_seed(0))
+    step = Step(0, 0, ours.generator.clone_state())
     state = torch.get_rng_state()
     ours.update(batch(0))
     torch.set_rng_state(state)
@@ -151,6 +153,45 @@ def test_an_optimiser_that_is_not_named_rests():
     )
 
 
+class Peer(Group):
+    """The first of two learners; the other one's part of every sum makes it 7."""
+
+    share = Share(0, 2)
+
+    def weighted_sum(self, tensors, weight=1.0):
+        for tensor in tensors:
+            tensor.fill_(7.0)
+
+
+@pytest.mark.parametrize("assigned", [True, False])
+def test_a_buffer_that_an_update_changed_is_averaged(assigned):
+    class Moving(Regression):
+        def networks(self, inputs):
+            nets = super().networks(inputs)
+            for name in ("moved", "rested"):
+                nets["policy"].register_buffer(name, torch.zeros(()))
+            return nets
+
+        def losses(self, nets, batch, step):
+            if assigned:
+                nets["policy"].moved = batch["y"].mean()
+            else:
+                nets["policy"].moved.lerp_(batch["y"].mean(), 0.1)
+            return super().losses(nets, batch, step)
+
+    ours = Learner(Moving(ToyOptions()), networks(Moving(ToyOptions())), group=Peer())
+    ours.update(batch(0), 64)
+    policy = ours.nets["policy"]
+    assert (policy.moved, policy.rested) == (7.0, 0.0)
+
+
+def test_targets_stay_in_evaluation_mode():
+    """Dropout in a target would make it noise."""
+    ours = learner(ActorCritic)
+    modes = {name: {module.training for module in net.modules()} for name, net in ours.nets.items()}
+    assert modes == {"policy": {True}, "critic": {True}, "target": {False}, "dropout": {True}}
+
+
 def test_two_optimisers_may_not_share_parameters():
     class Shared(Regression):
         def optimisers(self, nets):
@@ -182,6 +223,17 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
 
     assert torch.equal(trained(3), trained(3))
     assert not torch.equal(trained(3), trained(4))
+
+
+def test_the_noise_of_losses_is_not_the_numbers_that_the_weights_were_drawn_from():
+    class Drawn(Regression):
+        def networks(self, inputs):
+            weight, policy = torch.rand(1, 3), nn.Linear(3, 1)
+            policy.weight = nn.Parameter(weight)
+            return nn.ModuleDict({"policy": policy})
+
+    ours = learner(Drawn, seed=3)
+    assert not torch.equal(torch.rand(1, 3, generator=ours.generator), ours.nets["policy"].weight)
 
 
 def test_a_state_is_a_copy():
@@ -220,7 +272,7 @@ def test_a_state_of_other_networks_is_refused_by_name():
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 1), "extra": nn.Linear(1, 1)})
 
-    with pytest.raises(DataError, match="which this model has not"):
+    with pytest.raises(DataError, match="which this model does not have"):
         ours.load(learner(More).state())
 
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from learn_ranks import in_ranks, noise, stopped, told, trained
+from learn_ranks import in_ranks, interrupted, noise, stopped, told, trained
+
+pytestmark = pytest.mark.slow
 
 UPDATES, SIZE = 25, 32
 
@@ -13,6 +15,7 @@ def two():
     return in_ranks(
         2,
         trained=(trained, UPDATES, SIZE),
+        interrupted=(interrupted, UPDATES),
         noise=(noise,),
         stopped_at_once=(stopped, 0),
         stopped=(stopped, 7),
@@ -42,12 +45,24 @@ def test_parts_of_different_sizes_count_by_their_size():
     assert_trained_as_one(in_ranks(3, trained=(trained, UPDATES, SIZE))["trained"])
 
 
+def test_metrics_count_each_update_once_and_by_its_own_shares(two):
+    expected = interrupted(None, UPDATES)
+    for found in two["interrupted"]:
+        assert found == pytest.approx(expected, rel=1e-3)
+
+
 def test_each_learner_draws_its_own_noise(two):
     alone, alone_again = noise(None)
     (first, again), (second, second_again) = two["noise"]
     assert (first, again) == (alone, alone_again)
     assert second != first
     assert second_again != again
+
+
+def test_no_learner_draws_the_noise_of_losses_from_the_numbers_of_its_dropout(two):
+    for before, after in two["noise"]:
+        assert before[0] != before[1]
+        assert after[0] != after[1]
 
 
 @pytest.mark.parametrize(("job", "at"), [("stopped_at_once", 0), ("stopped", 7)])

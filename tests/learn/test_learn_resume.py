@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(__file__).with_name("learn_resume_worker.py")
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.models.connectors import ActionToEnv, FrameStack, Preprocessing, stack_rows
 from hindcast.models.mean_std import MeanStdFilter
+from layers import examples
 
 
 class TestMeanStd:
@@ -19,7 +20,7 @@ class TestMeanStd:
         offset=st.floats(-1e6, 1e6),
         seed=st.integers(0, 1000),
     )
-    @settings(deadline=None, max_examples=50)
+    @examples(50)
     def test_merged_parts_equal_the_whole(self, sizes: list[int], offset: float, seed: int) -> None:
         rows = np.random.default_rng(seed).normal(offset, 3.0, (sum(sizes), 2))
         parts, first = [], 0

@@ -24,7 +24,7 @@ from hindcast_operator.facts import (
     ReferenceFacts,
 )
 from hindcast_operator.planning import plain_status, plan, read_status, watched_children
-from hindcast_operator.planning.view import is_gone
+from hindcast_operator.planning.attempts import is_gone
 
 START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
@@ -289,7 +289,7 @@ class World:
         """Children that may still work."""
         return [child for child, attempt in self.attempts.items() if not is_gone(attempt, self.now)]
 
-    def told(self, reason: str) -> list[Event]:
+    def events_with(self, reason: str) -> list[Event]:
         return [event for event in self.events if event.reason == reason]
 
 

@@ -41,7 +41,7 @@ def child(name: str, version: int, uid: str = "c1", **parts: Any) -> dict[str, A
 
 
 def facts_of(cache: Cache, name: str) -> Any:
-    return next(entry.facts for entry in cache.children(WALKS) if entry.place.name == name)
+    return next(entry.facts for entry in cache.children(WALKS) if entry.key.name == name)
 
 
 def test_older_news_never_replaces_newer() -> None:
@@ -184,7 +184,7 @@ def test_of_a_pod_it_is_kept_how_its_containers_ended() -> None:
     assert found.ends == (ContainerEnd("ray", "OOMKilled", 137),)
 
 
-def test_a_pod_that_should_be_gone_tells_since_when_its_node_is_silent() -> None:
+def test_a_pod_that_should_be_gone_shows_since_when_its_node_is_unreachable() -> None:
     cache = Cache()
     gone = {"deletionTimestamp": CREATED}
     cache.put(kinds.POD, child("p", 1, metadata=gone, status={}))

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from hindcast.api import validate_resource
 from hindcast.api.attempt import Report
-from hindcast_operator.control.meter import Meter
+from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
@@ -59,16 +59,16 @@ def waited() -> float:
 
 
 def test_gpus_wait_until_the_run_reports_and_then_for_their_share_of_data() -> None:
-    meter, before = Meter(), waited()
-    meter.look(facts(0, "Pending", None), {})
-    meter.look(facts(10, "Running", None), {})
+    meter, before = RunMeter(), waited()
+    meter.update(facts(0, "Pending", None), {})
+    meter.update(facts(10, "Running", None), {})
     assert waited() == before, "pods that do not run hold no GPU"
-    meter.look(facts(20, "Running", None), {})
+    meter.update(facts(20, "Running", None), {})
     assert waited() - before == 10 * 8
-    meter.look(facts(120, "Running", 0.25), {})
+    meter.update(facts(120, "Running", 0.25), {})
     assert waited() - before == 10 * 8 + 100 * 8 * 0.25
-    meter.look(facts(130, "Succeeded", 0.25), {})
-    meter.look(facts(500, "Running", 0.25), {})
+    meter.update(facts(130, "Succeeded", 0.25), {})
+    meter.update(facts(500, "Running", 0.25), {})
     assert waited() - before == 10 * 8 + 100 * 8 * 0.25
 
 
@@ -76,11 +76,11 @@ def test_an_attempts_end_is_counted_once_with_its_duration() -> None:
     labels = {"kind": "OfflineTraining", "outcome": "Lost"}
     count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
     total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
-    meter, before = Meter(), (count(), total())
+    meter, before = RunMeter(), (count(), total())
     going = {"child": "clone-t1-1", "started": "2026-11-21T06:00:00Z"}
     ended = going | {"outcome": "Lost", "finished": "2026-11-21T06:02:00Z"}
-    meter.look(facts(0, "Running", None), {"runs": [going]})
+    meter.update(facts(0, "Running", None), {"runs": [going]})
     at_end = replace(facts(120, "Running", None), status={"runs": [going]})
-    meter.look(at_end, {"runs": [ended]})
-    meter.look(replace(at_end, status={"runs": [ended]}), {"runs": [ended]})
+    meter.update(at_end, {"runs": [ended]})
+    meter.update(replace(at_end, status={"runs": [ended]}), {"runs": [ended]})
     assert (count(), total()) == (before[0] + 1, before[1] + 120)

@@ -172,7 +172,7 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
 def test_privilege_is_refused_by_name_unless_the_platform_allows_it(spec: dict[str, Any], said: str) -> None:
     resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
     (sentence,) = refused(resource)
-    assert said in sentence and sentence.endswith("which the platform does not allow; leave it out")
+    assert said in sentence and sentence.endswith("which the platform does not allow; remove it")
     assert refused(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
 
 

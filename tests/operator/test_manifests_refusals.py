@@ -30,12 +30,12 @@ def test_relative_paths_need_a_storage_root() -> None:
         "spec.checkpoint.path",
         "spec.initialCheckpoint",
     ]
-    assert "is runs, relative to a storageRoot that the platform does not have; give" in sentences[1]
+    assert "is runs, which is relative, and the platform has no storageRoot; give" in sentences[1]
 
 
 def test_a_path_that_leads_out_of_the_storage_root_is_refused() -> None:
     (sentence,) = refused(written_to("a/../../b"))
-    assert sentence.startswith("spec.output.path is a/../../b, which leads out of")
+    assert sentence.startswith("spec.output.path is a/../../b, outside the platform's storageRoot")
     assert refused(written_to("a/../b")) == []
 
 
@@ -123,7 +123,7 @@ def test_data_that_are_only_read_may_lie_in_the_image() -> None:
         ),
         (
             {"cluster": {"code": {"runtimeEnv": {"working_dir": "./src"}}}},
-            "spec.cluster.code.runtimeEnv.working_dir has ./src, a folder of your machine",
+            "spec.cluster.code.runtimeEnv.working_dir has ./src, a local folder",
         ),
         (
             {"cluster": {"code": {"runtimeEnv": {"py_modules": ["s3://b/m.zip", "mine"]}}}},
@@ -142,7 +142,7 @@ def test_data_that_are_only_read_may_lie_in_the_image() -> None:
                     ],
                 }
             },
-            "spec.cluster.env takes PYTHONPATH from elsewhere",
+            "spec.cluster.env takes PYTHONPATH from a reference",
         ),
     ],
 )

@@ -95,6 +95,20 @@ def test_a_window_is_bounded_by_steps_as_well_as_by_bytes() -> None:
     assert by_steps.memory < by_bytes.memory
 
 
+def test_memory_follows_what_data_take_in_memory_and_not_what_compression_leaves_of_them() -> None:
+    frames = {
+        "OfflineRecording/cartpole": Input(path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000)
+    }
+    found = sized(training(), frames)
+    learner, data = found.pool("learner"), found.pool("data")
+    assert learner is not None and data is not None
+    assert learner.object_store == GI, "a full window, by spec.pipeline.windowBytes"
+    assert learner.memory > 2 * GI
+    assert data.object_store == GI, "two windows over two workers"
+    unknown = sized(training(), {}).pool("data")
+    assert unknown is not None and data.memory == unknown.memory
+
+
 def test_sources_that_are_mixed_have_a_window_each() -> None:
     both = LARGE | {"OfflineRecording/other": Input(path="y", bytes=500 * GI, timesteps=10**8)}
     refs = [{"recordingRef": {"name": "cartpole"}}, {"recordingRef": {"name": "other"}}]
@@ -131,7 +145,7 @@ def test_what_is_given_wins_and_says_where_it_stands() -> None:
     assert (pool.memory, pool.cpu, pool.ephemeral_storage, pool.shared_memory) == (GI, 0.25, 3 * GI, 256 * MI)
     assert pool.object_store < pool.shared_memory
     for field in given:
-        assert pool.reasons[field] == f"given (spec.cluster.resources.dataWorker.{field})"
+        assert pool.reasons[field] == f"set by spec.cluster.resources.dataWorker.{field}"
 
 
 def test_the_object_store_shrinks_to_fit_memory_that_was_given() -> None:

@@ -1,4 +1,4 @@
-"""What KubeRay hides, each told in condition and event, with what to do."""
+"""What KubeRay hides, reported in conditions and events, with what to do."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
         'configmap "code"',
     ),
     ("evicted", pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
-    ("node", pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "does not answer"),
+    ("node", pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
     (
         "killed",
         pod("learner", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),)),
@@ -116,13 +116,13 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
 
 
 @pytest.mark.parametrize(("found", "reason", "says"), [row[1:] for row in PODS], ids=[row[0] for row in PODS])
-def test_what_is_wrong_with_a_pod_is_told(found: PodFacts, reason: str, says: str) -> None:
+def test_what_is_wrong_with_a_pod_is_reported(found: PodFacts, reason: str, says: str) -> None:
     world = starting()
     world.pods(found).settle()
     assert (world.state, world.reason(), world.reason("ClusterReady")) == ("Starting", reason, reason)
     assert says in world.status["message"]
-    assert "waits until 2026-11-21 06:30:00 UTC" in world.status["message"]
-    events = world.told(reason)
+    assert "waiting until 2026-11-21 06:30:00 UTC" in world.status["message"]
+    events = world.events_with(reason)
     assert [event.type for event in events] == ["Warning"]
     assert says in events[0].message
     assert len(world.created) == 1, "no storm of attempts"
@@ -149,7 +149,7 @@ REJECTIONS = [
 
 @pytest.mark.parametrize(("message", "reason", "says"), REJECTIONS)
 @pytest.mark.parametrize("who", ["cluster", "submitter"])
-def test_rejected_pods_are_told(message: str, reason: str, says: str, who: str) -> None:
+def test_rejected_pods_are_reported(message: str, reason: str, says: str, who: str) -> None:
     world = starting()
     if who == "cluster":
         failure = RayClusterFacts("c", ready=False, replica_failure=("FailedCreateHeadPod", message))
@@ -158,7 +158,7 @@ def test_rejected_pods_are_told(message: str, reason: str, says: str, who: str) 
         world.change(world.child, submitter_failure=message)
     world.settle()
     assert (world.state, world.reason()) == ("Starting", reason)
-    assert says in world.told(reason)[0].message
+    assert says in world.events_with(reason)[0].message
     assert ("submitter" in world.status["message"]) == (who == "submitter")
 
 
@@ -183,24 +183,24 @@ def test_two_texts_of_the_kubelet_for_one_image_write_once() -> None:
     before = world.status
     world.pods(pod("head", waiting=("ImagePullBackOff", 'Back-off pulling image "x"'))).settle()
     assert world.status == before
-    assert len(world.told("ImagePullFailed")) == 1
-    assert "hindcast-runtime:0.1.0" in world.told("ImagePullFailed")[0].message
+    assert len(world.events_with("ImagePullFailed")) == 1
+    assert "hindcast-runtime:0.1.0" in world.events_with("ImagePullFailed")[0].message
 
 
-def test_kuberay_that_does_not_answer_is_told_within_a_minute() -> None:
+def test_kuberay_that_does_not_answer_is_reported_within_a_minute() -> None:
     world = World()
     decision = world.settle()
-    assert decision.look_again is not None
-    assert (decision.look_again - world.now).total_seconds() == 45
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    assert (decision.requeue_at - world.now).total_seconds() == 45
+    world.now = decision.requeue_at
     world.settle()
     assert (world.state, world.reason()) == ("Starting", "KubeRayNotAnswering")
-    assert len(world.told("KubeRayNotAnswering")) == 1
+    assert len(world.events_with("KubeRayNotAnswering")) == 1
     world.job(deployment_status="Initializing").settle()
     assert world.reason() == "ClusterStarting"
 
 
-def test_a_cause_that_goes_is_no_longer_told() -> None:
+def test_a_cause_that_goes_is_no_longer_reported() -> None:
     world = starting()
     world.pods(pod("head", waiting=("CreateContainerConfigError", 'secret "s3" not found'))).settle()
     world.pods(pod("head", phase="Running", ready=True)).settle()
@@ -209,7 +209,7 @@ def test_a_cause_that_goes_is_no_longer_told() -> None:
     assert world.reason("ClusterReady") == "ClusterReady"
 
 
-def test_the_head_is_told_before_the_workers() -> None:
+def test_the_head_is_reported_before_the_workers() -> None:
     world = starting()
     world.pods(
         pod("learner", unschedulable="Insufficient nvidia.com/gpu"),
@@ -218,19 +218,19 @@ def test_the_head_is_told_before_the_workers() -> None:
     assert world.reason() == "ImagePullFailed"
 
 
-def test_pods_on_their_way_out_are_not_told() -> None:
+def test_pods_on_their_way_out_are_not_reported() -> None:
     world = starting()
     world.pods(pod("data", unschedulable="Insufficient cpu", deleting=True)).settle()
     assert world.reason() == "ClusterStarting"
 
 
 # -- memory --------------------------------------------------------------------------------------------------
-def test_a_killed_data_worker_is_told_while_the_run_goes_on() -> None:
+def test_a_killed_data_worker_is_reported_while_the_run_continues() -> None:
     world = running()
     killed = pod("data", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
     world.pods(*world.attempt.pods, killed).settle()
     assert (world.state, world.reason("ClusterReady")) == ("Running", "OutOfMemory")
-    assert "spec.cluster.resources.dataWorker.memory" in world.told("OutOfMemory")[0].message
+    assert "spec.cluster.resources.dataWorker.memory" in world.events_with("OutOfMemory")[0].message
     world.up().settle()
     assert world.reason("ClusterReady") == "ClusterReady"
 
@@ -245,17 +245,17 @@ def test_a_killed_head_is_remembered_when_its_pod_has_gone() -> None:
     assert "spec.cluster.resources.head.memory" in world.status["message"]
 
 
-def test_the_size_that_a_pool_has_is_told() -> None:
+def test_the_size_that_a_pool_has_is_reported() -> None:
     world = running()
     memory = {"value": "3Gi", "reason": "a window"}
     world.status["resolved"] = {"pools": {"learner": {"memory": memory}}}
-    world.end("Lost", "OutOfMemory", "A learner was killed for memory.", pool="learner").settle()
+    world.end("Lost", "OutOfMemory", "A learner ran out of memory and was killed.", pool="learner").settle()
     assert "raise spec.cluster.resources.learner.memory (now 3Gi)" in world.status["message"]
 
 
-def test_a_reported_size_is_not_told_twice() -> None:
+def test_a_reported_size_is_not_repeated() -> None:
     world = running()
-    message = "Killed for memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
+    message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
     world.end("Lost", "OutOfMemory", message).settle()
     assert world.status["runs"][0]["message"] == message
 

@@ -37,7 +37,7 @@ def test_the_report_makes_it_succeed() -> None:
         "Finished": "True",
     }
     assert world.created == ["cartpole-bc-t1-1"]
-    assert world.told("Succeeded")[0].message == "100 iterations done"
+    assert world.events_with("Succeeded")[0].message == "100 iterations done"
 
 
 def test_a_users_mistake_fails_at_once() -> None:

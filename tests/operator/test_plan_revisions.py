@@ -21,7 +21,7 @@ def test_a_higher_revision_deletes_the_running_attempt_and_starts_anew() -> None
     assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
     assert [run.get("outcome") for run in world.status["runs"]] == [None, "Superseded"]
     assert "progress" not in world.status and "checkpoint" not in world.status
-    assert world.told("Superseded")[0].type == "Normal"
+    assert world.events_with("Superseded")[0].type == "Normal"
 
 
 def test_a_higher_revision_runs_a_finished_resource_again() -> None:
@@ -38,7 +38,7 @@ def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
     world.edit(stop={"iterations": 7}).settle()
     assert (world.state, world.reason("SpecDrift")) == ("Running", "SpecChanged")
     assert "spec.revision" in world.condition("SpecDrift")["message"]  # type: ignore[index]
-    assert world.told("SpecChanged")[0].type == "Warning"
+    assert world.events_with("SpecChanged")[0].type == "Warning"
     world.edit(stop={"iterations": 100}).settle()
     assert world.condition("SpecDrift") is None
 
@@ -60,6 +60,46 @@ def test_pool_sizes_may_change_without_a_revision() -> None:
     world.end("Lost", "WorkerLost").settle()
     world.tick(60).settle()
     assert world.status["runs"][0]["firstLearners"] == 1, "the global batch is that of the revision's start"
+
+
+def test_a_change_that_waits_for_the_next_attempt_is_reported_until_then() -> None:
+    world = running()
+    assert world.condition("ChangeWaiting") is None
+    world.edit(learners={"replicas": 3, "gpus": 1}, runPolicy={"backoffLimit": 9}).settle()
+    sentence = (
+        "spec.learners.replicas changed from 1 to 3; "
+        "attempt 1 keeps its settings, the change applies from the next one on"
+    )
+    assert world.condition("ChangeWaiting")["message"] == sentence  # type: ignore[index]
+    assert world.status["message"] == f"Attempt 1 is running: Training. {sentence}"
+    assert [event.type for event in world.events_with("ChangeWaits")] == ["Normal"]
+    world.end("Lost", "WorkerLost").settle()
+    assert world.condition("ChangeWaiting") is None
+    world.tick(60).settle()
+    world.up().beat().settle()
+    assert (world.state, world.condition("ChangeWaiting")) == ("Running", None)
+    assert "fixed" not in world.status["runs"][1], "of attempts that are over it says nothing"
+
+
+def test_a_change_that_is_taken_back_or_long_waits_for_nothing_or_is_named() -> None:
+    world = running()
+    world.edit(checkpoint={"path": "s3://bucket/runs", "every": 5}).settle()
+    assert "spec.checkpoint.every changed from 10 to 5" in world.status["message"]
+    world.edit(checkpoint={"path": "s3://bucket/runs"}).settle()
+    assert world.condition("ChangeWaiting") is None
+    world.edit(cluster={"env": [{"name": "LEVEL", "value": "1"}], "image": "other:1"}).settle()
+    assert (
+        "spec.cluster.env changed; spec.cluster.image changed from not set to other:1"
+        in world.status["message"]
+    )
+
+
+def test_an_attempt_that_could_not_be_created_yet_takes_a_change() -> None:
+    world = World()
+    world.turn()
+    world.attempts.clear()
+    world.edit(learners={"replicas": 3, "gpus": 1}).settle()
+    assert world.condition("ChangeWaiting") is None
 
 
 def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
@@ -95,7 +135,7 @@ def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
     assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
 
 
-def test_a_default_image_that_never_ran_may_be_mended() -> None:
+def test_a_default_image_that_never_ran_may_be_corrected() -> None:
     world = World()
     world.settle()
     world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})

@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING, World, pod, reference
 
 from hindcast_operator.facts import ContainerEnd
 from hindcast_operator.planning import plain_status, plan
+from layers import examples
 
 Happening = Callable[[World], object]
 
@@ -148,7 +149,7 @@ def _tick(seconds: float) -> Happening:
 
 def _wake(world: World) -> None:
     """The time of the next deadline."""
-    world.now = world.plan().look_again or world.now
+    world.now = world.plan().requeue_at or world.now
 
 
 OFTEN: list[Happening] = [_up, _beat, _end("Lost", "WorkerLost"), _wake, _tick(70.4)]
@@ -173,9 +174,6 @@ SELDOM: list[Happening] = [
 happenings = st.lists(st.sampled_from([*OFTEN * 6, *SELDOM]), min_size=10, max_size=40)
 deaths = st.lists(st.integers(0, 6), max_size=60)
 """After how many writes the operator dies, reconcile by reconcile; where the list ends it lives."""
-slowly = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
 
 
 # -- the operator --------------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ def check_rest(world: World, share: float) -> None:
     assert plain_status(decision.status) == world.status
     assert (decision.actions, decision.events) == ((), ())
     assert plan(world.facts(), DEFAULTS) == decision
-    again = decision.look_again
+    again = decision.requeue_at
     assert again is None or again > world.now
     between = (again - world.now) * share if again is not None else timedelta(days=30)
     later = replace(world.facts(), now=world.now + between)
@@ -243,7 +241,7 @@ def latched(before: dict[str, object], world: World) -> bool:
     return all(new[revision] == run for revision, run in old.items() if revision in new)
 
 
-@slowly
+@examples(150)
 @given(happenings, deaths, st.floats(0, 0.999), st.booleans())
 def test_whatever_happens(script: list[Happening], dies: list[int], share: float, slow: bool) -> None:
     world = World(REFERRING)
@@ -259,7 +257,7 @@ def test_whatever_happens(script: list[Happening], dies: list[int], share: float
         assert latched(before, world)
 
 
-@slowly
+@examples(150)
 @given(happenings, deaths, st.booleans())
 def test_dying_between_two_writes_changes_nothing(
     script: list[Happening], dies: list[int], slow: bool
@@ -278,7 +276,7 @@ def test_dying_between_two_writes_changes_nothing(
     assert killed.attempts == steady.attempts
 
 
-@slowly
+@examples(150)
 @given(happenings)
 def test_a_run_that_is_left_in_peace_finishes(script: list[Happening]) -> None:
     """Whatever has happened: with KubeRay there, a good spec and a driver that works, the run succeeds or is final."""

@@ -71,7 +71,7 @@ def test_an_attempt_is_left_alone_while_rayjobs_cannot_be_seen() -> None:
     assert (world.state, world.status["runs"][0].get("outcome")) == ("Pending", None)
 
 
-def test_an_invalid_spec_is_told_and_heals() -> None:
+def test_an_invalid_spec_is_reported_and_heals() -> None:
     world = World()
     world.problems = ("spec.config.lr: is 'fast', expected a number",)
     world.settle()
@@ -93,7 +93,7 @@ def test_an_invalid_spec_does_not_touch_a_running_attempt() -> None:
 
 def test_the_platform_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "spec.cluster.podOverrides.all.spec.hostNetwork: is not allowed"
-    monkeypatch.setattr("hindcast_operator.planning.holds.refusals", lambda *_: [sentence])
+    monkeypatch.setattr("hindcast_operator.planning.situations.refusals", lambda *_: [sentence])
     world = World()
     world.settle()
     assert (world.state, world.reason()) == ("Stalled", "RefusedByPlatform")
@@ -122,7 +122,7 @@ def test_a_conflicting_account_is_a_name_conflict() -> None:
     decision = world.plan()
     assert decision.status.state == "Stalled"
     assert "ServiceAccount/cartpole-bc-training" in (decision.status.message or "")
-    assert decision.look_again is not None
+    assert decision.requeue_at is not None
 
 
 @pytest.mark.parametrize("deleting", [True, False])
@@ -171,7 +171,7 @@ def test_a_refused_creation_is_tried_again() -> None:
     decision = world.plan()
     assert (decision.status.state, decision.status.conditions[0].reason) == ("Stalled", "CreationRefused")
     assert [type(action) for action in decision.actions] == [CreateAttempt]
-    assert decision.look_again is not None
+    assert decision.requeue_at is not None
     world.attempts.clear()
     world.settle()
     assert world.created == [child]
@@ -184,7 +184,7 @@ def test_kueue_holds_it_back_and_no_deadline_runs() -> None:
     world.settle()
     world.job(deployment_status="Suspended")
     decision = world.tick(7200).settle()
-    assert (world.state, world.reason(), decision.look_again) == ("Queued", "Queued", None)
+    assert (world.state, world.reason(), decision.requeue_at) == ("Queued", "Queued", None)
     world.job(suspended=False, deployment_status="")
     decision = world.settle()
     assert world.state == "Starting"
@@ -215,7 +215,7 @@ def test_the_start_deadline_without_a_cause_is_worth_another_attempt() -> None:
     world = World()
     world.settle()
     decision = world.up().settle()
-    assert decision.look_again == world.now.replace(hour=6, minute=30)
+    assert decision.requeue_at == world.now.replace(hour=6, minute=30)
     world.tick(1800).settle()
     assert world.state == "Retrying"
     assert world.status["runs"][0]["reason"] == "StartDeadlineExceeded"
@@ -267,8 +267,8 @@ def test_a_gone_head_is_a_lost_driver() -> None:
     world = running()
     decision = world.pods(pod("learner", phase="Running", ready=True)).settle()
     assert world.state == "Running"
-    assert decision.look_again is not None
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    world.now = decision.requeue_at
     world.settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "LostDriver")
 
@@ -279,8 +279,8 @@ def test_a_head_on_an_unreachable_node_is_lost_after_five_minutes() -> None:
     assert world.reason("ClusterReady") == "NodeUnreachable"
     decision = world.tick(299).settle()
     assert world.state == "Running"
-    assert decision.look_again is not None
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    world.now = decision.requeue_at
     world.settle()
     assert world.status["runs"][0]["reason"] == "NodeUnreachable"
 
@@ -293,9 +293,9 @@ def test_the_active_deadline_is_over_all_attempts() -> None:
     spent = world.status["runs"][0]["activeSeconds"]
     assert spent == 60
     decision = world.settle()
-    assert decision.look_again is not None
-    assert (decision.look_again - world.now).total_seconds() <= 40
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    assert (decision.requeue_at - world.now).total_seconds() <= 40
+    world.now = decision.requeue_at
     world.settle()
     assert (world.state, world.reason()) == ("Failed", "DeadlineExceeded")
     assert world.live == []
@@ -348,8 +348,8 @@ def test_a_rayjob_that_ends_without_a_report_is_a_lost_driver(job_status: str) -
     world = running()
     decision = world.over(job_status).settle()
     assert world.state == "Running", "the report may come a moment later"
-    assert decision.look_again is not None
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    world.now = decision.requeue_at
     world.settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "LostDriver")
 
@@ -392,13 +392,13 @@ def test_the_grace_of_suspending_ends() -> None:
     world.edit(suspend=True).settle()
     decision = world.tick(60).settle()
     assert world.state == "Suspending"
-    assert decision.look_again is not None
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    world.now = decision.requeue_at
     world.settle()
     assert (world.state, world.live) == ("Suspended", [])
 
 
-def test_taking_suspend_back_too_late_goes_on_with_the_next_attempt() -> None:
+def test_taking_suspend_back_too_late_resumes_with_the_next_attempt() -> None:
     world = running()
     world.edit(suspend=True).settle()
     world.edit(suspend=False).settle()
@@ -455,9 +455,9 @@ def test_the_next_attempt_waits_for_pods_up_to_five_minutes_on_a_lost_node() -> 
     lost = replace(left.pods[0], unreachable_since=world.now)
     world.attempts[left.child] = replace(left, pods=(lost,))
     decision = world.settle()
-    assert decision.look_again is not None
-    assert (decision.look_again - world.now).total_seconds() == 300
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    assert (decision.requeue_at - world.now).total_seconds() == 300
+    world.now = decision.requeue_at
     world.settle()
     assert len(world.created) == 2
 
@@ -489,8 +489,8 @@ def test_a_rayjob_that_outlives_its_reported_end_is_deleted() -> None:
     world.job(deployment_status="Running", job_status="RUNNING", ended=None)
     decision = world.settle()
     assert world.attempt.ray_job is not None
-    assert decision.look_again is not None
-    world.now = decision.look_again
+    assert decision.requeue_at is not None
+    world.now = decision.requeue_at
     decision = world.turn()
     assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1", keep_config_map=True),)
-    assert world.settle().look_again is None
+    assert world.settle().requeue_at is None

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from status_fixtures import EXPECTED, FIXTURES
 
 from hindcast.api.loading import validate_resource
-from hindcast_operator.planning.situation import State
+from hindcast_operator.planning.status import State
 
 
 def kstatus(resource: dict[str, Any]) -> str:

@@ -4,13 +4,14 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_fakes import KINDS, FakeDataset, loader_of
 
 from hindcast.errors import DataError
 from hindcast.pipeline.building import batch_dtype
 from hindcast.pipeline.window import Recipe
+from layers import examples
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -56,7 +57,7 @@ def test_flags_stand_on_the_last_step_of_an_episode(kind, make_feed):
     assert batch["truncateds"][by_step].nonzero().flatten().tolist() == [4]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     units=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=6),
     batch_size=st.integers(1, 40),

@@ -14,8 +14,8 @@ from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import Dataset, open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

@@ -14,6 +14,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
+from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.store.spec import DataSpec
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
@@ -283,6 +284,16 @@ def test_a_pre_learner_can_replace_the_call(make_data):
         ),
         ({"preLearner": "user_steps:Scale"}, SpecError, "no subclass of OfflinePreLearner"),
         (
+            {"preLearner": "user_steps:Uncalled"},
+            SpecError,
+            r"^Uncalled overrides _map_sample_batch_to_episode, which nothing calls: .*_map_to_episodes\(self, block\)",
+        ),
+        (
+            {"preLearner": "user_steps:Connected"},
+            SpecError,
+            "^Connected overrides build_learner_connector, which nothing calls: .* pipeline.connectors",
+        ),
+        (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
             UserCodeError,
             "making the pre-learner Shift raised TypeError.*'bye'",
@@ -300,6 +311,17 @@ def test_offline_data_can_be_replaced(make_data):
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
     with pytest.raises(SpecError, match="no subclass of OfflineData"):
         offline_data_class(PipelineSpec(offline_data="user_steps:Scale"))
+    with pytest.raises(
+        SpecError, match=r"^Buffered overrides default_iter_batches_kwargs, which nothing calls: "
+    ):
+        offline_data_class(PipelineSpec(offline_data="user_steps:Buffered"))
+
+
+def test_the_references_conversion_of_sample_batches_says_what_to_use():
+    with pytest.raises(
+        SpecError, match=r"input_read_sample_batches=True.*`hindcast convert FOLDER EPISODES`"
+    ):
+        OfflinePreLearner._map_sample_batch_to_episode(False, {"obs": []})["episodes"]
 
 
 # Preprocessing, targets, sampling
@@ -370,6 +392,26 @@ def test_a_position_among_other_inputs_is_refused(make_data):
     renamed = many._replace(name="more")
     with pytest.raises(DataError, match=r"inputs were \['few', 'many'\]"):
         make_data([few, renamed]).seek(make_data([few, many]).state())
+
+
+@pytest.mark.parametrize(
+    ("options", "weights", "was"),
+    [
+        (
+            {"batch_size": 20},
+            (1.0, 3.0),
+            "the timesteps of a batch were 20 when the checkpoint was written and are 10",
+        ),
+        ({}, (1.0, 1.0), r"the weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0, 3.0\] now"),
+    ],
+)
+def test_a_position_among_other_batches_is_refused(options, weights, was, make_data):
+    few, many = FakeDataset([[9], [8]]), FakeDataset(UNITS)
+    saved = make_data([Source("few", few, weights[0]), Source("many", many, weights[1])], **options).state()
+    data = make_data([Source("few", few, 1.0), Source("many", many, 3.0)])
+    with pytest.raises(DataError, match=was):
+        data.seek(saved)
+    data.seek({key: saved[key] for key in ("feed", "connectors")})  # as earlier checkpoints have it
 
 
 def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):

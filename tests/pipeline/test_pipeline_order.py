@@ -2,11 +2,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.errors import DataError
 from hindcast.pipeline.order import Order
+from layers import examples
 
 
 def order_of(steps, nbytes=None, *, seed=0, window_steps=64, window_bytes=1 << 30, replacement=False):
@@ -36,7 +37,7 @@ def delivered(order, start, count):
 units_of_steps = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(sum)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(units_of_steps, st.integers(0, 2**40), st.integers(1, 100), st.integers(100, 500))
 def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_bytes):
     order = order_of(steps, seed=seed, window_steps=window_steps, window_bytes=window_bytes)
@@ -45,7 +46,7 @@ def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_b
         assert sorted(delivered(order, epoch * sum(steps), sum(steps))) == everything
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(units_of_steps, st.integers(0, 100), st.integers(1, 100), st.data())
 def test_locate_finds_the_item_that_walking_reaches(steps, seed, window_steps, data):
     order = order_of(steps, seed=seed, window_steps=window_steps)
@@ -54,7 +55,7 @@ def test_locate_finds_the_item_that_walking_reaches(steps, seed, window_steps, d
     assert delivered(order, cursor, 5) == walked[cursor:]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 400)), min_size=1, max_size=20),
     st.integers(1, 100),
@@ -126,11 +127,25 @@ def test_distinct_items(cursor):
     assert order_of([100]).distinct(cursor) == min(cursor, 100)
 
 
-def test_distinct_items_with_replacement_are_those_expected():
-    order = order_of([1000], window_steps=1000, replacement=True)
-    drawn = order.permutation(order.windows(0)[0])
-    assert order.distinct(1000) == pytest.approx(len(np.unique(drawn)), rel=0.05)
-    assert order.distinct(0) == 0
+@pytest.mark.parametrize("cursor", [0, 1, 150, 2000, 2050, 5000, 7321, 20_000])
+def test_distinct_items_with_replacement_are_those_that_drawing_finds(cursor):
+    """Within a window, after some of an epoch's windows, and in the epochs after it."""
+    found = [
+        len(set(delivered(order_of([20] * 250, seed=seed, window_steps=100, replacement=True), 0, cursor)))
+        for seed in range(5)
+    ]
+    order = order_of([20] * 250, window_steps=100, replacement=True)
+    assert order.distinct(cursor) == pytest.approx(np.mean(found), rel=0.01, abs=10)
+
+
+def test_distinct_items_do_not_depend_on_when_they_were_asked_for():
+    order = order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
+    asked = [order.distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
+    fresh = [
+        order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True).distinct(cursor)
+        for cursor in (0, 30, 700, 699, 480, 2000)
+    ]
+    assert asked == fresh
 
 
 @pytest.mark.parametrize(

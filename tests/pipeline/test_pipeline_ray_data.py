@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from pipeline_fakes import FakeDataset
-from ray_here import POOL, ray_here  # noqa: F401
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
@@ -20,8 +19,9 @@ from hindcast.pipeline.executors import Local, Work
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.ray_data import RayData
+from ray_here import POOL
 
-pytestmark = [pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
@@ -68,13 +68,12 @@ def assert_same_batches(one, other, count):
         other.close()
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_batches_are_those_of_local(recorded, workers):
+def test_batches_are_those_of_local(recorded):
     """Over epochs and segments, with randomness in a connector, and after a jump."""
     dataset = recorded(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
     there = {"label_selector": POOL}
-    ray = data(dataset, RayData((workers, workers), num_cpus=0.5, remote_args=there, segment=12), **pipeline)
+    ray = data(dataset, RayData((3, 3), num_cpus=0.5, remote_args=there, segment=12), **pipeline)
     local = data(dataset, Local(), **pipeline)
     assert_same_batches(ray, local, 12)
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
@@ -128,17 +127,19 @@ def test_invalid_data_are_named_by_file_and_row():
     invalid.close()
 
 
-def test_a_closed_stream_gives_its_cpus_back(ray_here):  # noqa: F811
+def test_a_closed_stream_gives_its_cpus_back():
+    import ray
+
     dataset = FakeDataset(UNITS)
     endless = (Work(dataset.units[0], epoch) for epoch in itertools.count())
     blocks = RayData((2, 2), num_cpus=1, segment=50).stream("data", endless, Reads(dataset))
     next(blocks)
-    assert ray_here.available_resources()["CPU"] == 2
+    assert ray.available_resources()["CPU"] == 2
     blocks.close()
     until = time.monotonic() + 30
-    while ray_here.available_resources().get("CPU") != 4 and time.monotonic() < until:
+    while ray.available_resources().get("CPU") != 4 and time.monotonic() < until:
         time.sleep(0.2)
-    assert ray_here.available_resources()["CPU"] == 4
+    assert ray.available_resources()["CPU"] == 4
 
 
 class Reads:

@@ -63,7 +63,7 @@ class RunningSum(BatchConnector):
 
 
 class NegateRewards(ConnectorV2):
-    """In the reference's form; changes the episodes."""
+    """In RLlib's form; changes the episodes."""
 
     def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
@@ -73,7 +73,7 @@ class NegateRewards(ConnectorV2):
 
 
 class ReturnsToGo(ConnectorV2):
-    """In the reference's form; adds a column."""
+    """In RLlib's form; adds a column."""
 
     columns = ("returns_to_go",)
 
@@ -112,6 +112,22 @@ class Whole(OfflinePreLearner):
 class Broken(OfflinePreLearner):
     def __call__(self, unit, epoch=0) -> Block:
         raise KeyError("sentence")
+
+
+class Uncalled(OfflinePreLearner):
+    def _map_sample_batch_to_episode(self, *args, **kwargs):
+        raise AssertionError("called")
+
+
+class Connected(OfflinePreLearner):
+    def build_learner_connector(self, *args, **kwargs):
+        raise AssertionError("called")
+
+
+class Buffered(OfflineData):
+    @property
+    def default_iter_batches_kwargs(self):
+        raise AssertionError("called")
 
 
 class Doubled(OfflineData):

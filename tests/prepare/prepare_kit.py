@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import Block
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import Dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

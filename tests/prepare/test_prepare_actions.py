@@ -28,7 +28,7 @@ def block() -> Block:
 
 @pytest.fixture
 def recorded(block: Block, tmp_path: Path) -> pa.Table:
-    """Rows with the columns of the reference's recorder."""
+    """Rows with the columns of RLlib's recorder."""
     return table_of(block, tmp_path / "columns")
 
 

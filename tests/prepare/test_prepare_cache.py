@@ -114,7 +114,9 @@ def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
 
     dataset = open_data(rows, watch=Watch(meanwhile))
     assert len(notes) == 1
-    assert notes[0].startswith("waits for what is prepared already: another process is writing to ")
+    assert notes[0].startswith(
+        "waiting for data that another process is preparing: another process is writing to "
+    )
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api.input import FilterTerm
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data
@@ -19,7 +20,7 @@ from hindcast.prepare.reading import Reading
 from hindcast.run.carry_out import InFiles
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.planning import plan
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from support import record, recording, train, training
@@ -53,6 +54,15 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return stored(tmp_path / "data", request.param, **OUTPUTS)
     (file,) = Path(stored(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
     return kit.write_files(tmp_path / "rows", kit.scrambled(pq.read_table(file)), files=2)
+
+
+def test_the_columns_of_rllibs_guide_are_those_of_the_data(path: str) -> None:
+    ids = (Columns.EPS_ID, Columns.AGENT_ID)
+    own = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
+    dataset = open_data(reading(path, *ids, *own, Columns.TERMINATED, Columns.TRUNCATED))
+    assert sorted(dataset.spec.leaves) == ["actions", "obs", "rewards"]
+    block = kit.read_block(dataset)
+    assert (block.terminated | block.truncated).all()
 
 
 def test_only_these_are_read(path: str) -> None:

@@ -10,8 +10,8 @@ from hindcast.errors import DataError
 from hindcast.prepare.inspecting import inspect_data
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from support import record, recording
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from hindcast.api.input import PrepareSpec
 from hindcast.errors import DataError
+from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
 from support import CARTPOLE, episode_hashes, read_all, record, recording
@@ -25,6 +26,18 @@ def test_whole_episodes_are_left_where_they_are(tmp_path, cache):
     found = ready(Reading((str(tmp_path / "data"),)), cache=cache)
     assert found.paths == [str(tmp_path / "data")]
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("kind", ["recording", "plain", "scrambled"])
+def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, cache, kind):
+    path = tmp_path / "data"
+    if kind == "recording":
+        record(recording(path))
+    else:
+        table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
+        kit.write_files(path, kit.scrambled(table) if kind == "scrambled" else table)
+    with pytest.raises(DataError, match="Parquet has no read option 'include_paths': it has none"):
+        ready(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 
 def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):

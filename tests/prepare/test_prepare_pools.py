@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,7 @@ from hindcast.run.cluster.pools import Pools
 from hindcast.store.dataset import open_dataset
 from support import episode_hashes
 
-POOLS = ("head", "learner", "data")
-ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-", first_learners=1)
+ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
 
 
 class NotedJob(Job):
@@ -46,7 +48,6 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     )
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(opening, "_HERE_BYTES", 0)
     monkeypatch.setattr(opening, "Job", NotedJob)
     monkeypatch.setattr("hindcast.prepare.job.PARTITION_BYTES", 1 << 12)
@@ -54,24 +55,26 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def pools(noted: Path) -> Iterator[None]:
-    """A cluster of three machines: the head without CPUs, a learner's with more of them than the data worker's."""
+def data_worker(ray_here: Path, noted: Path) -> Iterator[None]:
+    """A machine with fewer CPUs than the learner's that is there."""
     import ray
-    from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "labels": {POOL_LABEL: "head"}})
-    try:
-        cluster.add_node(num_cpus=4, labels={POOL_LABEL: "learner"})
-        cluster.add_node(num_cpus=2, labels={POOL_LABEL: "data"})
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    address = ray.get_runtime_context().gcs_address
+    pool = ["--num-cpus=2", f"--labels={POOL_LABEL}=data"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", *pool, "--block"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as machine:
+        try:
+            while sum(node["Alive"] for node in ray.nodes()) < 2:
+                assert machine.poll() is None
+                time.sleep(0.1)
+            yield
+        finally:
+            machine.terminate()
 
 
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, pools: None) -> None:
+def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_worker: None) -> None:
     block = kit.make_block(np.arange(1, 40).tolist())
     table = kit.table_of(block, tmp_path / "table")
     scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=6)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import prepare_kit as kit
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.prepare import opening
 from hindcast.prepare.watch import Watch
+from layers import examples
 from random_data import recordings
 from support import episode_hashes
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(recordings(), st.integers(0, 99), st.integers(1, 5))
 def test_scrambled_rows_become_the_episodes(recording, seed, files):
     block = kit.without_empty_infos(recording[0])
@@ -30,7 +30,7 @@ def test_scrambled_rows_become_the_episodes(recording, seed, files):
     assert episode_hashes(kit.without_empty_infos(found)) == episode_hashes(block)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.booleans())
 def test_rows_without_timesteps_become_the_episodes(lengths, seed, scramble):
     block = kit.make_block(lengths, seed)
@@ -42,6 +42,8 @@ def test_rows_without_timesteps_become_the_episodes(lengths, seed, scramble):
     assert episode_hashes(found) == episode_hashes(block)
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.prepare.job.PARTITION_BYTES", 1 << 13)
@@ -49,7 +51,6 @@ def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=4)
     here = opening.open_data(path, cache=tmp_path / "here")
     monkeypatch.setattr(opening, "_HERE_BYTES", 0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent)]))
     steps: list[tuple[str, int, int]] = []
     watch = Watch(lambda *step: steps.append(step))
     there = opening.open_data(path, cache=tmp_path / "there", watch=watch)
@@ -59,6 +60,8 @@ def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
     assert episode_hashes(kit.read_block(there)) == episode_hashes(block)
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
 def test_a_mistake_found_on_ray_data_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "_HERE_BYTES", 0)

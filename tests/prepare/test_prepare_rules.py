@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 from hindcast.api.input import FilterTerm, PrepareSpec
+from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
+from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
 from support import episode_hashes
 
 
@@ -146,6 +151,39 @@ def test_a_filter_on_whole_episodes_sets_t_started(tmp_path, table, block):
     found = kit.read_block(dataset)
     assert found.t_started.tolist() == [2, 2, 2]
     assert found.length.tolist() == [2, 5, 1]
+
+
+@pytest.mark.parametrize("layout", ["columns", "episodes/arrow", "episodes/messagepack", "scrambled"])
+def test_a_filter_on_the_agent(tmp_path, block, layout):
+    agents = ["ann", "bob", None]
+    block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
+    form = "columns" if layout == "scrambled" else layout
+    with EpisodeWriter(resolve(tmp_path / "data"), DataSpec.of_block(block), "all", layout=form) as writer:
+        writer.write(block)
+    path = str(tmp_path / "data")
+    if layout == "scrambled":
+        agent_of = {"e0": "ann", "e1": "bob", "e2": "cid"}
+        rows = kit.table_of(block, tmp_path / "rows")
+        column = pa.array([agent_of[name] for name in rows["eps_id"].to_pylist()])
+        at = rows.schema.get_field_index("agent_id")
+        path = kit.write_files(tmp_path / "mixed", kit.scrambled(rows.set_column(at, "agent_id", column)))
+    found = kit.read_block(opened(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),)))
+    assert found.eps_id.tolist() == (["e1/bob"] if layout == "scrambled" else ["e1"])
+    assert found.length.tolist() == [7]
+
+
+@pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
+@pytest.mark.parametrize("scramble", [False, True])
+def test_nobody_passes_a_filter_on_agents_that_nobody_names(tmp_path, table, term, scramble):
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(table) if scramble else table)
+    with pytest.raises(DataError, match="holds no rows that pass `filter`"):
+        opened(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
+
+
+def test_a_filter_names_the_columns_that_there_are(tmp_path, table):
+    path = kit.write_files(tmp_path / "rows", table)
+    with pytest.raises(DataError, match=r"no column 'agnt', .* did you mean"):
+        opened(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
 
 
 def test_numbers_that_are_whole_in_one_file_only(tmp_path, monkeypatch, table):

@@ -17,7 +17,7 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.formats import FORMATS
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec
 
 
@@ -69,7 +69,7 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> str:
-    """A file of the reference's columns, with one episode that never ends and one that is stored twice."""
+    """A file of RLlib's columns, with one episode that never ends and one that is stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     table = table_of(block.take([0, 1, 2, 0]), tmp_path / "table").drop_columns(["t"])
     return write_files(tmp_path / "rows", table)

@@ -8,7 +8,7 @@ import pytest
 
 from hindcast.errors import OutputConflict
 from hindcast.record import fence
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 
 def test_waits_until_the_last_runner_is_gone(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.seeding import reset_seed
 from hindcast.store.spec import DataSpec
 from hindcast.store.validate import check_block
-from support import CARTPOLE, WALK, episode_hashes, make_policy
+from support import CARTPOLE, WALK, by_position, episode_hashes, make_policy
 
 COMPOSITE = {"id": "toy_environments:Composite"}
 CONTINUOUS = {"id": "toy_environments:Continuous"}
@@ -116,6 +116,7 @@ POLICIES = {
     "stacked": (WALK, {"frameStack": 3}),
     "filtered": (WALK, {"observationFilter": "meanStd", "frameStack": 2}),
     "composite": (COMPOSITE, {}),
+    "by position": (WALK, {"frameStack": 2}),
 }
 
 
@@ -126,7 +127,7 @@ def actor(name: str) -> Actor:
     policy = make_policy(environment, **model)
     if name == "filtered":
         policy.preprocessing.update({"obs": np.random.default_rng(0).normal(3, 2, (50, 4)).astype("f4")})
-    return policy
+    return by_position(policy) if name == "by position" else policy
 
 
 class TestIndependence:
@@ -155,13 +156,14 @@ class TestIndependence:
         next(iter(runner.play(range(20))))
         assert hashes(list(runner.play(range(20)))) == hashes(play(environment, actor(name)))
 
-    def test_of_the_slot(self) -> None:
-        """The same episode in each of the slots."""
-        policy = actor("wide")
+    @pytest.mark.parametrize("name", ["wide", "by position"])
+    def test_of_its_neighbours(self, name: str) -> None:
+        """The same episode after, before and between others."""
+        policy = actor(name)
         found = set()
-        for slot in range(8):
+        for place in range(8):
             neighbours = [100 + i for i in range(8)]
-            indices = [*neighbours[:slot], 0, *neighbours[slot:]]
+            indices = [*neighbours[:place], 0, *neighbours[place:]]
             episodes = play(WALK, policy, indices, width=8)  # type: ignore[arg-type]
             found.add(hashes([episode for episode in episodes if episode.index == 0])["e-00000000"])
         assert len(found) == 1
@@ -264,9 +266,10 @@ class TestRollout:
             assert t == episode.length
             assert episode.terminated == (t == length)
 
-    def test_is_the_same_again(self) -> None:
+    @pytest.mark.parametrize("name", ["stacked", "by position"])
+    def test_is_the_same_again(self, name: str) -> None:
         def roll(before: bool) -> dict[str, str]:
-            policy = make_policy(WALK, frameStack=2)
+            policy = actor(name)
             runner = EnvRunner(EnvironmentSpec(id=WALK["id"]), policy, 4, 0, explore=True)
             if before:
                 runner.rollout(0, 13)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hindcast.run.cluster.checkpoints import checkpoint_status
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from support import train, training
 
 

@@ -15,7 +15,7 @@ import ray
 from cluster_toys import Told, attempt, mounted
 
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
-from hindcast.api.attempt import CHECKPOINT, POOL_LABEL, AttemptOutcome, Input, Report
+from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Input, Report
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.on_ray import RayPlayers
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -26,7 +26,8 @@ from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.memory import look_at_pods, memory_here
 from hindcast.run.events import Progress
 from hindcast.run.interruption import Interruption
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
+from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
 from support import (
     WALK,
@@ -41,7 +42,8 @@ from support import (
 )
 from toy_environments import Walk
 
-TESTS = Path(__file__).parent.parent
+pytestmark = pytest.mark.ray
+
 SLOW = {"id": "test_cluster_drive:Slow"}
 SLOW_EPISODES = {"episodes": 256}
 
@@ -55,36 +57,23 @@ class Slow(Walk):
         return super().reset(**options)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Ray for all tests; yields a folder for the files that its environments look for."""
-    folder = tmp_path_factory.mktemp("toys")
-    with pytest.MonkeyPatch.context() as patch:
-        paths = [str(TESTS), str(TESTS / "run"), os.environ.get("PYTHONPATH", "")]
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        patch.setenv("TOY_KILL_ONCE", str(folder / "kill"))
-        patch.setenv("TOY_SLOW", str(folder / "slow"))
-        ray.init(
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            labels={POOL_LABEL: "runner"},
-        )
-        yield folder
-        ray.shutdown()
+@pytest.fixture(autouse=True)
+def toys(ray_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has them, too."""
+    monkeypatch.setenv("TOY_KILL_ONCE", str(ray_here / "kill"))
+    monkeypatch.setenv("TOY_SLOW", str(ray_here / "slow"))
 
 
 @pytest.fixture
-def kill_once(on_ray: Path) -> Path:
+def kill_once(ray_here: Path) -> Path:
     """Made, it kills one `Deadly` environment with its process, and is gone then."""
-    return on_ray / "kill"
+    return ray_here / "kill"
 
 
 @pytest.fixture
-def slow(on_ray: Path) -> Iterator[Path]:
+def slow(ray_here: Path) -> Iterator[Path]:
     """While it is there, `Slow` environments are."""
-    file = on_ray / "slow"
+    file = ray_here / "slow"
     file.touch()
     yield file
     file.unlink(missing_ok=True)
@@ -177,7 +166,7 @@ class TestMailbox:
 
 def test_pods_say_how_much_of_their_memory_was_killed() -> None:
     (pod,) = look_at_pods()
-    assert pod.pool == "runner"
+    assert pod.pool == "learner"
     assert pod.marks[0] == ray.nodes()[0]["NodeID"]
     assert pod.memory == memory_here()
 
@@ -227,6 +216,7 @@ class TestRecording:
         assert manifest is not None
         assert report.output is not None
         assert (report.output.digest, report.output.episodes) == (manifest.digest, 40)
+        assert report.output.memory_bytes == open_dataset(tmp_path / "data").nbytes
         assert report.output.path == str(tmp_path / "data")
         log = (tmp_path / "data/_hindcast/logs/test-r1-1.log").read_text()
         assert "OfflineRecording/test: Recording: 40/40 episodes" in log
@@ -331,15 +321,15 @@ class TestRecording:
     @pytest.mark.usefixtures("slow")
     def test_a_later_attempt_in_the_folder_ends_it_too(self, tmp_path: Path, channel: Told) -> None:
         """Where the API server does not answer, storage still says who is the later one."""
-        from hindcast.run.cluster.lease import Lease
+        from hindcast.run.cluster.lease import begin
 
         resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
-        taken: list[Lease] = []
+        taken: list[object] = []
 
         def take_over(report: Report) -> None:
             if report.stage == "Recording" and not taken:
                 time.sleep(1)  # the driver has seen by then that the folder was its own
-                taken.append(Lease.begin(resolve(tmp_path / "data/_hindcast"), attempt(resource, 2)))
+                taken.append(begin(resolve(tmp_path / "data/_hindcast"), attempt(resource, 2)))
 
         channel.on_report = take_over
         carry_out(resource, tmp_path, channel)
@@ -422,6 +412,7 @@ def process(name: str) -> int:
 
 def test_an_interruption_without_a_wish_does_not_stop() -> None:
     mailbox = Mailbox.open({"num_cpus": 0})
+    mailbox.take(timeout=60)  # it answers from here on, so that no question is under way for long
     with mailbox.interruption() as interruption:
         assert isinstance(interruption, Interruption)
         time.sleep(1.5)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +19,16 @@ from hindcast.pipeline.offline_data import Input
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.events import Outcome
-from support import train, training
+from support import After, train, training
 
-TESTS = Path(__file__).parent.parent
 UPDATES = 24
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_ray() -> Iterator[None]:
-    """A Ray for all tests, with GPUs that are only advertised."""
-    import ray
-
-    paths = os.pathsep.join([str(TESTS), str(TESTS / "run"), str(TESTS / "pipeline")])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            num_cpus=4,
-            num_gpus=2,
-            labels={"hindcast.dev/pool": "learner"},
-            include_dashboard=False,
-            log_to_driver=bool(os.environ.get("RAY_LOGS")),
-            logging_level="ERROR",
-            runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
-        )
-        yield
-        ray.shutdown()
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_here"),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]
 
 
 class Group:
@@ -59,17 +39,10 @@ class Group:
         self.notes: list[str] = []
 
     def train(self, resource: OfflineTraining, labelled: bool = False) -> Outcome:
-        """Where two learners began."""
         from hindcast.run.cluster.learners import train as train_in_group
 
         attempt = Attempt(
-            revision=1,
-            number=1,
-            child="test-t1-1",
-            namespace="tests",
-            uid="4f1c",
-            spec_hash="-",
-            first_learners=2,
+            revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
         inputs = [Input(str(source.path), source.weight) for source in resource.spec.input]
         try:
@@ -159,6 +132,15 @@ def test_a_stopped_group_goes_on_with_another_number_of_learners(
     resumed.train(described(tmp_path, walks, 1, pipeline=slowly))
     assert any("goes on at update" in note for note in resumed.notes)
     assert_trained_as(tmp_path, alone)
+
+
+def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path, group: Group) -> None:
+    train(described(tmp_path / "whole", walks, 1))
+    with pytest.raises(Interrupted):
+        train(described(tmp_path, walks, 1), After(10))
+    assert group.train(described(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
+    assert "2 learners share the batch of 32 timesteps with which 1 began" in group.notes
+    assert_trained_as(tmp_path, tmp_path / "whole")
 
 
 def test_a_group_that_loses_a_learner_goes_on_at_the_checkpoint(

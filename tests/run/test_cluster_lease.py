@@ -11,11 +11,11 @@ from cluster_toys import attempt
 from hindcast.api.attempt import Attempt
 from hindcast.errors import OutputConflict
 from hindcast.pipeline.offline_data import Input
-from hindcast.run.cluster.lease import Lease, holder
+from hindcast.run.cluster.lease import begin, holder
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
-from hindcast.store.filesystem import Location, resolve
+from hindcast.storage.location import Location, resolve
 from support import After, Heard, episode_hashes, leftovers, read_all, recording, training
 
 
@@ -31,52 +31,53 @@ def number(count: int, **fields: object) -> Attempt:
 
 class TestLease:
     def test_stands_until_a_later_attempt_begins(self, state: Location) -> None:
-        first = Lease.begin(state, number(1))
+        first = begin(state, number(1))
         first.check()
-        second = Lease.begin(state, number(2))
+        second = begin(state, number(2))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which began later"):
             first.check()
         second.check()
         found = holder(state)
         assert found is not None
-        assert found.child == "test-r1-2"
+        assert found["child"] == "test-r1-2"
 
     def test_an_attempt_that_begins_late_does_not_take_it(self, state: Location) -> None:
-        second = Lease.begin(state, number(2))
+        second = begin(state, number(2))
         with pytest.raises(OutputConflict, match="test-r1-2"):
-            Lease.begin(state, number(1))
+            begin(state, number(1))
         second.check()
 
     def test_the_same_attempt_may_begin_again_elsewhere(self, state: Location) -> None:
-        first = Lease.begin(state, number(1))
-        again = Lease.begin(state, number(1))
+        first = begin(state, number(1))
+        again = begin(state, number(1))
         with pytest.raises(OutputConflict):
             first.check()
         again.check()
 
     def test_a_resource_applied_anew_begins_with_attempt_1(self, state: Location) -> None:
-        old = Lease.begin(state, number(4))
-        new = Lease.begin(state, number(1, uid="another"))
+        old = begin(state, number(4))
+        new = begin(state, number(1, uid="another"))
         with pytest.raises(OutputConflict):
             old.check()
         new.check()
 
-    def test_a_mark_that_was_overwritten_does_not_count(self, state: Location) -> None:
+    def test_a_mark_that_was_overwritten_does_not_count(self, memory_path: str) -> None:
         """Where nothing is created exclusively two may take the same number: the later content stays."""
-        lease = Lease.begin(state, number(1))
-        other = Lease.begin(resolve("memory://run-tests/other"), number(1, uid="another"))
+        state = resolve(memory_path)
+        lease = begin(state, number(1))
+        other = begin(resolve("memory://run-tests/other"), number(1, uid="another"))
         mark = resolve("memory://run-tests/other").child("attempts/000001.json").read_bytes()
         state.child("attempts/000001.json").write_bytes(mark)
         with pytest.raises(OutputConflict):
             lease.check()
         other.check()
-        other._folder.fs.delete_dir(other._folder.path)
+        other.folder.delete()
 
     def test_goes_with_the_work_to_other_processes(self, tmp_path: Path) -> None:
-        lease = Lease.begin(resolve(tmp_path), number(1))
+        lease = begin(resolve(tmp_path), number(1))
         check = pickle.loads(pickle.dumps(lease.check))
         check()
-        Lease.begin(resolve(tmp_path), number(2))
+        begin(resolve(tmp_path), number(2))
         with pytest.raises(OutputConflict):
             check()
 
@@ -96,7 +97,7 @@ class Taking(After):
 
     def check(self) -> None:
         if self._left == 0:
-            Lease.begin(resolve(self._state), self._later)
+            begin(resolve(self._state), self._later)
             self.before = contents(self._state.parent)
         self._left -= 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.run.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, Tee
 from hindcast.run.cluster.redaction import redactor
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def test_what_is_printed_is_shown_and_kept_without_secrets(
     log.upload(resolve(tmp_path).child("logs/a.log"))
     assert (tmp_path / "logs/a.log").read_text() == "with *** in it\n(worker) a warning\nnot ended"
     assert capsys.readouterr().out == "with *** in it\n(worker) a warning\n"
+
+
+def test_the_user_of_a_uri_is_hidden_unless_it_is_nobody() -> None:
+    redact = redactor({})
+    assert redact("read s3://key:secret@bucket/a") == "read s3://***@bucket/a"
+    assert redact("read s3://anonymous@bucket/a") == "read s3://anonymous@bucket/a"
 
 
 def test_a_long_log_keeps_its_beginning_and_its_end(log: DriverLog, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hindcast.api import load_resources
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserError
 from hindcast.run.carry_out import carry_out
+from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -73,6 +73,7 @@ CHAIN = (
 
 
 class TestOrder:
+    @pytest.mark.slow
     def test_what_is_referred_to_comes_first(self, load: Load, heard: Heard) -> None:
         outcomes = carry_out(load(*CHAIN), heard)
         assert [outcome.resource for outcome in outcomes] == [
@@ -86,6 +87,7 @@ class TestOrder:
             assert outcome.report is not None
             assert Path(outcome.report).exists()
 
+    @pytest.mark.slow
     def test_the_second_time_all_is_finished(self, load: Load, heard: Heard) -> None:
         carry_out(load(*CHAIN), heard)
         stages = len(heard.stages)
@@ -116,6 +118,7 @@ class TestOrder:
 
 
 class TestInterruption:
+    @pytest.mark.slow
     def test_ctrl_c_stops_at_a_safe_point_and_the_same_command_goes_on(
         self, load: Load, tmp_path: Path
     ) -> None:

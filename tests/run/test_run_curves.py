@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.run.report.canvas import spread
 from hindcast.run.report.curves import OTHER, Curves, lookup
 from hindcast.run.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot
@@ -122,32 +122,33 @@ def test_labels_are_moved_apart_no_further_than_needed():
     ],
 )  # fmt: skip
 def test_counts_are_short(value, text):
-    assert words.count(value) == text
+    assert formatting.count(value) == text
 
 
 def test_spans_and_sizes_are_in_units_people_use():
-    assert [words.duration(s) for s in (0.42, 8.06, 59.96, 124, 11_520)] == [
+    assert [formatting.duration(s) for s in (0.42, 8.06, 59.96, 124, 11_520)] == [
         "0.42 s", "8.1 s", "1 min 0 s", "2 min 4 s", "3 h 12 min",
     ]  # fmt: skip
-    assert [words.size(n) for n in (512, 1536, 3 << 20)] == ["512 B", "1.5 KiB", "3.0 MiB"]
-    assert [words.share(s) for s in (0, 0.0004, 0.004, 0.512, 1)] == [
+    assert [formatting.size(n) for n in (512, 1536, 3 << 20)] == ["512 B", "1.5 KiB", "3.0 MiB"]
+    assert [formatting.share(s) for s in (0, 0.0004, 0.004, 0.512, 1)] == [
         "0 %",
         "< 0.1 %",
         "0.4 %",
         "51 %",
         "100 %",
     ]
-    assert words.plural(1, "file") == "1 file"
-    assert words.plural(1024, "update") == "1,024 updates"
+    assert formatting.plural(1, "file") == "1 file"
+    assert formatting.plural(1024, "update") == "1,024 updates"
 
 
 def test_spaces_in_short():
     box = {"type": "Box", "low": -1.0, "high": 1, "shape": [3, 2], "dtype": "float32"}
     camera = box | {"low": "-inf"}
-    assert words.space(None) == "unknown"
-    assert words.space(box) == "Box(3, 2) in [-1, 1]"
+    assert formatting.space(None) == "unknown"
+    assert formatting.space(box) == "Box(3, 2) in [-1, 1]"
     both = {"type": "Dict", "spaces": {"camera": camera, "mode": {"type": "Discrete", "n": 4, "start": 0}}}
-    assert words.space(both) == "Dict(camera: Box(3, 2), mode: Discrete(4))"
+    assert formatting.space(both) == "Dict(camera: Box(3, 2), mode: Discrete(4))"
     assert (
-        words.space({"type": "Tuple", "spaces": [{"type": "MultiBinary", "n": 5}]}) == "Tuple(MultiBinary(5))"
+        formatting.space({"type": "Tuple", "spaces": [{"type": "MultiBinary", "n": 5}]})
+        == "Tuple(MultiBinary(5))"
     )

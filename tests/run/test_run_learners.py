@@ -11,7 +11,7 @@ import torch
 from hindcast.api.attempt import Attempt
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
-from hindcast.errors import Interrupted, NoCudaDevice, SpecError
+from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.ray_data import RayData
@@ -114,6 +114,28 @@ class TestGlobalBatch:
         assert outcome.metrics["timesteps"] == 12 * 64
         whole = train(training(tmp_path / "whole", walks, learners={"replicas": 2}, stop=stop))
         assert outcome.metrics["loss"] == whole.metrics["loss"]
+
+    def test_is_the_run_folders_whatever_the_cluster_says(self, tmp_path: Path, walks: Path) -> None:
+        """Deleted and applied again with two learners: the new resource's status knows nothing of the first one."""
+        spec: dict[str, Any] = {"stop": {"iterations": 4}, "pipeline": {"dataWorkers": {"replicas": 0}}}
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, walks, **spec), After(20))
+        outcome = train(training(tmp_path, walks, learners={"replicas": 2}, **spec), placement=pools())
+        whole = train(training(tmp_path / "whole", walks, **spec))
+        assert outcome.metrics["updates"] == whole.metrics["updates"]
+        assert outcome.metrics["timesteps"] == whole.metrics["timesteps"]
+        assert outcome.metrics["loss"] == whole.metrics["loss"]
+
+    def test_that_is_not_the_checkpoints_is_refused(self, tmp_path: Path, walks: Path) -> None:
+        """Where `spec.json` was lost, the folder is claimed anew by a resource with other learners."""
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, walks), After(5))
+        (tmp_path / "test/r1/spec.json").unlink()
+        sentence = (
+            "the timesteps of a batch were 32 when the checkpoint was written and are 64 now; restore that"
+        )
+        with pytest.raises(DataError, match=sentence):
+            train(training(tmp_path, walks, learners={"replicas": 2}))
 
     def test_of_another_revision_is_its_own(self, tmp_path: Path, walks: Path) -> None:
         train(training(tmp_path, walks, learners={"replicas": 2}, stop={"updates": 1}))

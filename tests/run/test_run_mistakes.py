@@ -12,7 +12,7 @@ from hindcast.api import load_resources
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.run.carry_out import carry_out
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from support import WALK, Heard, read_all, train, training
@@ -62,7 +62,7 @@ def refused(tmp_path: Path, old: str, new: str) -> str:
             "recordingRef: {name: expert}",
             ["spec.input.0.recordingRef", "'expert'", "they have none"],
         ),
-        ("path: data", "sampler: {}", ["spec.input.0.sampler", "not available yet"]),
+        ("path: data", "sampler: {}", ["training.yaml:9", "spec.input[0].sampler", "not available yet"]),
         ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),
         ("metadata: {name: clone}", "metadata: {name: [", ["training.yaml:", "not valid YAML"]),
     ],
@@ -90,6 +90,14 @@ def test_a_dataset_without_episodes(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "empty holds no Parquet files" in refusal(tmp_path, empty)
+
+
+def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(TRAINING + "  initialCheckpoint: DOES_NOT_EXIST\n")
+    with pytest.raises(DataError) as error:
+        carry_out(load_resources(file), Heard())
+    assert sentence_of(error).startswith("spec.initialCheckpoint: ")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.errors import SpecError
 from hindcast.run.carry_out import InFiles
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from hindcast.run.training import TrainingRun
@@ -39,7 +39,7 @@ def scrambled(tmp_path: Path) -> Path:
 
 def train(resource: Any, heard: Heard) -> Any:
     asked = inputs_of(resource, InFiles({}))
-    inputs = ready_inputs(resource, asked, heard)
+    inputs = inputs_of_finished(resource, asked) or ready_inputs(resource, asked, heard)
     return TrainingRun(resource, inputs, heard, Interruption()).carry_out()
 
 
@@ -77,15 +77,26 @@ def test_what_is_finished_is_not_prepared_again(tmp_path: Path, scrambled: Path,
     assert train(resource, Heard()).state == "AlreadyFinished"
 
 
+def test_what_is_finished_can_be_planned(tmp_path: Path, scrambled: Path) -> None:
+    resource = training(tmp_path / "run", scrambled)
+    before = plan(resource, [])
+    train(resource, Heard())
+    assert plan(resource, []) == before
+
+
+def test_a_config_has_nothing_to_do_with_a_run_folder_of_its_name(
+    tmp_path: Path, scrambled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/bc/r1").mkdir(parents=True)
+    (tmp_path / "runs/bc/r1/success.json").write_text("{}")
+    with BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled)).build_algo() as algo:
+        assert any("rows were put in order" in note for note in algo.notes)
+
+
 def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
     with pytest.raises(SpecError, match=r"spec.input.0.format is Images: name the class .*preLearner"):
-        inputs_of(resource, InFiles({}))
-
-
-def test_samples_are_refused(tmp_path: Path) -> None:
-    resource = training(tmp_path / "run", tmp_path, environment=WALK, input=[{"sampler": {}}])
-    with pytest.raises(SpecError, match=r"spec.input.0.sampler is not available yet"):
         inputs_of(resource, InFiles({}))
 
 

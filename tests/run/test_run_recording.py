@@ -18,11 +18,11 @@ from hindcast.api import spec_hash
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, UserCodeError
 from hindcast.record import trim
 from hindcast.run import recording as recording_module
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.manifest import read_manifest
-from hindcast.store.sole_writer import sole_writer
 from support import (
     CARTPOLE,
     WALK,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.errors import Interrupted
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.manifest import read_manifest
 from support import (
     WALK,

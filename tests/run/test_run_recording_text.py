@@ -12,9 +12,9 @@ import pytest
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.prepare.opening import open_data
+from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
 

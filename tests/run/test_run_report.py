@@ -20,8 +20,8 @@ from hindcast.run.report.curves import Curves
 from hindcast.run.report.data_plots import data_plots
 from hindcast.run.report.plots import Reference, loss_plot, return_plot, time_plot
 from hindcast.run.report.writing import write_recording_report, write_training_report
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
@@ -265,6 +265,7 @@ def test_a_training_without_evaluation_has_a_report_without_returns(training):
     assert "return" not in {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
 
 
+@pytest.mark.slow
 def test_several_datasets_have_numbered_pictures(training):
     record("one")
     record("two", episodes=10)
@@ -274,6 +275,7 @@ def test_several_datasets_have_numbered_pictures(training):
     assert {"data-returns-0", "data-returns-1"} <= plots
 
 
+@pytest.mark.slow
 def test_finished_work_keeps_its_report(training, recording):
     record()
     results("runs/clone/r1")

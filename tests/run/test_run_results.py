@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hindcast.errors import StorageError
 from hindcast.run.results import ResultsLog, flatten, read_results
 from hindcast.run.tensorboard import TensorBoard
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import Location, resolve
 
 
 def result(iteration: int, loss: float = 0.5) -> dict[str, Any]:
@@ -37,14 +38,58 @@ def test_lines_are_there_at_once(tmp_path: Path) -> None:
         assert read_results(resolve(tmp_path))[-1] == result(iteration)
 
 
-def test_on_an_object_store_they_are_there_when_a_checkpoint_counts_on_them(memory_path: str) -> None:
-    log = ResultsLog(resolve(memory_path), resume_at=0)
-    log.append(result(1))
-    log.sync()
-    assert read_results(resolve(memory_path)) == [result(1)]
-    log.append(result(2))
-    log.close()
-    assert read_results(resolve(memory_path)) == [result(1), result(2)]
+class TestOnAnObjectStore:
+    def test_lines_are_there_at_once_and_in_one_file_at_the_end(self, memory_path: str) -> None:
+        folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 1000)]
+        log = ResultsLog(folder, resume_at=0)
+        for iteration, line in enumerate(results, start=1):
+            log.append(line)
+            if iteration in (1, 256, 257, 999):
+                assert read_results(folder) == results[:iteration]
+        log.close()
+        lines = folder.child("results.jsonl").read_bytes().splitlines()
+        assert [json.loads(line) for line in lines] == results == read_results(folder)
+        assert not folder.child("results").exists()
+
+    def test_a_killed_process_leaves_parts_that_the_next_one_goes_on_from(self, memory_path: str) -> None:
+        folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 601)]
+        log = ResultsLog(folder, resume_at=0)
+        for line in results:
+            log.append(line)
+        log = ResultsLog(folder, resume_at=300)
+        assert log.results == read_results(folder) == results[:300]
+        for line in results[300:]:
+            log.append(line)
+        assert read_results(folder) == results
+
+    def test_what_is_written_grows_with_the_number_of_lines_only(
+        self, memory_path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written = [0]
+        write = Location.write_bytes
+
+        def counted(self: Location, data: bytes) -> None:
+            written[0] += len(data)
+            write(self, data)
+
+        monkeypatch.setattr(Location, "write_bytes", counted)
+        log, totals = ResultsLog(resolve(memory_path), resume_at=0), []
+        for iteration in range(1, 1025):
+            log.append(result(iteration))
+            totals.append(written[0])
+        assert totals[1023] - totals[511] <= 1.1 * totals[511]
+
+    def test_tensorboard_finds_it_all(self, memory_path: str, tmp_path: Path) -> None:
+        log = ResultsLog(resolve(memory_path), resume_at=0)
+        for iteration in range(1, 301):
+            log.append(result(iteration))
+        log = ResultsLog(resolve(memory_path), resume_at=299)
+        log.append(result(300, loss=0.25))
+        (tmp_path / "tensorboard").mkdir()
+        for entry in resolve(memory_path).child("tensorboard").list():
+            (tmp_path / "tensorboard" / entry.relative).write_bytes(entry.location.read_bytes())
+        expected = [(iteration, 0.5) for iteration in range(1, 300)] + [(300, 0.25)]
+        assert scalars(tmp_path, "learners/default_policy/total_loss") == expected
 
 
 def test_going_on_drops_what_comes_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,11 +16,14 @@ import torch
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
+from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
+from hindcast.pipeline.offline_data import Input
+from hindcast.run.session import TrainingSession
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import Manifest, write_manifest
-from hindcast.store.sole_writer import sole_writer
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from support import WALK, After, Heard, make_policy, record, recording, train, training
@@ -184,6 +188,17 @@ class TestStop:
         )
         assert [line["training_iteration"] for line in results(tmp_path)] == [1, 2]
 
+    def test_leaves_nothing_to_train(self, tmp_path: Path, numbered: Path) -> None:
+        """An iteration without updates is none."""
+        session = TrainingSession(training(tmp_path, numbered, stop={"updates": 5}), [Input(str(numbered))])
+        session.begin()
+        assert session.iterate()["num_updates_lifetime"] == 5
+        with pytest.raises(
+            SpecError, match=r"spec\.stop: the training ended with update 5; raise it to go on"
+        ):
+            session.iterate()
+        assert session.iteration == 1
+
     def test_by_whichever_comes_first(self, tmp_path: Path, numbered: Path) -> None:
         last = self.last(tmp_path, numbered, {"updates": 500, "epochs": 30, "iterations": 1})
         assert last["training_iteration"] == 1
@@ -222,6 +237,28 @@ class TestCheckpoints:
         assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
         assert_same_weights(outcome.metrics["best"]["path"], tmp_path / "test/r1")
 
+    def test_a_best_checkpoint_that_a_kill_left_unmarked_is_the_best_all_the_same(
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        resource = training(
+            tmp_path,
+            walks,
+            environment=WALK,
+            config={"lr": 0.05, "trainBatchSizePerLearner": 32},
+            pipeline=self.pipeline,
+            evaluation={"interval": 1, "duration": 2},
+            stop={"iterations": 2},
+        )
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(CheckpointStore, "mark_best", Mock(side_effect=KeyboardInterrupt))
+            train(resource)
+        score = results(tmp_path)[0]["evaluation"]["env_runners"]["episode_return_mean"]
+        monkeypatch.setattr(TrainingSession, "iterate", Mock(side_effect=Interrupted))
+        with pytest.raises(Interrupted):
+            train(resource)
+        best = CheckpointStore(resolve(tmp_path / "test/r1/checkpoints"))
+        assert (best.best().updates, best.best_score()) == (2, score)
+
     def test_the_message_gives_the_return_of_the_checkpoint_that_it_names(
         self, tmp_path: Path, walks: Path
     ) -> None:
@@ -244,6 +281,27 @@ class TestCheckpoints:
         policy = Policy.load(outcome.metrics["checkpoint"])
         assert policy.action_space.contains(policy(np.zeros(4, np.float32)))
         assert policy.digest == Policy.load(str(tmp_path / "test/r1/module")).digest
+
+
+def test_the_losses_of_several_optimisers_are_one_in_what_is_told(
+    tmp_path: Path, numbered: Path, heard: Heard
+) -> None:
+    resource = training(tmp_path, numbered, algorithm="toy_pipeline:TwoOptimisers", config={})
+    outcome = train(resource, reporter=heard)
+    learned = results(tmp_path)[-1]["learners"]["default_policy"]
+    assert learned["total_loss"] == pytest.approx(
+        learned["total_loss/weights"] + learned["total_loss/biases"]
+    )
+    assert heard.stages[-1].metrics["loss"] == outcome.metrics["loss"] == learned["total_loss"]
+    assert f"loss {learned['total_loss']:.4g} after" in outcome.message
+
+
+def test_a_finished_training_without_a_loss_is_told(tmp_path: Path, numbered: Path) -> None:
+    """As earlier versions left it behind for several optimisers."""
+    train(training(tmp_path, numbered))
+    marker = tmp_path / "test/r1/success.json"
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"loss": None}))
+    assert "is finished already after 96 updates" in train(training(tmp_path, numbered)).message
 
 
 class TestInterruption:
@@ -282,6 +340,19 @@ class TestInterruption:
 
 
 class TestFolder:
+    def test_is_finished_by_the_last_write(
+        self, tmp_path: Path, numbered: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What fails at the end of a training must not leave one that counts as finished."""
+
+        def fails(**_: object) -> None:
+            raise ValueError("told badly")
+
+        monkeypatch.setattr("hindcast.run.training.Outcome", fails)
+        with pytest.raises(ValueError, match="told badly"):
+            train(training(tmp_path, numbered))
+        assert not (tmp_path / "test/r1/success.json").exists()
+
     def test_finished_work_stays_finished(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
         first = train(training(tmp_path, numbered))
         second = train(training(tmp_path, numbered), reporter=heard)
@@ -293,6 +364,15 @@ class TestFolder:
         train(training(tmp_path, numbered))
         with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
             train(training(tmp_path, numbered, seed=1))
+
+    def test_that_lost_its_spec_is_known_by_its_checkpoint(self, tmp_path: Path, numbered: Path) -> None:
+        with pytest.raises(Interrupted):
+            train(training(tmp_path, numbered), After(5))
+        (tmp_path / "test/r1/spec.json").unlink()
+        with pytest.raises(
+            OutputConflict, match=r"checkpoint-000000005 was written with spec hash .*: raise spec"
+        ):
+            train(training(tmp_path, numbered, config={"lr": 0.5}))
 
     def test_a_higher_revision_has_a_folder_of_its_own(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
@@ -383,7 +463,7 @@ class TestInitialCheckpoint:
             self.start(tmp_path / "runs", walks, tmp_path / "policy")
 
     def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
-        with pytest.raises(DataError, match="nowhere"):
+        with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):
             self.start(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 
@@ -415,6 +495,7 @@ def sequential(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 class TestEvaluation:
     def test_at_its_interval(self, sequential: Path) -> None:
         found = evaluations(sequential)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from hindcast.episodes.block import Block
+from hindcast.storage.location import Location, resolve
 from hindcast.store.commits import Commit, file_stem, write_commit
 from hindcast.store.entries import FileEntry
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.decoding import decode_rows
 from hindcast.store.tabular.infos import with_reset, without_reset
 from hindcast.store.tabular.layout import ColumnsLayout
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 LAYOUT = ColumnsLayout()
@@ -36,7 +37,7 @@ def write(folder, spec, *blocks, **options):
     return writer.close()
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(recordings())
 def test_blocks_survive_bit_for_bit(kit, recording):
     block, spec = recording
@@ -45,7 +46,7 @@ def test_blocks_survive_bit_for_bit(kit, recording):
     kit.assert_same(decode_rows(table, block.length, spec, list(spec.leaves), {}), block)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(recordings())
 def test_files_survive_with_and_without_an_index(kit, tmp_path_factory, recording):
     """Through Parquet, cut into fragments; then as a stranger's file, without anything that is ours in it."""
@@ -74,7 +75,7 @@ def test_files_survive_with_and_without_an_index(kit, tmp_path_factory, recordin
 
 
 def test_what_stands_in_the_file(kit, tmp_path):
-    """The reference's names and `t`; lists that any tool reads; flags on the last row only; nulls nowhere in data."""
+    """RLlib's names and `t`; lists that any tool reads; flags on the last row only; nulls nowhere in data."""
     block = kit.block([2, 3])
     block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
     (entry,) = write(tmp_path, kit.spec(block), block)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hindcast.errors import DataError, StorageError
+from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, read_commits, remove_orphans, write_commit
 from hindcast.store.entries import FileEntry, RowGroup
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import Manifest, read_manifest, write_manifest
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +14,12 @@ from gymnasium import spaces
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.store import sources
+from hindcast.storage.location import resolve
+from hindcast.store import episode_dataset, sources
 from hindcast.store.arrow_layout import encode
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.footers import index_file
 from hindcast.store.manifest import read_manifest
 from hindcast.store.spec import DataSpec, Leaf
@@ -192,6 +193,50 @@ def test_one_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
     for column in block.columns.values():
         assert not column.flags.owndata
         assert column.flags.writeable  # torch.from_numpy warns about arrays that are not
+
+
+def test_the_footer_of_a_file_is_read_once_for_all_its_units(kit, tmp_path, monkeypatch):
+    block = kit.block([10] * 20)
+    kit.write(tmp_path, block, row_group_bytes=800)
+    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=800)
+    read_footer, read = pq.ParquetFile, []
+
+    def count(stream, **options):
+        read.append(options.get("metadata") is None)
+        return read_footer(stream, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", count)
+    kit.assert_same(read_all(dataset), block)
+    assert len(read) == len(dataset.units) > 2
+    assert sum(read) == 1
+    there = pickle.loads(pickle.dumps(dataset))
+    kit.assert_same(read_all(there), block)
+    assert sum(read) == 2, "footers do not travel"
+
+
+def test_a_footer_that_was_kept_is_not_taken_for_that_of_another_file(kit, tmp_path):
+    kit.write(tmp_path, kit.block([10] * 20), row_group_bytes=800)
+    dataset = open_dataset(tmp_path)
+    kit.assert_same(read_all(dataset), kit.block([10] * 20))
+    kit.write(tmp_path, kit.block([10] * 3))
+    with pytest.raises(DataError):
+        read_all(dataset)
+
+
+def test_small_files_of_one_unit_in_a_store_are_read_side_by_side(kit, memory, blocks, monkeypatch):
+    for i, block in enumerate(blocks):
+        kit.write(memory, block, stem=f"f{i}")
+    dataset = open_dataset(memory)
+    (unit,) = dataset.units
+    together, opens = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_source
+
+    def opened_together(*given):
+        together.wait()
+        return opens(*given)
+
+    monkeypatch.setattr(episode_dataset, "open_source", opened_together)
+    kit.assert_same(dataset.read(unit), Block.concat(blocks))
 
 
 def test_datasets_travel_to_other_processes(kit, tmp_path, blocks):

@@ -19,9 +19,9 @@ from hindcast.errors import DataError
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
+from hindcast.storage.location import resolve
 from hindcast.store.content import Content
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.messagepack.values import pack
 

@@ -11,9 +11,12 @@ import fsspec
 import fsspec.implementations.memory
 import pyarrow.fs as pafs
 import pytest
+from obstore.store import MemoryStore, S3Store
 
-from hindcast.errors import DataError, StorageError
-from hindcast.store.filesystem import resolve
+from hindcast.errors import DataError, OutputConflict, StorageError
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
+from hindcast.storage.user_files import UserFiles
 
 
 @pytest.fixture(params=["path", "file", "memory"])
@@ -148,6 +151,36 @@ def test_a_uri_that_cannot_be_is_a_sentence():
         resolve("file://relative/x")
 
 
+@pytest.mark.parametrize(
+    ("uri", "right"),
+    [
+        ("hdfs:/archive/cartpole", "hdfs://host:port/archive/cartpole"),
+        (Path("s3://bucket/data"), "s3://bucket/data"),
+        ("file:/data", "file:///data"),
+        ("foo:/data", "foo://data"),
+    ],
+)
+def test_one_slash_after_the_scheme_is_no_folder(uri, right):
+    with pytest.raises(StorageError) as caught:
+        resolve(uri)
+    said = (
+        f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder of that name"
+    )
+    assert str(caught.value) == said
+    assert resolve(f"./{uri}").is_local
+
+
+def test_hdfs_says_what_it_needs():
+    with pytest.raises(StorageError, match=r"hdfs://127.0.0.1:1/a: .*JAVA_HOME.*webhdfs://"):
+        resolve("hdfs://127.0.0.1:1/a")
+
+
+@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a", "reference://a"])
+def test_a_driver_that_fails_is_a_sentence(uri):
+    with pytest.raises(StorageError, match=f"cannot use the URI {uri}: .*(nothing answers|argument)"):
+        resolve(uri)
+
+
 def test_something_else_than_a_file_system_is_refused():
     with pytest.raises(StorageError, match="filesystem is a dict"):
         resolve("x", {})
@@ -232,3 +265,35 @@ def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
         StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"
     ):
         resolve(memory).write_bytes(b"x")
+
+
+def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):
+    state = resolve(memory)
+    with sole_writer(state) as guard:
+        elsewhere = pickle.loads(pickle.dumps(state.guarded(guard)))
+        elsewhere.child("file").write_bytes(b"1")
+        state.child("lock").delete()
+        with pytest.raises(OutputConflict, match="another process has begun to write"):
+            elsewhere.child("file").write_bytes(b"2")
+
+
+def test_buckets_of_obstores_are_told_apart():
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    roots = {resolve("x", S3Store(name, config=keys)).backend.root for name in ("one", "other")}
+    assert len(roots | {resolve("x", MemoryStore()).backend.root}) == 3
+
+
+def test_folders_of_pyarrows_google_store_are_told_by_the_names_of_files():
+    """Its client lists only the folders that an object stands for."""
+    names = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
+
+    class Google:
+        type_name = "gcs"
+
+        def get_file_info(self, selector):
+            assert selector.recursive
+            return [pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in names.items()]
+
+    folder = Location(UserFiles(Google(), "gs://"), "bucket/data", "gs://bucket/data")
+    assert [(entry.relative, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
+    assert [entry.relative for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]

@@ -1,4 +1,4 @@
-"""Columns that others wrote: the reference in each of its forms, users with their own tools, and what breaks."""
+"""Columns that others wrote: RLlib in each of its forms, users with their own tools, and what breaks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.store import parquet
 from hindcast.store.dataset import open_dataset
-from hindcast.store.unready import OutOfOrder
+from hindcast.store.unprepared import OutOfOrder
 
 OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # episodes a, of 3 steps, and b, of 2
 NOW, NEXT = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
@@ -78,7 +78,7 @@ def tensors(values, version="v2", metadata=None):
 
 
 def table(**changes) -> pa.Table:
-    """What the reference records of two episodes; a value may be (array, field metadata) or None for no column."""
+    """What RLlib records of two episodes; a value may be (array, field metadata) or None for no column."""
     columns = {
         "eps_id": ["a"] * 3 + ["b"] * 2,
         "agent_id": pa.nulls(5),
@@ -106,7 +106,7 @@ def table(**changes) -> pa.Table:
 
 
 def write(folder: Path, *tables: pa.Table, **options) -> Path:
-    """One file each, in a folder as the reference makes it."""
+    """One file each, in a folder as RLlib makes it."""
     place = folder / "cartpoleenv" / "run-000001-00001"
     place.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(tables):
@@ -158,6 +158,7 @@ def test_each_form(tmp_path, form, rows):
     check(read_all(write(tmp_path, *(whole.slice(i, rows) for i in range(0, 5, rows)))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "tensors v1", "LZ4 cells"])
 def test_where_ray_is_imported_too(tmp_path, form):
     """Ray teaches Arrow its extension types; a column is then no longer a list with metadata."""
@@ -252,7 +253,7 @@ def test_infos_as_text_or_as_structs(tmp_path):
 
 
 class TestRepeated:
-    """The reference writes its buffer again and again, in pieces that are cut anywhere."""
+    """RLlib writes its buffer again and again, in pieces that are cut anywhere."""
 
     def test_count_once(self, tmp_path):
         whole = table()

@@ -1,4 +1,4 @@
-"""Episode files that the reference wrote, in every form that it writes, and what somebody may have made of them."""
+"""Episode files that RLlib wrote, in every form that it writes, and what somebody may have made of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from damage import damaged
@@ -26,6 +26,7 @@ from hindcast.errors import DataError
 from hindcast.store import parquet
 from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.summarising import summarise
+from layers import examples
 from random_data import any_space, columns_of
 
 OBS = spaces.Box(-10, 10, (2,), np.float32)
@@ -54,7 +55,7 @@ def state(eps_id="e", steps=3, lookback=0, first=0, space=OBS, **changes) -> dic
 
 
 def write(path: Path, *states, rows_per_file: int | None = None) -> Path:
-    """Files as the reference's recorder names them."""
+    """Files as RLlib's recorder names them."""
     rows = [one if isinstance(one, bytes | None) else pack(one) for one in states]
     size = rows_per_file or len(rows) or 1
     folder = path / "cartpoleenv" / "run-000001-00004"
@@ -193,7 +194,7 @@ def episodes(draw):
     return episode.to_numpy() if draw(st.booleans()) else episode
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@examples(80)
 @given(episodes())
 def test_any_space_finalised_or_not_with_lookback(tmp_path_factory, episode):
     folder = tmp_path_factory.mktemp("f")

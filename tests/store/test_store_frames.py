@@ -10,8 +10,8 @@ import pytest
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.parquet import open_source
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular import frames as reading

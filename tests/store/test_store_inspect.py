@@ -7,9 +7,9 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.episodes.block import Block
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.footers import index_file
 from hindcast.store.inspection.coverage import coverage_of
 from hindcast.store.inspection.sample import sample_units

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.inspection.problems import Kind
 from hindcast.store.inspection.summary import Summary

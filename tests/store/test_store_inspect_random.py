@@ -7,14 +7,15 @@ import tempfile
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes import nested
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.spaces import flatten_space, space_from_json
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack", "columns")
@@ -27,7 +28,7 @@ def inspected(block, spec, layout):
         return inspect_paths([folder], sample_limit=None)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(recordings(), st.sampled_from(LAYOUTS))
 def test_good_data_of_any_space_have_no_error(recording, layout):
     block, spec = recording
@@ -39,7 +40,7 @@ def test_good_data_of_any_space_have_no_error(recording, layout):
     json.dumps(summary.to_json(), allow_nan=False)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(recordings(with_outputs=False))
 def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
     block, spec = recording

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import Block
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.layout import RowError
 from hindcast.store.spec import DataSpec

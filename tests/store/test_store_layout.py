@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import CellError, arrow_schema, decode, encode, episode_bytes, spec_of_schema
 from hindcast.store.spec import DataSpec, Leaf
+from layers import examples
 
 DTYPES = [
     "bool",
@@ -60,7 +61,7 @@ cases = st.tuples(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(cases)
 def test_blocks_survive_bit_for_bit(kit, case):
     block = block_of(*case)
@@ -68,7 +69,7 @@ def test_blocks_survive_bit_for_bit(kit, case):
     kit.assert_same(decode(encode(block, spec), spec), block)
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(cases, st.data())
 def test_slices_and_chunks_survive(kit, case, data):
     block = block_of(*case)

@@ -8,17 +8,18 @@ from unittest import mock
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, write_commit
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 NAMES = list(LAYOUTS)
@@ -36,7 +37,7 @@ def read_all(folder) -> Block:
 
 
 @pytest.mark.parametrize("layout", NAMES)
-@settings(deadline=None, derandomize=True, max_examples=30)
+@examples(30)
 @given(recording=recordings())
 def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout, recording):
     block, spec = recording

@@ -1,4 +1,4 @@
-"""Episodes / MessagePack: the bytes of the reference, there and back."""
+"""Episodes / MessagePack: the bytes of RLlib, there and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import info_from_json
@@ -19,11 +19,12 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import unflatten
 from hindcast.errors import DataError
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 LAYOUT = MessagePackEpisodes()
@@ -41,7 +42,7 @@ def write(folder, block, spec, **options):
 
 
 def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpisode:
-    """The episode item by item, as the reference's recorder has it before it packs it."""
+    """The episode item by item, as RLlib's recorder has it before it packs it."""
 
     def items(root, rows, space=None):
         return (
@@ -76,7 +77,7 @@ def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpi
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 @given(recordings())
 def test_each_cell_is_the_packed_state_of_the_episode(recording):
     block, spec = recording
@@ -86,7 +87,7 @@ def test_each_cell_is_the_packed_state_of_the_episode(recording):
         assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(recordings())
 def test_blocks_survive_bit_for_bit(kit, recording):
     block, spec = recording
@@ -94,7 +95,7 @@ def test_blocks_survive_bit_for_bit(kit, recording):
     kit.assert_same(LAYOUT.decode(table, block.length, spec, list(spec.leaves)), block)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(recordings())
 def test_slices_chunks_and_single_columns_survive(kit, recording):
     block, spec = recording
@@ -108,7 +109,7 @@ def test_slices_chunks_and_single_columns_survive(kit, recording):
         kit.assert_same(found, expected.with_columns({name: expected.columns[name]}))
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@examples(25)
 @given(recordings())
 def test_files_without_a_manifest_are_read_from_their_footers(kit, tmp_path_factory, recording):
     block, spec = recording

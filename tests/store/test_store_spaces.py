@@ -6,11 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.errors import DataError
 from hindcast.store.spaces import flatten_space, flatten_value, space_from_json, space_to_json, unflatten
+from layers import examples
 
 
 def boxes() -> st.SearchStrategy[gym.Space]:
@@ -57,13 +58,13 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
     )
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(any_spaces())
 def test_every_space_survives_json(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(any_spaces(), st.integers(0, 9))
 def test_a_sample_survives_being_flattened(space, seed):
     space.seed(seed)

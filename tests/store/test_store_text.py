@@ -15,21 +15,22 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, TextFiles, write_commit
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.text.array_pickles import pickled
 from hindcast.store.text.shortening import shortened
-from hindcast.store.unready import NotReadable
+from hindcast.store.unprepared import NotReadable
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 NAMES = list(TEXT_LAYOUTS)
@@ -104,7 +105,7 @@ def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
 FLAGS = ["eps_id", "t", "terminateds", "truncateds"]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(recording=recordings())
 def test_json_lines_say_everything(tmp_path_factory, recording):
     block, spec = recording
@@ -115,7 +116,7 @@ def test_json_lines_say_everything(tmp_path_factory, recording):
     check({**rows, "infos": [row.get("infos", {}) for row in found]}, block, spec)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(recording=recordings())
 def test_sample_batches_say_everything(tmp_path_factory, recording):
     block, spec = recording
@@ -133,7 +134,7 @@ def test_sample_batches_say_everything(tmp_path_factory, recording):
     check({**rows, "infos": infos}, block, spec)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(recording=recordings())
 def test_csv_says_everything(tmp_path_factory, recording):
     block, spec = recording
@@ -355,7 +356,7 @@ def test_the_resources_formats_are_the_layouts():
 
 
 def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):
-    """As the reference's own `unpack` takes them: base64, LZ4, pickle."""
+    """As RLlib's own `unpack` takes them: base64, LZ4, pickle."""
     block = kit.block([3, 2])
     packed = ("obs", "new_obs", "rewards")
     (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed)

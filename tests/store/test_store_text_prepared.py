@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hindcast.episodes.block import Block
 from hindcast.prepare.opening import open_data
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.layouts import TEXT_LAYOUTS
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 from random_data import recordings
 
 
@@ -26,7 +27,7 @@ def with_told_infos(block: Block) -> Block:
 
 
 @pytest.mark.parametrize("layout", list(TEXT_LAYOUTS))
-@settings(deadline=None, derandomize=True, max_examples=20)
+@examples(20)
 @given(recording=recordings())
 def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
     block, spec = recording

@@ -10,18 +10,19 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.storage.location import resolve
 from hindcast.store.commits import file_stem, remove_orphans
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.footers import index_file
 from hindcast.store.fragments import find_continued, join, split_long
 from hindcast.store.writer import EpisodeWriter
+from layers import examples
 
 
 def read_all(folder) -> Block:
@@ -183,7 +184,7 @@ def test_a_path_that_is_a_file(kit, tmp_path):
 KILLED = """
 import os, signal, numpy as np
 from hindcast.episodes.block import Block
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 block = Block({"obs": np.zeros((101, 4))}, np.array([100]), np.array(["e"], object), np.zeros(1, np.int64),
@@ -212,7 +213,7 @@ def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path
 # --- fragments
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(st.lists(st.integers(0, 20), max_size=6), st.integers(30, 400))
 def test_fragments_join_to_the_same_episodes(kit, lengths, limit):
     block = kit.block(lengths)

@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow.fs as pafs
 import pytest
 
 from faulty_proxy import Fault, Faults
-from hindcast.store.filesystem import Location, resolve
+from hindcast.storage.location import Location, resolve
 from object_store_servers import (
     AZURE_KEY,
     SCRIPTS,
     Running,
     azurite,
-    gcs_emulator,
     has_node,
     make_buckets,
+    make_container,
     proxy,
     require,
     seaweed,
@@ -79,16 +78,13 @@ def s3_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def gcs_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    require((SCRIPTS / "gcp-storage-emulator").exists(), "the GCS emulator", "pip install -e '.[dev]'")
+    require((SCRIPTS / "weed").exists(), "SeaweedFS", "pip install -e '.[dev]'")
 
     def environment(faults: Faults) -> dict[str, str]:
         return {"STORAGE_EMULATOR_HOST": faults.url}
 
-    with _site(gcs_emulator(tmp_path_factory.mktemp("gcs")), environment) as site:
-        client = pafs.GcsFileSystem(
-            anonymous=True, scheme="http", endpoint_override=site.faults.url[7:], project_id="tests"
-        )
-        client.create_dir("tests")
+    with _site(seaweed(tmp_path_factory.mktemp("gcs")), environment) as site:
+        make_buckets(site.faults.port, "google")
         yield site
 
 
@@ -102,9 +98,9 @@ def azure_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         return {"AZURE_STORAGE_CONNECTION_STRING": f"{account};AccountKey={AZURE_KEY};{endpoint}"}
 
     with _site(azurite(tmp_path_factory.mktemp("azure")), environment) as site:
-        with pytest.MonkeyPatch.context() as patch:
-            _use(patch, site)
-            resolve("abfss://tests@devstoreaccount1").mkdirs()
+        make_container(site.faults.port, "tests")
+        site.server.end()  # a container that is not on disk yet would be lost with a server that is killed
+        site.server.start()
         yield site
 
 
@@ -117,7 +113,7 @@ def s3(s3_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 @pytest.fixture
 def gcs(gcs_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
     """A folder in Google Cloud Storage."""
-    yield from _place("gs://tests", gcs_site, monkeypatch, tmp_path)
+    yield from _place("gs://google", gcs_site, monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import time
 import urllib.request
 
 import numpy as np
-import pyarrow.fs as pafs
 import pytest
+from obstore.fsspec import FsspecStore
+from obstore.store import S3Store
 
 from hindcast.errors import DataError, StorageError
-from hindcast.store import retrying
-from hindcast.store.atomic import AtomicFile
-from hindcast.store.filesystem import resolve
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import resolve
+from object_store_servers import s3_client
 
 BIG = np.random.default_rng(0).bytes(12 << 20)
 
@@ -51,7 +52,7 @@ def test_folders_are_listed_with_the_files(place):
 def test_parts_of_a_file_are_read_at_any_offset(place):
     location = place.at("big.bin")
     location.write_bytes(BIG)
-    with location.fs.open_input_file(location.path) as file:
+    with location.open() as file:
         assert file.size() == len(BIG)
         assert file.read_at(1000, 5 << 20) == BIG[5 << 20 :][:1000]
         file.seek(-10, 2)
@@ -83,8 +84,6 @@ def test_names_may_hold_what_uris_may_not(s3):
     "fault", [{"status": 503}, {"cut": -1}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut", "cut short"]
 )
 def test_every_third_request_fails_and_nothing_is_lost(place, fault):
-    if "abfss" in place.uri and fault.get("cut") == -1:
-        fault = {**fault, "matching": "^(GET|HEAD|DELETE)"}  # of a PUT its client is given up, see below
     place.fail(every=3, **fault)
     for i in range(3):
         place.at(f"{i}").write_bytes(b"%d" % i)
@@ -103,15 +102,6 @@ def test_a_store_that_only_fails_is_said_and_one_that_recovers_goes_on(place, mo
     place.fail(status=503)
     with pytest.raises(StorageError, match=r"cannot read \S+/x: the store is (busy|too slow).*: try again"):
         place.at("x").read_bytes()
-
-
-@pytest.mark.timeout(60)
-def test_a_client_that_waits_for_ever_is_given_up_and_the_next_try_writes(azure, monkeypatch):
-    # Azure's client sends a request whose connection broke again without its content, and waits for a minute.
-    monkeypatch.setattr(retrying, "_LONGEST_ANSWER_S", 1.0)
-    azure.fail(matching="comp=block(&|$)", times=1, cut=-1)
-    azure.at("x").write_bytes(b"x")
-    assert azure.at("x").read_bytes() == b"x"
 
 
 def test_a_file_is_read_by_few_requests(place):
@@ -143,7 +133,7 @@ def test_an_upload_that_fails_for_good_leaves_what_was_there(place, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("s3", "partNumber=2"), ("gcs", "^PUT .*upload_id"), ("azure", "comp=block(&|$)")]
+    ("kind", "part"), [("s3", "partNumber=2"), ("gcs", "partNumber=2"), ("azure", "comp=block(&|$)")]
 )
 def test_a_part_that_cannot_be_uploaded_leaves_no_object(request, monkeypatch, kind, part):
     place = request.getfixturevalue(kind)
@@ -155,7 +145,7 @@ def test_a_part_that_cannot_be_uploaded_leaves_no_object(request, monkeypatch, k
     assert not place.at("x").exists()
 
 
-def test_parts_of_an_upload_that_failed_are_no_object_and_stay_for_the_bucket_s_rule(s3, monkeypatch):
+def test_an_upload_that_failed_leaves_no_parts(s3, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     folder = resolve(f"s3://public/{s3.uri.rpartition('/')[2]}")
     s3.fail(matching="partNumber=2", status=503)
@@ -164,7 +154,7 @@ def test_parts_of_an_upload_that_failed_are_no_object_and_stay_for_the_bucket_s_
     s3.faults.begin()
     assert list(folder.files()) == []
     with urllib.request.urlopen(f"{s3.faults.url}/public?uploads") as answer:
-        assert f"{folder.name}/x".encode() in answer.read()
+        assert f"{folder.name}/x".encode() not in answer.read()
     folder.child("x").write_bytes(BIG)
     assert folder.child("x").read_bytes() == BIG
 
@@ -196,13 +186,12 @@ def test_a_missing_file_is_said_at_once(place):
     ("kind", "uri"),
     [
         ("s3", "s3://no-such-bucket/x"),
-        ("gcs", "gs://no-such-bucket/x"),
         ("azure", "abfss://no-such-bucket@devstoreaccount1/x"),
     ],
 )
 def test_writing_into_a_bucket_that_is_not_there(request, kind, uri):
     request.getfixturevalue(kind)
-    with pytest.raises(StorageError, match=r"cannot write \S+no-such-bucket/x: there is no such bucket"):
+    with pytest.raises(StorageError, match=r"cannot write \S+no-such-bucket\S*/x: there is no such bucket"):
         resolve(uri).write_bytes(b"x")
 
 
@@ -247,34 +236,41 @@ def test_public_buckets_take_no_keys(s3, monkeypatch):
     assert resolve("s3://anonymous@public/.greeting").read_bytes() == b"hello"
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("every", [2, 3])
-@pytest.mark.parametrize("fault", [{"status": 503}, {"cut": -1}], ids=["503", "cut"])
-def test_a_file_system_object_has_the_same_patience(s3, every, fault):
-    client = pafs.S3FileSystem(
-        access_key="writer",
-        secret_key="writer-secret",
-        endpoint_override=s3.faults.url[7:],
-        scheme="http",
-        region="us-east-1",
-    )
-    folder = resolve(s3.uri.removeprefix("s3://"), client)
-    s3.fail(every=every, **fault)
-    for i in range(3):
-        folder.child(f"{i}").write_bytes(b"%d" % i)
-        assert folder.child(f"{i}").read_bytes() == b"%d" % i
+def pyarrows(s3):
+    return s3_client("writer", s3.faults.url[7:]), s3.uri.removeprefix("s3://")
+
+
+def fsspecs(s3):
+    keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
+    return FsspecStore("s3", config=keys, client_options={"allow_http": True}), s3.uri.removeprefix("s3://")
+
+
+def obstores(s3):
+    keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
+    store = S3Store("tests", config=keys, client_options={"allow_http": True})
+    return store, s3.uri.removeprefix("s3://tests/")
+
+
+@pytest.mark.parametrize("client", [pyarrows, fsspecs, obstores])
+def test_a_file_system_object_reads_and_writes(s3, client):
+    filesystem, path = client(s3)
+    folder = resolve(path, filesystem)
+    folder.child("sub", "0").write_bytes(b"0")
     folder.child("big").write_bytes(BIG)
     assert pickle.loads(pickle.dumps(folder)).child("big").read_bytes() == BIG
-    folder.child("0").delete()
-    assert [entry.relative for entry in folder.files()] == ["1", "2", "big"]
+    assert not folder.child("big").create_exclusive(b"other")
+    assert [entry.relative for entry in folder.files(recursive=True)] == ["big", "sub/0"]
+    folder.child("big").delete()
+    assert resolve(s3.uri).child("sub/0").read_bytes() == b"0"
+    folder.delete()
+    assert list(resolve(s3.uri).files(recursive=True)) == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("s3", "partNumber"), ("gcs", "^PUT .*upload_id"), ("azure", "comp=block(&|$)")]
+    ("kind", "part"), [("s3", "partNumber"), ("gcs", "partNumber"), ("azure", "comp=block(&|$)")]
 )
 def test_a_server_that_is_killed_in_an_upload_and_brought_back(request, monkeypatch, kind, part):
     place = request.getfixturevalue(kind)
-    monkeypatch.setattr(retrying, "_LONGEST_ANSWER_S", 3.0)
     place.fail(matching=part, delay=0.5)
     writing = threading.Thread(target=lambda: place.at("x").write_bytes(BIG))
     writing.start()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -14,19 +17,20 @@ from hindcast.curate.target import Target
 from hindcast.curate.writing import write
 from hindcast.errors import OutputConflict
 from hindcast.prepare.watch import Watch
-from hindcast.store import lock_object
+from hindcast.storage import lease
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import FOLDER
-from hindcast.store.sole_writer import sole_writer
+from layers import repeats
 from support import episode_hashes, read_all
 from toy_environments import Walk
 
 DIES_WITH_THE_LOCK = """
 import os, signal, sys
-from hindcast.store.filesystem import resolve
-from hindcast.store.sole_writer import sole_writer
+from hindcast.storage.location import resolve
+from hindcast.storage.lease import sole_writer
 
 with sole_writer(resolve(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -35,7 +39,7 @@ with sole_writer(resolve(sys.argv[1])):
 
 def held_elsewhere(state, renewed):
     holder = {"token": "theirs", "machine": "node-7 x", "process": 12, "renewed": renewed}
-    state.child("lock").write_bytes(orjson.dumps(holder))
+    state.child("lock", "000009.json").write_bytes(orjson.dumps(holder))
 
 
 def test_two_conversions_at_once_are_one(place, walks):
@@ -59,12 +63,12 @@ def test_who_lost_the_lock_writes_nothing_more(s3, walks):
     dataset, out = open_dataset(walks), resolve(s3.uri)
 
     def take_over(stage, done, total):
-        held_elsewhere(out.child(FOLDER), renewed=lock_object.time.time())
+        held_elsewhere(out.child(FOLDER), renewed=lease.time.time())
 
     with pytest.raises(OutputConflict, match="another process has begun to write to"):
         write(dataset, Target(out), watch=Watch(progress=take_over))
     assert read_commits(out) == {}
-    assert orjson.loads(out.child(FOLDER, "lock").read_bytes())["token"] == "theirs"
+    assert orjson.loads(out.child(FOLDER, "lock/000009.json").read_bytes())["token"] == "theirs"
 
 
 def test_evaluations_that_lost_the_lock_write_nothing_more(s3):
@@ -76,7 +80,7 @@ def test_evaluations_that_lost_the_lock_write_nothing_more(s3):
     ):
         algo.evaluate()
         counted = read_commits(resolve(s3.uri)).keys()
-        held_elsewhere(s3.at(FOLDER), renewed=lock_object.time.time())
+        held_elsewhere(s3.at(FOLDER), renewed=lease.time.time())
         algo.evaluate()
     assert read_commits(resolve(s3.uri)).keys() == counted
 
@@ -92,21 +96,59 @@ def test_the_lock_of_a_process_killed_here_is_taken_at_once(s3):
 
 def test_the_lock_of_another_machine_lapses(s3):
     state = resolve(s3.uri)
-    held_elsewhere(state, renewed=lock_object.time.time() - 60)
+    held_elsewhere(state, renewed=lease.time.time() - 60)
     with (
         pytest.raises(OutputConflict, match=r"\(12 on node-7\) is writing .* lapses in 1[12]\d seconds"),
         sole_writer(state),
     ):
         pass
-    held_elsewhere(state, renewed=lock_object.time.time() - 200)
-    with sole_writer(state):
-        pass
+    held_elsewhere(state, renewed=lease.time.time() - 200)
+    with sole_writer(state) as guard:
+        guard()
+    assert not s3.at("lock").exists()
+
+
+def test_of_two_that_begin_in_one_moment_one_writes(place):
+    for race in range(repeats(10, soak=100)):
+        state, ready, done = (
+            place.at(f"{race}"),
+            threading.Barrier(2, timeout=60),
+            threading.Barrier(2, timeout=60),
+        )
+
+        def write(state=state, ready=ready, done=done):
+            ready.wait()
+            try:
+                with sole_writer(state) as guard:
+                    done.wait()
+                    guard()
+                    return True
+            except OutputConflict:
+                done.wait()
+                return False
+
+        with ThreadPoolExecutor(2) as pool:
+            won = [future.result() for future in [pool.submit(write) for _ in range(2)]]
+        assert sorted(won) == [False, True]
 
 
 def test_a_lock_that_is_renewed_does_not_lapse(s3, monkeypatch):
-    monkeypatch.setattr(lock_object, "_RENEWED_EVERY_S", 0.05)
+    monkeypatch.setattr(lease, "_RENEWED_EVERY_S", 0.05)
     state = resolve(s3.uri)
     with sole_writer(state):
-        first = s3.at("lock").read_bytes()
-        while s3.at("lock").read_bytes() == first:
+        first = s3.at("lock/000001.json").read_bytes()
+        while s3.at("lock/000001.json").read_bytes() == first:
             """It is written again."""
+
+
+def test_a_renewal_under_way_at_the_end_leaves_no_lock(place, monkeypatch):
+    monkeypatch.setattr(lease, "_RENEWED_EVERY_S", 0.05)
+    writes = r"^(PUT|POST) .*lock"
+    before = set(threading.enumerate())
+    with sole_writer(resolve(place.uri)):
+        place.fail(matching=writes, delay=0.3)
+        while not any(re.search(writes, asked) for asked in place.faults.asked()):
+            """A renewal begins."""
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    assert not place.at("lock").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ from hindcast.pipeline.ray_data import RayData
 from hindcast.prepare import opening
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
+from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import resolve
 from hindcast.store.manifest import read_manifest
 from support import episode_hashes, read_all, record, recording
 
@@ -51,24 +51,15 @@ def test_a_preparation_that_failed_is_never_taken_for_a_whole_one(place, lines, 
     assert read_manifest(folder) is not None
 
 
-@pytest.fixture
-def ray_here(s3):
-    """Ray, whose workers have the credentials."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray
-
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
-        yield
-        ray.shutdown()
-
-
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("ray_here")
 def test_data_workers_read_the_store_as_the_learner_does(s3):
     record(recording(f"{s3.uri}/data", output={"maxRowsPerFile": 8}))
     needs = Needs(frozenset({"obs", "actions", "rewards"}))
     s3.fail(every=5, status=503)
+    credentials = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    workers = RayData((1, 1), num_cpus=1, remote_args={"runtime_env": {"env_vars": credentials}})
     there, here = (
         OfflineData(
             [Source("data", open_dataset(f"{s3.uri}/data"))],
@@ -78,7 +69,7 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
             pipeline=PipelineSpec.model_validate({"residency": "Streaming"}),
             executor=executor,
         )
-        for executor in (RayData((1, 1), num_cpus=1), Local())
+        for executor in (workers, Local())
     )
     try:
         for _ in range(5):

@@ -1,45 +1,56 @@
-"""From a decision to the API server. Every step may be the last one: what is done twice does no harm."""
+"""Carrying out decisions on the API server. Any step may be the last before a restart: all can be repeated."""
 
+import hashlib
+import os
+import socket
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
+
+import structlog
 
 from hindcast.api.attempt import INTENT_KEY
 from hindcast.api.base import API_VERSION
+from hindcast_operator import names
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import Kind
-from hindcast_operator.control.notes import Notes
-from hindcast_operator.control.ownership import owner_of, whose
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.control.startup import Startups, owner_of, ownership
+from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, RayJobFacts
 from hindcast_operator.manifests import build
 
-# Answers that trying again at once does not change: a webhook, quota, Pod Security, an invalid object.
+_LONGEST_NOTE: Final = 1024
+_INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
+
+log = structlog.get_logger()
+
+# Answers that an immediate retry would get again: a webhook, quota, Pod Security, an invalid object.
 _REFUSALS: Final = frozenset({400, 403, 422})
 
 
 class NotYet(Exception):
-    """Something has to happen first that no one needs to be told of; look again soon."""
+    """Something else has to happen first, which is no failure; try again soon."""
 
 
 class _Conflict(Exception):
-    """An object that is needed belongs to someone else."""
+    """An object that has a name we need is not ours."""
 
     def __init__(self, kind: Kind, name: str, owner: str) -> None:
-        super().__init__(f"{kind.name}/{name} of {owner}")
+        super().__init__(f"{kind.name}/{name} ({owner})")
         self.kind = kind
         self.name = name
 
 
 class Actor:
-    """Carries out decisions. What it writes is in the cache at once, before a watch tells of it."""
+    """Carries out decisions. What it writes is in the cache at once, before a watch reports it."""
 
-    def __init__(self, api: Api, cache: Cache, notes: Notes, concerns: Callable[[Key], None]) -> None:
+    def __init__(self, api: Api, cache: Cache, startups: Startups, requeue: Callable[[Key], None]) -> None:
         self._api = api
         self._cache = cache
-        self._notes = notes
-        self._concerns = concerns
+        self._startups = startups
+        self._requeue = requeue
 
     async def write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
         """Server-side apply of the whole status, on the very version that was observed.
@@ -70,16 +81,16 @@ class Actor:
                 raise NotYet(error.message) from error
             raise
         for concerned in self._cache.put(kind, written) - {key}:
-            self._concerns(concerned)
+            self._requeue(concerned)
 
     async def _refresh(self, kind: Kind, key: Key) -> None:
-        """Read what has changed: an answer to an earlier write may have been lost, and a watch may be late."""
+        """Read what has changed: the answer to an earlier write may have been lost, or a watch may be late."""
         found = await self._api.get(kind, key.namespace, key.name)
         if found is not None:
             self._cache.put(kind, found)
 
     async def carry_out(self, resource: Resource, action: Action) -> bool:
-        """Do it. Returns whether something became known that calls for another look at once.
+        """Do it. Returns whether something was learnt that calls for another reconciliation at once.
 
         Raises:
             NotYet: an object of that name is still being deleted.
@@ -95,26 +106,26 @@ class Actor:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
-        note = self._notes.get(resource.uid, action.attempt.child)
-        if note.waits():
+        startup = self._startups.get(resource.uid, action.attempt.child)
+        if startup.backs_off():
             return False
         try:
             for manifest in build(action.resource, action.attempt):
                 await self._ensure(resource, manifest)
         except _Conflict as conflict:
-            note.blocker = (conflict.kind, conflict.name)
-            return note.failed(conflict=str(conflict), refusal=None)
+            startup.blocker = (conflict.kind, conflict.name)
+            return startup.failed(conflict=str(conflict), refusal=None)
         except ApiError as error:
             if error.code not in _REFUSALS or "is being terminated" in error.message:
                 raise
-            return note.failed(conflict=None, refusal=error.message[:1000])
-        return note.succeeded()
+            return startup.failed(conflict=None, refusal=error.message[:1000])
+        return startup.succeeded()
 
     async def _ensure(self, resource: Resource, manifest: dict[str, Any]) -> None:
         kind, name = kinds.BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
-        if child is not None and _stands(child, resource):
+        if child is not None and _is_current(child, resource):
             return
         try:
             found = await self._api.create(kind, namespace, manifest)
@@ -126,12 +137,12 @@ class Actor:
             self._put_child(kind, found)
 
     async def _adopt(self, resource: Resource, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The object that has the name already, when it is ours."""
+        """The object that has the name already, if it is ours."""
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
         if found is None:
-            raise NotYet(f"{kind.name} {name} has just gone")
-        match whose(found, resource):
+            raise NotYet(f"{kind.name} {name} has just been deleted")
+        match ownership(found, resource):
             case "ours" if kind is kinds.ROLE and found.get("rules") != manifest["rules"]:
                 return await self._apply_role(found, manifest, namespace)
             case "ours":
@@ -151,7 +162,7 @@ class Actor:
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
         for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):
             child = self._cache.child(kind, resource.key.namespace, action.child)
-            if child is not None and _stands(child, resource):
+            if child is not None and _is_current(child, resource):
                 await self._api.delete(kind, resource.key.namespace, action.child, child.uid)
 
     async def _set_intent(self, resource: Resource, action: SetIntent) -> None:
@@ -171,14 +182,45 @@ class Actor:
             raise
         self._put_child(kinds.CONFIG_MAP, written)
 
+    async def announce(self, resource: Resource, event: Event) -> None:
+        """Post a Kubernetes event. A rejected one is logged and dropped: events only explain."""
+        try:
+            await self._api.create(kinds.EVENT, resource.key.namespace, _event(resource, event))
+        except ApiError as error:
+            log.warning("event rejected", resource=resource.key, reason=event.reason, error=str(error))
+
     def _put_child(self, kind: Kind, raw: dict[str, Any]) -> None:
         for concerned in self._cache.put(kind, raw):
-            self._concerns(concerned)
+            self._requeue(concerned)
 
 
-def _stands(child: Child, resource: Resource) -> bool:
+def _is_current(child: Child, resource: Resource) -> bool:
     """Whether an object is the resource's own and is not being deleted."""
     facts = child.facts
     if not isinstance(facts, RayJobFacts | ConfigMapFacts):
         return False
     return facts.owner_uid == resource.uid and not facts.deleting
+
+
+def _event(resource: Resource, event: Event) -> dict[str, object]:
+    now = datetime.now(UTC)
+    digest = hashlib.sha256(f"{resource.uid} {now.isoformat()} {event}".encode()).hexdigest()[:12]
+    return {
+        "apiVersion": kinds.EVENT.api_version,
+        "kind": kinds.EVENT.name,
+        "metadata": {"name": f"{resource.key.name}.{digest}", "namespace": resource.key.namespace},
+        "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "reportingController": f"hindcast.dev/{names.MANAGER}",
+        "reportingInstance": _INSTANCE[:128],
+        "action": "Reconcile",
+        "type": event.type,
+        "reason": event.reason,
+        "note": event.message[:_LONGEST_NOTE],
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": resource.key.kind,
+            "namespace": resource.key.namespace,
+            "name": resource.key.name,
+            "uid": resource.uid,
+        },
+    }

@@ -56,7 +56,7 @@ class Api:
         """When the API server last answered, by the event loop's clock; at first, when this was made."""
 
     async def read(self, path: str, **options: Any) -> Object:
-        """A GET, tried again where that may help at once. Raises ApiError."""
+        """A GET, retried where that may help at once. Raises ApiError."""
         for pause in _READ_PAUSES:
             try:
                 return await self.call("GET", path, **options)
@@ -103,7 +103,7 @@ class Api:
             raise
 
     async def pages(self, kind: Kind, namespace: str | None, metadata_only: bool) -> AsyncIterator[Object]:
-        """All objects of a kind that concern us, by pages of 200."""
+        """All objects of a kind that match its selector, in pages of 200."""
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
@@ -124,7 +124,7 @@ class Api:
     async def apply(
         self, what: str, kind: Kind, namespace: str, name: str, manifest: Object, *, subresource: str = ""
     ) -> Object:
-        """Server-side apply, forced. `what` is the fault point; preconditions stand in the manifest."""
+        """Server-side apply, forced. `what` is the fault point; preconditions are in the manifest."""
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
         path = kind.path(namespace, name) + subresource
         with _write(what):
@@ -136,7 +136,7 @@ class Api:
             return await self.call("PATCH", kind.path(namespace, name), change, content_type=MERGE)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete this very object, what it owns in the background. One that is gone is no error."""
+        """Delete exactly this object, and in the background what it owns. It is no error if it is gone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             with _write(f"delete-{kind.name.lower()}"):

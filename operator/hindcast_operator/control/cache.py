@@ -1,29 +1,22 @@
-"""What the watches have told: the resources, and of their children the facts that decisions need."""
+"""What the watches have reported: the resources, and of their children the facts that decisions need."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from hindcast_operator import names
-from hindcast_operator.control import kinds, trim
+from hindcast_operator import extract, names
+from hindcast_operator.control import kinds
 from hindcast_operator.control.kinds import Kind
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
+from hindcast_operator.times import parse
 
 Raw = dict[str, Any]
 ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
 
 
 class Key(NamedTuple):
-    """A resource by its name. Its uid is looked up: a re-created one is never worked on beside the old one."""
-
-    kind: str
-    namespace: str
-    name: str
-
-
-class Place(NamedTuple):
-    """Where an object is."""
+    """An object by its name. Queued by key, a re-created resource is never worked on together with the old one."""
 
     kind: str
     namespace: str
@@ -54,7 +47,7 @@ class Resource:
 class Child:
     """An object of an attempt as it was last seen; `attempt` is the attempt's name."""
 
-    place: Place
+    key: Key
     uid: str
     version: int
     owner: Key
@@ -63,12 +56,12 @@ class Child:
 
 
 class Cache:
-    """Resources and their children. Older news never replaces newer, so own writes may be put in at once."""
+    """Resources and their children. Newer versions are never replaced by older ones: own writes are put in at once."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.resources: dict[Key, Resource] = {}
-        self._children: dict[Place, Child] = {}
-        self._by_owner: dict[Key, dict[Place, Child]] = {}
+        self._children: dict[Key, Child] = {}
+        self._by_owner: dict[Key, dict[Key, Child]] = {}
         self._by_reference: dict[Key, set[Key]] = {}
         self._clock = clock
 
@@ -78,26 +71,25 @@ class Cache:
 
     def child(self, kind: Kind, namespace: str, name: str) -> Child | None:
         """One object of an attempt."""
-        return self._children.get(Place(kind.name, namespace, name))
+        return self._children.get(Key(kind.name, namespace, name))
 
     def put(self, kind: Kind, raw: Raw) -> set[Key]:
-        """News of an object. Returns the resources that it concerns; none, where it was known."""
+        """A version of an object. Returns the resources that it concerns; none where it was known."""
         if kind in kinds.RESOURCES:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
 
     def remove(self, kind: Kind, namespace: str, name: str, uid: str) -> set[Key]:
         """An object is gone. Returns the resources that it concerns."""
+        key = Key(kind.name, namespace, name)
         if kind in kinds.RESOURCES:
-            key = Key(kind.name, namespace, name)
             known = self.resources.get(key)
             if known is None or known.uid != uid:
                 return set()
             del self.resources[key]
-            self._unrefer(known)
+            self._drop_references(known)
             return {key} | self._by_reference.get(key, set())
-        place = Place(kind.name, namespace, name)
-        child = self._children.get(place)
+        child = self._children.get(key)
         if child is None or child.uid != uid:
             return set()
         self._drop_child(child)
@@ -106,20 +98,20 @@ class Cache:
     def remove_all(self, kind: Kind) -> set[Key]:
         """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
         concerned: set[Key] = set()
-        for place, uid in list(self.known(kind)):
-            concerned |= self.remove(kind, place.namespace, place.name, uid)
+        for key, uid in list(self.known(kind)):
+            concerned |= self.remove(kind, key.namespace, key.name, uid)
         return concerned
 
-    def known(self, kind: Kind) -> Iterator[tuple[Place, str]]:
-        """Place and uid of each known object of a kind."""
+    def known(self, kind: Kind) -> Iterator[tuple[Key, str]]:
+        """Key and uid of each known object of a kind."""
         if kind in kinds.RESOURCES:
             for key, resource in self.resources.items():
                 if key.kind == kind.name:
-                    yield Place(*key), resource.uid
+                    yield key, resource.uid
             return
-        for place, child in self._children.items():
-            if place.kind == kind.name:
-                yield place, child.uid
+        for key, child in self._children.items():
+            if key.kind == kind.name:
+                yield key, child.uid
 
     def _put_resource(self, kind: Kind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]
@@ -129,13 +121,13 @@ class Cache:
         if known is not None and known.version >= version:
             return set()
         if known is not None:
-            self._unrefer(known)
+            self._drop_references(known)
         self.resources[key] = Resource(
             key=key,
             uid=metadata["uid"],
             version=version,
             generation=int(metadata.get("generation", 1)),
-            created=trim.time_of(metadata["creationTimestamp"]),
+            created=parse(metadata["creationTimestamp"]),
             deleting="deletionTimestamp" in metadata,
             body={
                 "apiVersion": kind.api_version,
@@ -158,37 +150,37 @@ class Cache:
         owner, attempt = _owner(metadata)
         if owner is None:
             return set()
-        place = Place(kind.name, metadata["namespace"], metadata["name"])
+        key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
-        known = self._children.get(place)
+        known = self._children.get(key)
         if known is not None and known.version >= version:
             return set()
         if known is not None:
             self._drop_child(known)
-        child = Child(place, metadata["uid"], version, owner, attempt, self._facts(kind, raw, known))
-        self._children[place] = child
-        self._by_owner.setdefault(owner, {})[place] = child
+        child = Child(key, metadata["uid"], version, owner, attempt, self._facts(kind, raw, known))
+        self._children[key] = child
+        self._by_owner.setdefault(owner, {})[key] = child
         same = known is not None and known.owner == owner and known.facts == child.facts
         return set() if same else {owner}
 
     def _facts(self, kind: Kind, raw: Raw, known: Child | None) -> ChildFacts:
         if kind is kinds.RAY_JOB:
-            return trim.ray_job(raw)
+            return extract.ray_job(raw)
         if kind is kinds.RAY_CLUSTER:
-            return trim.ray_cluster(raw)
+            return extract.ray_cluster(raw)
         if kind is kinds.POD:
-            return trim.pod(raw)
+            return extract.pod(raw)
         before = known.facts if known is not None else None
-        return trim.config_map(raw, before if isinstance(before, ConfigMapFacts) else None, self._clock())
+        return extract.config_map(raw, before if isinstance(before, ConfigMapFacts) else None, self._clock())
 
     def _drop_child(self, child: Child) -> None:
-        del self._children[child.place]
+        del self._children[child.key]
         siblings = self._by_owner[child.owner]
-        del siblings[child.place]
+        del siblings[child.key]
         if not siblings:
             del self._by_owner[child.owner]
 
-    def _unrefer(self, resource: Resource) -> None:
+    def _drop_references(self, resource: Resource) -> None:
         for target in references(resource.key, resource.body["spec"]):
             referring = self._by_reference.get(target, set())
             referring.discard(resource.key)

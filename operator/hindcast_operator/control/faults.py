@@ -29,6 +29,6 @@ _reached = itertools.count(1)
 
 
 def reach(point: str) -> None:
-    """Die here where that was asked for. `point` is `before:` or `after:` and one of `WRITES`."""
+    """Exit here if that was asked for. `point` is `before:` or `after:` and one of `WRITES`."""
     if point == _point and next(_reached) == int(_time or 1):
         os._exit(EXIT_CODE)

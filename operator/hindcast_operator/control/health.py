@@ -17,12 +17,12 @@ from hindcast_operator.control.lease import Lease
 from hindcast_operator.control.work_queue import WorkQueue
 
 _STUCK_SECONDS: Final = 300.0
-"""A key that waits this long, or an API server silent for twice as long: a restart may help."""
+"""A key that waits this long, or an API server silent for twice as long, makes a restart worthwhile."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What is looked at when someone asks."""
+    """What the endpoints report on."""
 
     api: Api
     cache: Cache
@@ -30,7 +30,7 @@ class Health:
     lease: Lease | None
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """200 where all is well, also on a standby; 503 where the queue or the API server is stuck."""
+        """200 if all is well, also on a standby; 503 if the queue or the API server is stuck."""
         silent = asyncio.get_running_loop().time() - self.api.last_answer
         age = self.queue.age()
         well = age < _STUCK_SECONDS and silent < 2 * _STUCK_SECONDS

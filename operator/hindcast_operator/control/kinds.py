@@ -24,7 +24,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As it stands in manifests."""
+        """As in manifests: `ray.io/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

@@ -1,4 +1,8 @@
-"""Who leads: the replica that holds the Lease. A holder that cannot renew it ends before another takes over."""
+"""Leader election: the holder of the Lease leads. One that cannot renew it exits before another takes over.
+
+The client library has an election too: it trusts wall clocks, never releases the lease, and does not stop at once when
+another replica took it.
+"""
 
 import asyncio
 import os
@@ -21,12 +25,12 @@ _RETRIES: Final = 7
 
 
 class LeaseLost(Exception):
-    """Another replica leads, or may do so by now."""
+    """Another replica is the leader, or may be by now."""
 
 
 @dataclass(frozen=True)
 class LeaseOptions:
-    """Which Lease, and how long it holds without being renewed."""
+    """Which Lease, and how long it is valid without renewal."""
 
     namespace: str
     name: str
@@ -50,18 +54,18 @@ class Lease:
         return self._held is not None
 
     async def acquire(self) -> None:
-        """Returns once this replica leads."""
+        """Returns once this replica is the leader."""
         while True:
             try:
                 if await self._try_to_take():
-                    log.info("leads", lease=self._options.name, identity=self.identity)
+                    log.info("became the leader", lease=self._options.name, identity=self.identity)
                     return
             except ApiError as error:
-                log.warning("lease", error=str(error)[:300])
+                log.warning("cannot acquire the lease; will retry", error=str(error)[:300])
             await asyncio.sleep(self._options.seconds / _RETRIES)
 
     async def keep(self) -> None:
-        """Renews it for ever. Raises LeaseLost."""
+        """Renews it until cancelled. Raises LeaseLost."""
         renewed = _now()
         while True:
             await asyncio.sleep(self._options.seconds / _RETRIES)
@@ -70,10 +74,12 @@ class Lease:
                 await self._renew()
                 renewed = began
             except ApiError as error:
-                log.warning("lease not renewed", error=str(error)[:300])
+                log.warning("cannot renew the lease; will retry", error=str(error)[:300])
                 if error.code in {404, 409}:
-                    raise LeaseLost(f"the lease {self._options.name} was taken: {error}") from error
-            # Two thirds: what was begun must end before another replica may take over.
+                    raise LeaseLost(
+                        f"another replica took the lease {self._options.name}: {error}"
+                    ) from error
+            # Two thirds: work in progress must end before another replica may take over.
             if _now() - renewed > self._options.seconds * 2 / 3:
                 raise LeaseLost(f"the lease {self._options.name} could not be renewed in time")
 
@@ -85,7 +91,7 @@ class Lease:
         try:
             await self._replace(self._held)
         except ApiError as error:
-            log.warning("lease not released", error=str(error)[:300])
+            log.warning("cannot release the lease", error=str(error)[:300])
         self._held = None
 
     async def _try_to_take(self) -> bool:

@@ -14,7 +14,7 @@ _SHARED: Final = (
 
 
 def configure(level: str) -> None:
-    """`level`: debug, info, warning or error. Of libraries only errors are told."""
+    """`level`: debug, info, warning or error. Libraries log errors only."""
     structlog.configure(
         processors=[
             *_SHARED,

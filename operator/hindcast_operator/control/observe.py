@@ -1,4 +1,4 @@
-"""From the cache to the facts of one resource."""
+"""The facts of one resource, from the cache and from what watches do not report."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,11 +10,10 @@ from typing import Any, Final, Literal
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import Input
 from hindcast.errors import SpecError
-from hindcast_operator.control import cache, kinds, probe
+from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Child, Key
-from hindcast_operator.control.notes import Note, Notes
-from hindcast_operator.control.ownership import whose
+from hindcast_operator.control.startup import Startup, Startups, is_starting, ownership, read_events
 from hindcast_operator.facts import (
     AttemptFacts,
     ConfigMapFacts,
@@ -28,8 +27,8 @@ from hindcast_operator.facts import (
 from hindcast_operator.planning import read_status, watched_children
 
 _PARSED: Final = 256
-_LEAVING_SECONDS: Final = 30.0
-"""A pod on a node that does not answer stays, and nothing more is heard of it."""
+_DELETION_SECONDS: Final = 30.0
+"""A deleted pod stays on a node that does not answer, and no watch reports anything more of it."""
 _ENDED: Final = frozenset({"Complete", "Failed"})
 
 Checked = tuple[Resource | None, tuple[str, ...]]
@@ -38,10 +37,10 @@ Checked = tuple[Resource | None, tuple[str, ...]]
 class Observer:
     """Takes the facts of a resource at one moment."""
 
-    def __init__(self, api: Api, known: Cache, notes: Notes) -> None:
+    def __init__(self, api: Api, known: Cache, startups: Startups) -> None:
         self._api = api
         self._cache = known
-        self._notes = notes
+        self._startups = startups
         self._parsed: OrderedDict[Key, tuple[Any, Checked]] = OrderedDict()
         self.kuberay: KubeRay = "NotInstalled"
         """Whether the API server knows RayJobs."""
@@ -74,7 +73,7 @@ class Observer:
         )
 
     def _check(self, found: cache.Resource) -> Checked:
-        """The resource as models, or what is wrong with it. Remembered, as it changes seldom."""
+        """The resource as models, or what is wrong with it. Cached by generation."""
         stamp = (found.uid, found.generation, found.body["metadata"]["labels"])
         known = self._parsed.get(found.key)
         if known is not None and known[0] == stamp:
@@ -91,19 +90,19 @@ class Observer:
         return checked
 
     async def _refresh_reports(self, found: cache.Resource) -> None:
-        """Two watches have no order: the outcome was written before the RayJob ended, so look for it now."""
+        """Watches are not ordered: the outcome was written before the RayJob ended, so read it now."""
         for job in list(self._cache.children(found.key)):
             if not isinstance(job.facts, RayJobFacts) or job.facts.deployment_status not in _ENDED:
                 continue
-            config_map = self._cache.child(kinds.CONFIG_MAP, job.place.namespace, job.place.name)
+            config_map = self._cache.child(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
             if config_map is None or _has_outcome(config_map) or not _is_current(found, job.attempt):
                 continue
-            raw = await self._api.get(kinds.CONFIG_MAP, job.place.namespace, job.place.name)
+            raw = await self._api.get(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
             if raw is not None:
                 self._cache.put(kinds.CONFIG_MAP, raw)
 
     def _by_attempt(self, found: cache.Resource, resource: Resource | None) -> dict[str, list[Child]]:
-        """The objects of each attempt that counts, of the next one too, by the attempt's name."""
+        """The objects of each attempt of this resource and of the next attempt, by the attempt's name."""
         watched = watched_children(found.key.kind, found.key.name, resource, read_status(found.status))
         by_attempt: dict[str, list[Child]] = {}
         for child in self._cache.children(found.key):
@@ -118,44 +117,40 @@ class Observer:
     async def _attempt(
         self, found: cache.Resource, name: str, children: list[Child], now: datetime
     ) -> AttemptFacts:
-        note = self._notes.get(found.uid, name)
-        await self._check_blocker(found, note)
-        attempt = _attempt(name, children, note)
-        if not probe.starts(attempt):
+        startup = self._startups.get(found.uid, name)
+        await self._check_blocker(found, startup)
+        attempt = _attempt(name, children, startup)
+        if not is_starting(attempt):
             return attempt
-        if note.probe_is_due():
-            await probe.read_events(self._api, found.key.namespace, attempt, note, now)
-        pods = tuple(replace(pod, mount_failure=note.mount_failures.get(pod.name)) for pod in attempt.pods)
-        return replace(attempt, submitter_failure=note.submitter_failure, pods=pods)
+        if startup.events_are_due():
+            await read_events(self._api, found.key.namespace, attempt, startup, now)
+        pods = tuple(replace(pod, mount_failure=startup.mount_failures.get(pod.name)) for pod in attempt.pods)
+        return replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
 
-    async def _check_blocker(self, found: cache.Resource, note: Note) -> None:
-        """Someone else's object is not watched: see now and then whether it still has the name."""
-        blocker = note.blocker_to_check()
-        if blocker is None:
+    async def _check_blocker(self, found: cache.Resource, startup: Startup) -> None:
+        """Objects of others are not watched: check now and then whether it still has the name."""
+        if startup.blocker is None or startup.backs_off():
             return
-        kind, name = blocker
-        there = await self._api.get(kind, found.key.namespace, name)
-        if there is not None and whose(there, found) == "foreign":
-            note.failed(note.conflict, note.refusal)
+        kind, name = startup.blocker
+        blocker = await self._api.get(kind, found.key.namespace, name)
+        if blocker is not None and ownership(blocker, found) == "foreign":
+            startup.failed(startup.conflict, startup.refusal)
         else:
-            note.succeeded()
+            startup.succeeded()
 
-    def look_again(self, facts: Facts) -> float | None:
-        """In how many seconds something may be found that no watch tells; None: nothing."""
-        notes = [self._notes.get(facts.uid, child) for child in facts.attempts]
-        wishes = [note.next_try for note in notes if note.next_try]
+    def recheck_seconds(self, facts: Facts) -> float | None:
+        """In how many seconds something may be found that no watch reports; None: nothing."""
         loop = asyncio.get_running_loop()
-        wishes += [
-            loop.time() + _LEAVING_SECONDS
-            for attempt in facts.attempts.values()
-            if any(pod.deleting for pod in attempt.pods)
-        ]
-        wishes += [
-            note.next_probe
-            for note, attempt in zip(notes, facts.attempts.values(), strict=True)
-            if probe.starts(attempt)
-        ]
-        return max(min(wishes) - loop.time(), 1.0) if wishes else None
+        times = []
+        for child, attempt in facts.attempts.items():
+            startup = self._startups.get(facts.uid, child)
+            if startup.next_creation:
+                times.append(startup.next_creation)
+            if is_starting(attempt):
+                times.append(startup.next_events)
+            if any(pod.deleting for pod in attempt.pods):
+                times.append(loop.time() + _DELETION_SECONDS)
+        return max(min(times) - loop.time(), 1.0) if times else None
 
     def _reference(self, to: Key) -> ReferenceFacts:
         found = self._cache.resources.get(to)
@@ -165,7 +160,7 @@ class Observer:
         return ReferenceFacts(to.kind, to.name, state, _input(found) if state == "Complete" else None)
 
 
-def _attempt(name: str, children: list[Child], note: Note) -> AttemptFacts:
+def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts:
     facts = [child.facts for child in children]
     return AttemptFacts(
         child=name,
@@ -173,8 +168,8 @@ def _attempt(name: str, children: list[Child], note: Note) -> AttemptFacts:
         ray_job=next((f for f in facts if isinstance(f, RayJobFacts)), None),
         ray_cluster=next((f for f in facts if isinstance(f, RayClusterFacts)), None),
         pods=tuple(sorted((f for f in facts if isinstance(f, PodFacts)), key=lambda pod: pod.name)),
-        conflict=note.conflict,
-        refusal=note.refusal,
+        conflict=startup.conflict,
+        refusal=startup.refusal,
     )
 
 
@@ -195,7 +190,7 @@ def _is_current(found: cache.Resource, attempt: str) -> bool:
 
 
 def _state(found: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
-    """What a resource that others refer to has come to, in the revision that its spec asks for."""
+    """The state of a resource that others refer to, in the revision that its spec asks for."""
     runs = found.status.get("runs") or [{}]
     if runs[0].get("revision") != found.body["spec"].get("revision", 1):
         return "Unfinished"
@@ -210,5 +205,6 @@ def _input(found: cache.Resource) -> Input | None:
         path = checkpoint.get("best") or checkpoint.get("path")
         return Input(path=path) if path else None
     output = status.get("output") or {}
-    given = {name: output[name] for name in ("episodes", "timesteps", "bytes", "digest") if name in output}
+    names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")
+    given = {name: output[name] for name in names if name in output}
     return Input(path=output["path"], **given) if "path" in output else None

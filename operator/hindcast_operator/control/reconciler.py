@@ -1,4 +1,4 @@
-"""One look at one resource: observe, plan, act, report."""
+"""One reconciliation of one resource: observe, plan, write the status, act, announce."""
 
 import asyncio
 import time
@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 
-from hindcast_operator.control import events, metrics
+from hindcast_operator.control import metrics
 from hindcast_operator.control.act import Actor, NotYet
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.meter import Meter
-from hindcast_operator.control.notes import Notes
+from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.control.observe import Observer
+from hindcast_operator.control.startup import Startups
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
@@ -25,18 +25,17 @@ log = structlog.get_logger()
 
 
 class Reconciler:
-    """Takes keys from the queue and brings their resources on, several at a time."""
+    """Takes keys from the queue and reconciles their resources, several at a time."""
 
     def __init__(self, api: Api, cache: Cache, queue: WorkQueue[Key], defaults: Defaults) -> None:
-        self._api = api
         self._cache = cache
         self._queue = queue
         self._defaults = defaults
-        self._notes = Notes()
-        self._meter = Meter()
+        self._startups = Startups()
+        self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
-        self._actor = Actor(api, cache, self._notes, queue.add)
-        self.observer = Observer(api, cache, self._notes)
+        self._actor = Actor(api, cache, self._startups, queue.add)
+        self.observer = Observer(api, cache, self._startups)
 
     async def work(self) -> None:
         """Until cancelled."""
@@ -44,27 +43,31 @@ class Reconciler:
             key = await self._queue.get()
             began = time.monotonic()
             try:
-                result = await self._look(key)
+                result = await self._try(key)
             finally:
                 self._queue.done(key)
             metrics.RECONCILES.labels(key.kind, result).inc()
             metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - began)
 
-    async def _look(self, key: Key) -> str:
-        """Look at a resource, and again later where that failed. Returns the result in one word."""
+    async def _try(self, key: Key) -> str:
+        """Reconcile a resource, again later where that failed. Returns the result in one word."""
         try:
             await self._reconcile(key)
         except NotYet as not_yet:
             seconds = self._queue.retry(key)
-            log.info("waits", resource=key, why=str(not_yet), seconds=round(seconds, 1))
+            log.info(
+                "not yet possible; will retry", resource=key, why=str(not_yet), seconds=round(seconds, 1)
+            )
             return "waits"
         except ApiError as error:
             seconds = self._queue.retry(key, at_least=error.retry_after or 0.0)
-            log.warning("API error", resource=key, error=str(error)[:500], seconds=round(seconds, 1))
+            log.warning(
+                "API error; will retry", resource=key, error=str(error)[:500], seconds=round(seconds, 1)
+            )
             return "api-error"
         except Exception:
             seconds = self._queue.retry(key)
-            log.exception("defect", resource=key, seconds=round(seconds, 1))
+            log.exception("reconciliation failed; will retry", resource=key, seconds=round(seconds, 1))
             return "defect"
         self._queue.succeeded(key)
         return "done"
@@ -77,47 +80,47 @@ class Reconciler:
             return
         decision = plan(facts, self._defaults)
         status = plain_status(decision.status)
-        self._meter.look(facts, status)
-        await self._report(key, facts, status)
+        self._meter.update(facts, status)
+        await self._write_status(key, facts, status)
         if await self._act(key, decision):
             self._queue.add(key)
         for event in decision.events:
-            await events.post(self._api, resource, event)
-        self._look_again(key, facts, decision.look_again)
+            await self._actor.announce(resource, event)
+        self._schedule(key, facts, decision.requeue_at)
 
-    async def _report(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:
+    async def _write_status(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:
         if status == facts.status:
             return
         resource = self._cache.resources.get(key)
         if resource is None or resource.status is not facts.status:
-            raise NotYet("it changed while it was observed")
+            raise NotYet("the resource changed while it was observed")
         await self._actor.write_status(resource, status)
         if status.get("state") != facts.status.get("state"):
-            log.info("state", resource=key, state=status.get("state"), message=status.get("message"))
+            log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
 
     async def _act(self, key: Key, decision: Decision) -> bool:
-        """Carry out the actions. Returns whether another look is called for at once."""
+        """Carry out the actions. Returns whether another reconciliation is called for at once."""
         again = False
         for action in decision.actions:
             resource = self._cache.resources.get(key)
             if resource is None:
-                raise NotYet("it was deleted in the meantime")
-            log.debug("act", resource=key, action=type(action).__name__)
+                raise NotYet("the resource was deleted in the meantime")
+            log.debug("action", resource=key, action=type(action).__name__)
             again |= await self._actor.carry_out(resource, action)
         return again
 
-    def _look_again(self, key: Key, facts: Facts, when: datetime | None) -> None:
+    def _schedule(self, key: Key, facts: Facts, when: datetime | None) -> None:
         if when is not None:
             self._queue.add_after(key, (when - facts.now).total_seconds())
-        if (seconds := self.observer.look_again(facts)) is not None:
+        if (seconds := self.observer.recheck_seconds(facts)) is not None:
             self._queue.add_after(key, seconds)
 
     def _forget_earlier(self, key: Key, facts: Facts | None) -> None:
-        """Drop what was kept of a resource that is gone, also of one that was made anew."""
+        """Drop what was kept of a resource that is gone or was re-created."""
         uid = facts.uid if facts is not None else None
         earlier = self._uids.get(key)
         if earlier is not None and earlier != uid:
-            self._notes.forget(earlier)
+            self._startups.forget(earlier)
             self._meter.forget(earlier)
         if uid is None:
             self._uids.pop(key, None)

@@ -1,4 +1,4 @@
-"""The operator as a whole: leads, watches, works; ends when it no longer leads."""
+"""The operator as a whole: elect, watch, reconcile; it exits when it is no longer the leader."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import structlog
 
-from hindcast_operator.control import health, listing, metrics
+from hindcast_operator.control import health, metrics
 from hindcast_operator.control.api import Api, ApiError, connect
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.kinds import RAY_JOB, WATCHED, Kind
 from hindcast_operator.control.lease import Lease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
-from hindcast_operator.control.watch import watch
+from hindcast_operator.control.watch import fill, served_kinds, sweep, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 
@@ -27,7 +27,7 @@ _WORKERS: Final = 16
 _DISCOVERY_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
-"""A list is over when it has told nothing for this long."""
+"""A list is complete when it has delivered nothing for this long."""
 _LONGEST_PAUSE: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
 
@@ -37,8 +37,8 @@ class Options:
     """How the operator runs.
 
     Attributes:
-        namespaces: those that it serves; none: the whole cluster.
-        lease: None: it leads without asking.
+        namespaces: those that it serves; empty: the whole cluster.
+        lease: None: no leader election.
         kubeconfig: None: the cluster that this pod runs on.
     """
 
@@ -58,9 +58,9 @@ async def run(options: Options) -> None:
         operator = Operator(api, options, on_watching=lambda: _handle_signals(stop))
         state = health.Health(api, operator.cache, operator.queue, lease)
         async with health.serve(state, options.host, options.port) as port:
-            log.info("listens", port=port())
+            log.info("listening", port=port())
             _handle_signals(stop)
-            await _until(stop, _lead(operator, lease))
+            await _run_until(stop, _lead(operator, lease))
         if lease is not None:
             await lease.release()
 
@@ -79,19 +79,19 @@ async def _keep(lease: Lease) -> None:
     try:
         await lease.keep()
     except LeaseLost as lost:
-        # At once: another replica may write by now, and what is under way here must not.
+        # At once: another replica may write by now, so nothing here may finish its write.
         log.error("lease lost", why=str(lost))
         os._exit(1)
 
 
-async def _until(stop: asyncio.Event, work: Any) -> None:
+async def _run_until(stop: asyncio.Event, work: Any) -> None:
     """Run until stopped; raises what the work raises."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if task.done():
         task.result()
-    log.info("stops")
+    log.info("stopping")
     task.cancel()
     await asyncio.wait((task,), timeout=_GRACE_SECONDS)
 
@@ -103,7 +103,7 @@ def _handle_signals(stop: asyncio.Event) -> None:
 
 
 class Operator:
-    """Keeps the cache true and the workers working."""
+    """Keeps the cache up to date and the workers running."""
 
     def __init__(self, api: Api, options: Options, on_watching: Callable[[], None] = lambda: None) -> None:
         self._api = api
@@ -119,25 +119,25 @@ class Operator:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             filled = asyncio.Event()
-            group.create_task(self._watch_for_ever(filled))
-            group.create_task(self._sweep_for_ever())
+            group.create_task(self._watch_forever(filled))
+            group.create_task(self._sweep_forever())
             await filled.wait()
             group.create_task(run_workers(self._reconciler, _WORKERS))
 
-    async def _watch_for_ever(self, filled: asyncio.Event) -> None:
-        """Fill the cache and watch; begin anew when the watches end or the API server serves other kinds."""
+    async def _watch_forever(self, filled: asyncio.Event) -> None:
+        """Fill the cache and watch; start over when the watches end or the API server serves other kinds."""
         pause = 1.0
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                self._served = await listing.served(self._api)
+                self._served = await served_kinds(self._api)
                 await self._fill()
                 filled.set()
                 await self._watch_until_kinds_change()
             except ApiError as error:
-                log.warning("cannot list", error=str(error)[:500])
+                log.warning("cannot list; will retry", error=str(error)[:500])
             except RuntimeError as error:
-                log.warning("watches ended", error=str(error)[:500])
+                log.warning("watches ended; restarting them", error=str(error)[:500])
             if asyncio.get_running_loop().time() - began > _LONGEST_PAUSE:
                 pause = 1.0
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -147,20 +147,24 @@ class Operator:
         concerned: set[Key] = set()
         for kind in WATCHED:
             if kind in self._served:
-                concerned |= await listing.fill(self._api, self.cache, kind, self._namespaces)
+                concerned |= await fill(self._api, self.cache, kind, self._namespaces)
             else:
                 concerned |= self.cache.remove_all(kind)
         before = self._reconciler.observer.kuberay
         self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served else "NotInstalled"
         if before != self._reconciler.observer.kuberay:
             concerned |= self.cache.resources.keys()
-        log.info("filled", resources=len(self.cache.resources), kuberay=self._reconciler.observer.kuberay)
+        log.info(
+            "cache filled", resources=len(self.cache.resources), kuberay=self._reconciler.observer.kuberay
+        )
         for key in concerned:
             self.queue.add(key)
 
     async def _watch_until_kinds_change(self) -> None:
         metrics.WATCH_STARTS.inc()
-        watching = asyncio.create_task(watch(self._served, self._namespaces, self._heard, self._on_watching))
+        watching = asyncio.create_task(
+            watch(self._served, self._namespaces, self._on_event, self._on_watching)
+        )
         try:
             while await self._kinds_are_the_same():
                 done, _ = await asyncio.wait((watching,), timeout=_DISCOVERY_SECONDS)
@@ -173,11 +177,11 @@ class Operator:
 
     async def _kinds_are_the_same(self) -> bool:
         try:
-            return await listing.served(self._api) == self._served
+            return await served_kinds(self._api) == self._served
         except ApiError:
             return True
 
-    def _heard(self, kind: Kind, what: str | None, raw: dict[str, Any]) -> None:
+    def _on_event(self, kind: Kind, what: str | None, raw: dict[str, Any]) -> None:
         metadata = raw["metadata"]
         if what == "DELETED":
             concerned = self.cache.remove(kind, metadata["namespace"], metadata["name"], metadata["uid"])
@@ -188,8 +192,8 @@ class Operator:
         for key in concerned:
             self.queue.add(key)
 
-    async def _sweep_for_ever(self) -> None:
-        """Look for what is gone: now and then, and after a watch had to begin with a list."""
+    async def _sweep_forever(self) -> None:
+        """Look for deleted objects: periodically, and after a watch had to start over with a list."""
         loop = asyncio.get_running_loop()
         swept = loop.time()
         while True:
@@ -201,7 +205,7 @@ class Operator:
             swept = loop.time()
             try:
                 for kind in self._served:
-                    for key in await listing.sweep(self._api, self.cache, kind, self._namespaces):
+                    for key in await sweep(self._api, self.cache, kind, self._namespaces):
                         self.queue.add(key)
             except ApiError as error:
-                log.warning("cannot sweep", error=str(error)[:500])
+                log.warning("cannot look for deleted objects; will retry", error=str(error)[:500])

@@ -1,8 +1,8 @@
-"""kopf's part: it keeps the watches open and hands each event to the cache. Nothing else of it is used.
+"""Keeping the cache up to date: kopf keeps the watches open, and lists of our own fill and sweep the cache.
 
 No handler changes anything, so kopf writes neither annotations nor finalizers. kopf's indices are not used: while
 they fill, each object wakes all others (2,000 objects: 11.8 s of CPU, 0.6 s without), and after `410 Gone` they keep
-what is gone. The cache is filled and swept by lists of our own.
+what is gone.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from typing import Any, Final
 import kopf
 import structlog
 
-from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.api import Api, ApiError
+from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.kinds import WATCHED, Kind
 
 log = structlog.get_logger()
 
-Heard = Callable[[Kind, str | None, dict[str, Any]], None]
+OnEvent = Callable[[Kind, str | None, dict[str, Any]], None]
 """Called with the kind, the type of the event (None: found by a list) and the object."""
 
 _END_SECONDS: Final = 3.0
@@ -25,7 +27,7 @@ _BACKOFFS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 
 async def watch(
-    served: Collection[Kind], namespaces: Collection[str], heard: Heard, on_watching: Callable[[], None]
+    served: Collection[Kind], namespaces: Collection[str], on_event: OnEvent, on_watching: Callable[[], None]
 ) -> None:
     """Watch until cancelled, or until a watch fails for good (its kind was removed, it is forbidden).
 
@@ -36,7 +38,7 @@ async def watch(
         RuntimeError: the watches ended; start them again.
     """
     tasks = await kopf.spawn_tasks(
-        registry=_registry(served, heard),
+        registry=_registry(served, on_event),
         settings=_settings(served),
         clusterwide=not namespaces,
         namespaces=list(namespaces),
@@ -52,10 +54,10 @@ async def watch(
             task.cancel()
         _, hung = await asyncio.wait(tasks, timeout=_END_SECONDS)
         if hung:
-            log.warning("watches do not end", tasks=sorted(task.get_name() for task in hung))
+            log.warning("watches did not stop in time", tasks=sorted(task.get_name() for task in hung))
 
 
-def _registry(served: Collection[Kind], heard: Heard) -> kopf.OperatorRegistry:
+def _registry(served: Collection[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -63,21 +65,23 @@ def _registry(served: Collection[Kind], heard: Heard) -> kopf.OperatorRegistry:
         return kopf.login_with_kubeconfig(**arguments) or kopf.login_with_service_account(**arguments)
 
     for kind in served:
-        _on_event(registry, kind, heard)
+        _register(registry, kind, on_event)
     return registry
 
 
-def _on_event(registry: kopf.OperatorRegistry, kind: Kind, heard: Heard) -> None:
+def _register(registry: kopf.OperatorRegistry, kind: Kind, on_event: OnEvent) -> None:
     @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)
-    async def hear(event: kopf.RawEvent, **_: Any) -> None:
-        heard(kind, event["type"], event["object"])  # type: ignore[arg-type]
+    async def handle(event: kopf.RawEvent, **_: Any) -> None:
+        on_event(kind, event["type"], event["object"])  # type: ignore[arg-type]
 
 
 def _settings(served: Collection[Kind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    settings.process.ultimate_exiting_timeout = None  # it would kill us long after the watches were restarted
+    settings.process.ultimate_exiting_timeout = (
+        None  # it would end the process long after a restart of the watches
+    )
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
@@ -107,3 +111,55 @@ class _NoDiffs(kopf.DiffBaseStorage):
 
     def store(self, **_: Any) -> None:
         return None
+
+
+# -- lists of our own ---------------------------------------------------------------------------------------
+
+
+async def served_kinds(api: Api) -> frozenset[Kind]:
+    """The watched kinds that the API server knows now. Without KubeRay there are no RayJobs."""
+    known = {kind for kind in WATCHED if not kind.group}
+    for root in {kind.root for kind in WATCHED if kind.group}:
+        try:
+            found = (await api.read(root)).get("resources") or ()
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            continue
+        plurals = {resource["name"] for resource in found}
+        known |= {kind for kind in WATCHED if kind.root == root and kind.plural in plurals}
+    return frozenset(known)
+
+
+async def fill(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str]) -> set[Key]:
+    """Put all objects of a kind into the cache and take out those that are gone.
+
+    Returns the resources that it concerns.
+    """
+    return await _compare(api, cache, kind, namespaces, metadata_only=False)
+
+
+async def sweep(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str]) -> set[Key]:
+    """Take out of the cache what is gone: a watch that had to start over does not report deletions.
+
+    Returns the resources that it concerns.
+    """
+    return await _compare(api, cache, kind, namespaces, metadata_only=True)
+
+
+async def _compare(
+    api: Api, cache: Cache, kind: Kind, namespaces: Collection[str], metadata_only: bool
+) -> set[Key]:
+    # Objects that arrive while the lists are read may be missing from them.
+    before = list(cache.known(kind))
+    found: set[str] = set()
+    concerned: set[Key] = set()
+    for namespace in namespaces or (None,):
+        async for item in api.pages(kind, namespace, metadata_only):
+            found.add(item["metadata"]["uid"])
+            if not metadata_only:
+                concerned |= cache.put(kind, item)
+    for key, uid in before:
+        if uid not in found:
+            concerned |= cache.remove(kind, key.namespace, key.name, uid)
+    return concerned

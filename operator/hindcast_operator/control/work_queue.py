@@ -1,4 +1,4 @@
-"""Which resources are to be looked at, now or later: level-based, each at most once, never by two workers."""
+"""Which resources to reconcile, now or later: level-based, each at most once, never by two workers."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ _LONGEST_BACKOFF: Final = 60.0
 
 
 class WorkQueue(Generic[K]):
-    """Keys in the order of their first mention. A key that is added while it is worked on comes again after."""
+    """Keys in the order in which they were added. A key that is added while it is being processed is queued again."""
 
     def __init__(self, random_share: Callable[[], float] = random.random) -> None:
         self._waiting: deque[K] = deque()
@@ -33,7 +33,7 @@ class WorkQueue(Generic[K]):
         return asyncio.get_running_loop().time() - self._since[self._waiting[0]] if self._waiting else 0.0
 
     def add(self, key: K) -> None:
-        """Look at a key as soon as possible."""
+        """Process a key as soon as possible."""
         if key in self._working:
             self._again.add(key)
         elif key not in self._since:
@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
             self._arrived.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Look at a key after a time; the earliest wish holds, and it ends with the next look at the key."""
+        """Process a key after a time; the earliest time counts, until the key is processed next."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(seconds, 0.0)
         timer = self._timers.get(key)
@@ -53,7 +53,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(when, self._due, key)
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Look again after a failure, later each time. Returns in how many seconds."""
+        """Process a key again after a failure, later each time. Returns in how many seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         longest = min(_SHORTEST_BACKOFF * 2.0**failures, _LONGEST_BACKOFF)
         seconds = max(longest * (0.5 + 0.5 * self._random_share()), at_least)
@@ -65,7 +65,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """The next key. It is not given out again before `done`."""
+        """The next key. It is not returned again before `done`."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -77,7 +77,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The work on a key has ended."""
+        """A key has been processed."""
         self._working.discard(key)
         if key in self._again:
             self._again.discard(key)

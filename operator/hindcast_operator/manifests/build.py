@@ -1,15 +1,17 @@
-"""The objects of an attempt, in the order in which they are created."""
+"""The objects of an attempt, and what would be created for resources without a cluster."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hindcast.api import Resource
-from hindcast.api.attempt import Attempt
-from hindcast_operator.manifests.access import role, role_binding, service_account
-from hindcast_operator.manifests.config_map import config_map
+from hindcast.api import OfflineRecording, OfflineTraining, Resource, spec_hash
+from hindcast.api.attempt import Attempt, Input
+from hindcast_operator.defaults import Defaults
+from hindcast_operator.manifests.effective import effective
+from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
 from hindcast_operator.manifests.rayjob import ray_job
-from hindcast_operator.manifests.sizing import sizes
-
-Manifest = dict[str, Any]
+from hindcast_operator.manifests.sizes import Sizes, sizes
+from hindcast_operator.names import child_name
 
 
 def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
@@ -32,3 +34,92 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
     if resource.spec.cluster.service_account_name is not None:
         manifests = [manifest for manifest in manifests if manifest["kind"] != "ServiceAccount"]
     return manifests
+
+
+# -- without a cluster --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The first attempt of a resource.
+
+    Attributes:
+        resource: `effective`.
+        sizes: of its pools, with the reasons.
+        manifests: what is created, in this order. Nothing is owned: there is no uid yet.
+        unknown: `Kind/name` of what it refers to and was not given.
+    """
+
+    resource: Resource
+    sizes: Sizes
+    manifests: list[Manifest]
+    unknown: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "kind": self.resource.kind,
+            "name": self.resource.metadata.name,
+            "resolved": self.sizes.to_status(),
+            "unknown": list(self.unknown),
+            "manifests": self.manifests,
+        }
+
+
+def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) -> list[Rendered]:
+    """The first attempt of each resource, in their order.
+
+    Args:
+        resources: as written. References among them are resolved; the contents of a recording's dataset are known
+            where its `status` is given.
+        defaults: the platform's.
+        namespace: of the resources that name none.
+    """
+    merged = [_placed(effective(resource, defaults), namespace) for resource in resources]
+    outputs = {}
+    for own, full in zip(resources, merged, strict=True):
+        outputs[full.metadata.namespace, f"{full.kind}/{full.metadata.name}"] = _output(own, full)
+    return [_rendered(own, full, outputs) for own, full in zip(resources, merged, strict=True)]
+
+
+def _placed(resource: Resource, namespace: str) -> Resource:
+    placed = {"namespace": resource.metadata.namespace or namespace}
+    return resource.model_copy(update={"metadata": resource.metadata.model_copy(update=placed)})
+
+
+def _rendered(own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], Input]) -> Rendered:
+    namespace = full.metadata.namespace
+    wanted = list(dict.fromkeys(_references(full)))
+    inputs = {key: outputs[namespace, key] for key in wanted if (namespace, key) in outputs}
+    attempt = Attempt(
+        revision=full.spec.revision,
+        number=1,
+        child=child_name(full.kind, full.metadata.name, full.spec.revision, 1),
+        namespace=namespace or "",
+        spec_hash=spec_hash(own),
+        inputs=inputs,
+    )
+    unknown = tuple(key for key in wanted if key not in inputs)
+    return Rendered(full, sizes(full, inputs), build(full, attempt), unknown)
+
+
+def _references(resource: Resource) -> Iterator[str]:
+    if isinstance(resource, OfflineRecording):
+        if resource.spec.policy.training_ref is not None:
+            yield f"OfflineTraining/{resource.spec.policy.training_ref.name}"
+        return
+    for source in resource.spec.input:
+        if source.recording_ref is not None:
+            yield f"OfflineRecording/{source.recording_ref.name}"
+
+
+def _output(own: Resource, full: Resource) -> Input:
+    """What the resource provides to others, now or once it has run."""
+    status = own.status
+    if isinstance(full, OfflineTraining):
+        folder = f"{full.spec.checkpoint.path.rstrip('/')}/{full.metadata.name}/r{full.spec.revision}"
+        checkpoint = status.checkpoint if status is not None else None
+        return Input(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
+    if status is None or status.output is None:
+        return Input(path=full.spec.output.path)
+    return Input.model_validate(status.output.model_dump())

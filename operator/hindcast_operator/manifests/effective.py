@@ -47,7 +47,7 @@ def _run_policy(own: RunPolicy, defaults: Defaults) -> RunPolicy:
 
 
 def _with_memory(resource: Resource) -> ClusterSpec:
-    """`spec.cluster` with the memory that the resource gives elsewhere: it wins over the platform's."""
+    """`spec.cluster` with the memory that the resource sets in other fields: it overrides the platform's."""
     if isinstance(resource, OfflineRecording):
         own = {"runner": resource.spec.runners.memory}
     else:

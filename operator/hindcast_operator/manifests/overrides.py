@@ -1,9 +1,9 @@
 """Pod overrides: merging a user's pod template over the generated one, as `kubectl patch` does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-# The field that tells the entries of a list apart, as Kubernetes' API declares them.
+# The merge key of each list, as the API of Kubernetes declares it.
 _KEYS: Final = {
     "containers": "name",
     "initContainers": "name",
@@ -29,41 +29,30 @@ def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[s
     entry; lists that Kubernetes takes as one value (`command`, `args` …) are replaced. Doing it again changes
     nothing.
     """
-    return _merge(base, patch, _remove)
+    return _merge(base, patch, keep_nulls=False)
 
 
 def merge_patches(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """One patch that does what the two do one after the other; its nulls still remove."""
-    return _merge(first, second, _keep_null)
+    return _merge(first, second, keep_nulls=True)
 
 
-_OnNull = Callable[[dict[str, Any], str], None]
-
-
-def _remove(merged: dict[str, Any], field: str) -> None:
-    merged.pop(field, None)
-
-
-def _keep_null(merged: dict[str, Any], field: str) -> None:
-    merged[field] = None
-
-
-def _merge(base: Mapping[str, Any], patch: Mapping[str, Any], on_null: _OnNull) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], patch: Mapping[str, Any], keep_nulls: bool) -> dict[str, Any]:
     merged = dict(base)
     for field, value in patch.items():
-        if value is None:
-            on_null(merged, field)
+        below = merged.get(field)
+        if value is None and not keep_nulls:
+            merged.pop(field, None)
         elif isinstance(value, Mapping):
-            below = merged.get(field)
-            merged[field] = _merge(below if isinstance(below, Mapping) else {}, value, on_null)
-        elif isinstance(value, list) and isinstance(merged.get(field), list):
-            merged[field] = _merge_list(field, merged[field], value, on_null)
+            merged[field] = _merge(below if isinstance(below, Mapping) else {}, value, keep_nulls)
+        elif isinstance(value, list) and isinstance(below, list):
+            merged[field] = _merge_list(field, below, value, keep_nulls)
         else:
             merged[field] = value
     return merged
 
 
-def _merge_list(field: str, base: list[Any], patch: list[Any], on_null: _OnNull) -> list[Any]:
+def _merge_list(field: str, base: list[Any], patch: list[Any], keep_nulls: bool) -> list[Any]:
     if field in _APPENDED:
         return base + [entry for entry in patch if entry not in base]
     key = _KEYS.get(field)
@@ -75,5 +64,5 @@ def _merge_list(field: str, base: list[Any], patch: list[Any], on_null: _OnNull)
         if at is None:
             merged.append(entry)
         else:
-            merged[at] = _merge(merged[at], entry, on_null)
+            merged[at] = _merge(merged[at], entry, keep_nulls)
     return merged

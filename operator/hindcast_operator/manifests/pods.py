@@ -10,8 +10,7 @@ from hindcast_operator.manifests import security
 from hindcast_operator.manifests.environment import sources, variables
 from hindcast_operator.manifests.overrides import strategic_merge
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, as_cpus
-from hindcast_operator.manifests.sizes import PoolSize
-from hindcast_operator.manifests.sizing import resources_field
+from hindcast_operator.manifests.sizes import PoolSize, resources_field
 from hindcast_operator.manifests.volumes import HOME, Mounted, volumes, writable_folders
 from hindcast_operator.names import account_name, labels
 
@@ -23,7 +22,7 @@ SUBMITTER: Final = "submitter"
 SUBMITTER_CPU: Final = 0.1
 SUBMITTER_MEMORY: Final = 512 * MI
 
-# Labels by which others act on what carries them: Kueue would queue each pod, GitOps tools would own it.
+# Labels that other tools act on: Kueue would queue each pod, GitOps tools would own it.
 _KEPT_OFF_PODS: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
 
 
@@ -116,7 +115,7 @@ def _template(
 
 
 def _overridden(template: Template, *overrides: dict[str, Any] | None) -> Template:
-    """The template under its overrides. Labels that things are found by stay; no container loses its limits."""
+    """The template under its overrides. Our labels are kept, and so are the security rules of every container."""
     merged = template
     for override in overrides:
         merged = strategic_merge(merged, override or {})

@@ -7,7 +7,7 @@ from hindcast.api import Resource
 from hindcast.api.attempt import POOL_LABEL, Attempt
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.manifests import security
-from hindcast_operator.manifests.metadata import metadata
+from hindcast_operator.manifests.objects import metadata
 from hindcast_operator.manifests.pods import Template, ray_pod, submitter_pod
 from hindcast_operator.manifests.quantities import MI, as_bytes
 from hindcast_operator.manifests.sizes import PoolSize, Sizes

@@ -2,21 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.environment import RESERVED
-from hindcast_operator.manifests.needs import LEAST_OBJECT_STORE
-from hindcast_operator.manifests.privilege import misplaced, privileges
 from hindcast_operator.manifests.quantities import as_bytes
-from hindcast_operator.manifests.sizing import SHARED_MEMORY_BESIDE
-from hindcast_operator.manifests.storage import Place, places
+from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE
+from hindcast_operator.manifests.security import mapping, mappings, misplaced, privileges
+from hindcast_operator.manifests.sizes import OTHER_SHARED_MEMORY
+from hindcast_operator.manifests.storage import StoragePath, storage_paths
 
 LEAST_RAY: Final = (2, 52)
 """The first Ray whose dashboard asks for a token."""
-_LEAST_SHARED_MEMORY: Final = LEAST_OBJECT_STORE + SHARED_MEMORY_BESIDE
+_LEAST_SHARED_MEMORY: Final = LEAST_OBJECT_STORE + OTHER_SHARED_MEMORY
 
 
 def refusals(resource: Resource, defaults: Defaults) -> list[str]:
@@ -45,23 +45,23 @@ def refusals(resource: Resource, defaults: Defaults) -> list[str]:
 
 def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
     cluster = resource.spec.cluster
-    for place in places(resource):
-        if place.leaves_root:
-            yield f"{place.field} is {place.path}, which leads out of the platform's storageRoot; leave out the .."
-        elif place.relative and defaults.storage_root is None:
+    for location in storage_paths(resource):
+        if location.leaves_root:
+            yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove the .."
+        elif location.relative and defaults.storage_root is None:
             yield (
-                f"{place.field} is {place.path}, relative to a storageRoot that the platform does not have; "
+                f"{location.field} is {location.path}, which is relative, and the platform has no storageRoot; "
                 "give a URI (s3://…) or a path on a mounted volume"
             )
-        elif place.written and place.local is not None and (problem := _lost(place, cluster)):
-            yield f"{place.field} is {place.path}, {problem}; give a URI (s3://…) or a path on a mounted volume"
+        elif location.written and location.local is not None and (problem := _lost(location, cluster)):
+            yield f"{location.field} is {location.path}, {problem}; give a URI (s3://…) or a path on a mounted volume"
 
 
-def _lost(place: Place, cluster: ClusterSpec) -> str | None:
+def _lost(location: StoragePath, cluster: ClusterSpec) -> str | None:
     """Why what is written there would not be found again; None where it would."""
-    mounted = [volume for volume in cluster.volumes if _below(place.local or "", volume.mount_path)]
+    mounted = [volume for volume in cluster.volumes if _below(location.local or "", volume.mount_path)]
     if not mounted:
-        below = any(_below(place.local or "", path) for path in _overridden_mounts(cluster))
+        below = any(_below(location.local or "", path) for path in _overridden_mounts(cluster))
         return None if below else "on no mounted volume, and would be lost with the pod"
     volume = max(mounted, key=lambda volume: len(volume.mount_path))
     return _unfit(volume)
@@ -76,8 +76,8 @@ def _unfit(volume: Volume) -> str | None:
 
 def _overridden_mounts(cluster: ClusterSpec) -> Iterator[str]:
     for _, override in cluster.pod_overrides:
-        for container in _maps(_map(override).get("spec"), "containers"):
-            yield from (str(mount.get("mountPath")) for mount in _maps(container, "volumeMounts"))
+        for container in mappings(mapping(mapping(override).get("spec")).get("containers")):
+            yield from (str(mount.get("mountPath")) for mount in mappings(container.get("volumeMounts")))
 
 
 def _below(path: str, folder: str) -> bool:
@@ -93,7 +93,7 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
     if fewest < most and not defaults.allow_autoscaling:
         yield (
             f"spec.pipeline.dataWorkers has minReplicas {fewest} and maxReplicas {most}, and the platform does not "
-            "allow pools that scale with the load; give replicas"
+            "allow autoscaled pools; give replicas"
         )
     for field, gpus in (
         ("spec.pipeline.dataWorkers.gpus", workers.gpus),
@@ -109,7 +109,7 @@ def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
     version = cluster.ray_version or ""
     if tuple(int(part) for part in version.split(".")[:2]) < LEAST_RAY:
         yield (
-            f"spec.cluster.rayVersion is {version}, and its dashboard cannot ask for a token; take an image with "
+            f"spec.cluster.rayVersion is {version}, whose dashboard has no token authentication; use an image with "
             f"Ray {LEAST_RAY[0]}.{LEAST_RAY[1]} or later"
         )
 
@@ -139,18 +139,18 @@ def _mounts(cluster: ClusterSpec) -> Iterator[str]:
     ):
         for value, count in Counter(values).items():
             if count > 1:
-                yield f"spec.cluster.volumes has {what} {value}; leave one"
+                yield f"spec.cluster.volumes has {what} {value}; remove one"
 
 
 def _variables(cluster: ClusterSpec) -> Iterator[str]:
     code = cluster.code is not None and cluster.code.config_map is not None
     for variable in cluster.env:
         if variable.name in RESERVED:
-            yield f"spec.cluster.env sets {variable.name}, which is Hindcast's own; choose another name"
+            yield f"spec.cluster.env sets {variable.name}, which Hindcast sets itself; choose another name"
         if code and variable.name == "PYTHONPATH" and variable.value is None:
             yield (
-                "spec.cluster.env takes PYTHONPATH from elsewhere, and spec.cluster.code.configMap adds to it; "
-                "give its value here"
+                "spec.cluster.env takes PYTHONPATH from a reference, but spec.cluster.code.configMap extends it; "
+                "give its value literally"
             )
 
 
@@ -162,26 +162,17 @@ def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
     folders += [("py_modules", module) for module in (modules if isinstance(modules, list) else [])]
     for name, folder in folders:
         if isinstance(folder, str) and "://" not in folder:
-            yield f"{field}.{name} has {folder}, a folder of your machine; give a URI, or code.configMap"
-    for name in _map(runtime_env.get("env_vars")):
+            yield f"{field}.{name} has {folder}, a local folder; give a URI, or use code.configMap"
+    for name in mapping(runtime_env.get("env_vars")):
         if name in CREDENTIAL_VARIABLES:
-            yield f"{field}.env_vars sets {name} inline; give it by spec.cluster.envFrom"
+            yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"
 
 
 def _privileges(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
     if defaults.allow_privileged:
         return
-    # What the platform itself puts under every pod is its own affair.
+    # Overrides that come from the platform's own defaults are allowed.
     allowed = set(privileges(defaults.cluster.pod_overrides))
     for found in privileges(cluster.pod_overrides):
         if found not in allowed:
-            yield f"{found}, which the platform does not allow; leave it out"
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _maps(value: Any, field: str) -> list[dict[str, Any]]:
-    entries = _map(value).get(field)
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+            yield f"{found}, which the platform does not allow; remove it"

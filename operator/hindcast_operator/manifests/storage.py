@@ -1,4 +1,4 @@
-"""Where a resource reads and writes: which fields hold locations, and what relative ones mean on a cluster."""
+"""Where a resource reads and writes: which fields are locations, and what relative ones mean on a cluster."""
 
 import posixpath
 import re
@@ -14,8 +14,8 @@ _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A location in a resource: the field that holds it, and whether the run writes there."""
+class StoragePath:
+    """A location in a resource: its field, and whether the run writes there."""
 
     field: str
     path: str
@@ -38,13 +38,13 @@ class Place:
         return posixpath.normpath(path) if path.startswith(("/", "~")) else None
 
 
-def places(resource: Resource) -> list[Place]:
+def storage_paths(resource: Resource) -> list[StoragePath]:
     """All locations that the resource names, in the order of its fields."""
-    found: list[Place] = []
+    found: list[StoragePath] = []
 
-    def collect(place: Place) -> str:
-        found.append(place)
-        return place.path
+    def collect(location: StoragePath) -> str:
+        found.append(location)
+        return location.path
 
     _map(resource, collect)
     return found
@@ -62,15 +62,15 @@ def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     base, mark, query = root.partition("?")
     base = f"{base.rstrip('/')}/{resource.metadata.namespace or 'default'}"
 
-    def below_root(place: Place) -> str:
-        if not place.relative or place.leaves_root:
-            return place.path
-        return f"{base}/{posixpath.normpath(place.path)}{mark}{query}"
+    def below_root(location: StoragePath) -> str:
+        if not location.relative or location.leaves_root:
+            return location.path
+        return f"{base}/{posixpath.normpath(location.path)}{mark}{query}"
 
     return _map(resource, below_root)
 
 
-_Change = Callable[[Place], str]
+_Change = Callable[[StoragePath], str]
 
 
 def _map(resource: Resource, change: _Change) -> Resource:
@@ -82,9 +82,9 @@ def _map(resource: Resource, change: _Change) -> Resource:
 def _map_recording(spec: OfflineRecordingSpec, change: _Change) -> OfflineRecordingSpec:
     policy, checkpoint = spec.policy, spec.policy.checkpoint
     if checkpoint is not None:
-        path = change(Place("spec.policy.checkpoint.path", checkpoint.path, written=False))
+        path = change(StoragePath("spec.policy.checkpoint.path", checkpoint.path, written=False))
         policy = policy.model_copy(update={"checkpoint": checkpoint.model_copy(update={"path": path})})
-    path = change(Place("spec.output.path", spec.output.path, written=True))
+    path = change(StoragePath("spec.output.path", spec.output.path, written=True))
     return spec.model_copy(update={"policy": policy, "output": spec.output.model_copy(update={"path": path})})
 
 
@@ -94,12 +94,12 @@ def _map_training(spec: OfflineTrainingSpec, change: _Change) -> OfflineTraining
         if source.path is None:
             sources.append(source)
             continue
-        path = change(Place(f"spec.input[{index}].path", source.path, written=False))
+        path = change(StoragePath(f"spec.input[{index}].path", source.path, written=False))
         sources.append(source.model_copy(update={"path": path}))
-    path = change(Place("spec.checkpoint.path", spec.checkpoint.path, written=True))
+    path = change(StoragePath("spec.checkpoint.path", spec.checkpoint.path, written=True))
     initial = spec.initial_checkpoint
     if initial is not None:
-        initial = change(Place("spec.initialCheckpoint", initial, written=False))
+        initial = change(StoragePath("spec.initialCheckpoint", initial, written=False))
     return spec.model_copy(
         update={
             "input": sources,

@@ -13,14 +13,14 @@ SPILL_FOLDER: Final = "/var/spill"
 HOME: Final = "/home/hindcast"
 
 _PREFIX: Final = "hindcast-"
-"""Of our own volumes' names, so that a user's never meet them."""
+"""Begins the names of our own volumes, so that they never collide with a user's."""
 
 Mounted = tuple[dict[str, Any], dict[str, Any]]
 """A volume and its mount."""
 
 
 def volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[Mounted]:
-    """Of a Ray pod: the user's, then our own where the user's mount nothing in their place."""
+    """Of a Ray pod: the user's, then our own unless the user's are mounted in their place."""
     own = [
         *writable_folders(),
         _volume("shm", "/dev/shm", emptyDir={"medium": "Memory", "sizeLimit": as_bytes(size.shared_memory)}),

@@ -1,4 +1,4 @@
-"""Plain values as YAML, in the order that they have."""
+"""Plain values as YAML, in their order."""
 
 import io
 from collections.abc import Iterable
@@ -27,11 +27,11 @@ def yaml_documents(values: Iterable[Any]) -> str:
 
 class _Representer(RoundTripRepresenter):
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """What stands in two places is written twice."""
+        """A value that occurs twice is written twice."""
         return True
 
     def represent_text(self, data: str) -> ScalarNode:
-        """Text, quoted where some reader would take it for something else."""
+        """Text, quoted where some reader would parse it as something else."""
         if "\n" in data:
             return self.represent_scalar("tag:yaml.org,2002:str", data, style="|")
         doubtful = data.lower() in _WORDS or data.startswith(_NUMERIC)

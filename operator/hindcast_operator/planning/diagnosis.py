@@ -8,10 +8,10 @@ from typing import Any, Final
 from hindcast.api.attempt import Pool
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.times import after
+from hindcast_operator.times import after
 
 KUBERAY_SILENCE_SECONDS: Final = 45
-"""KubeRay takes up a RayJob within a second or two; a busy one within some."""
+"""KubeRay processes a new RayJob within a second or two, somewhat later when busy."""
 
 LONGEST_QUOTE: Final = 300
 
@@ -31,7 +31,8 @@ _IMAGE: Final = (
 )
 _START: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError", "StartError")
 _QUOTA: Final = ("exceeded quota", "failed quota", "usage per Pod", "usage per Container", "LimitRange")
-_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_UNREACHABLE)
+POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_UNREACHABLE)
+"""Reasons that end pods, rather than keep them from starting."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,9 @@ class Diagnosis:
     reason: Reason
     message: str
 
-    @property
-    def kills(self) -> bool:
-        """It ends pods, rather than keeping them from starting."""
-        return self.reason in _LOSSES
 
-
-def kuberay_due(attempt: AttemptFacts) -> datetime | None:
-    """Until when KubeRay should have taken up the RayJob; None where it has."""
+def kuberay_deadline(attempt: AttemptFacts) -> datetime | None:
+    """Until when KubeRay should have processed the RayJob; None where it has."""
     job = attempt.ray_job
     if job is None or job.suspended or job.deployment_status:
         return None
@@ -66,12 +62,12 @@ def diagnose(
         resolved: `status.resolved`, for the sizes that the pools have.
         now: the time.
     """
-    due = kuberay_due(attempt)
+    due = kuberay_deadline(attempt)
     if due is not None and now >= due:
         return Diagnosis(
             Reason.KUBERAY_NOT_ANSWERING,
-            f"KubeRay has not taken up RayJob {attempt.child} for {KUBERAY_SILENCE_SECONDS} seconds; look at the "
-            "KubeRay operator's pod, its log and the namespaces that it watches",
+            f"KubeRay has not processed RayJob {attempt.child} for {KUBERAY_SILENCE_SECONDS} seconds; check the "
+            "KubeRay operator's pod, its log, and the namespaces that it watches",
         )
     if attempt.submitter_failure is not None:
         return _refused_pods("the submitter's pod", attempt.submitter_failure)
@@ -81,7 +77,7 @@ def diagnose(
 
 
 def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
-    """Which field gives a pool more memory, and what it has now."""
+    """Which field to raise for more memory in a pool, and its value now."""
     if pool is None:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
     size = _memory(pool, resolved)
@@ -90,7 +86,7 @@ def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """A message of someone else's, on one line, cut to a bearable length."""
+    """A message of another component, on one line, cut to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "…"
 
@@ -105,13 +101,13 @@ def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis
     name = f"pod {pod.name} ({pod.pool})"
     if not pod.ready and any(end.reason == "OOMKilled" for end in pod.ends):
         hint = more_memory(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
-        return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} was killed for memory; {hint}")
+        return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
     if pod.reason == "Evicted":
         return Diagnosis(
             Reason.EVICTED, f"{name} was evicted from its node (disk or memory pressure, or a drain)"
         )
     if pod.unreachable_since is not None:
-        return Diagnosis(Reason.NODE_UNREACHABLE, f"the node of {name} does not answer")
+        return Diagnosis(Reason.NODE_UNREACHABLE, f"the node of {name} is unreachable")
     if pod.unschedulable is not None:
         return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable(name, pod))
     if pod.waiting is not None:
@@ -133,31 +129,31 @@ def _unschedulable(name: str, pod: PodFacts) -> str:
     elif "taint" in scheduler:
         fix = "add nodes or tolerate the taint (spec.cluster.tolerations)"
     elif "selector" in scheduler or "affinity" in scheduler:
-        fix = "add such nodes or change spec.cluster.nodeSelector"
+        fix = "add matching nodes or change spec.cluster.nodeSelector"
     else:
-        fix = "do what the scheduler says"
-    return f"no node takes {name}: {quoted(scheduler).rstrip('.')}; {fix}"
+        fix = "resolve what the scheduler reports"
+    return f"no node can run {name}: {quoted(scheduler).rstrip('.')}; {fix}"
 
 
 def _waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
     if reason in _IMAGE:
         return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason, message))
     if reason == "CreateContainerConfigError":
-        text = f"{name} lacks what its containers need: {quoted(message)}; create it"
+        text = f"{name} is missing what its containers need: {quoted(message)}; create it"
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
     if reason in _START:
-        text = f"{name} cannot start ({reason}); look at it with kubectl describe pod and kubectl logs"
+        text = f"{name} cannot start ({reason}); inspect it with kubectl describe pod and kubectl logs"
         return Diagnosis(Reason.CONTAINER_START_FAILED, text)
     return None
 
 
 def _image_message(name: str, image: str, reason: str, message: str) -> str:
-    # The kubelet changes between two reasons and texts while it tries again: only what both have is told.
+    # The kubelet alternates between two reasons and texts while it retries: only what both have in common is shown.
     if reason == "InvalidImageName":
         return f"image {image} of {name} is not a valid name; correct spec.cluster.image"
     credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
     trouble = "needs credentials" if credentials else "cannot be pulled"
-    fix = "correct spec.cluster.image or give spec.cluster.imagePullSecrets"
+    fix = "correct spec.cluster.image or set spec.cluster.imagePullSecrets"
     return f"image {image} of {name} {trouble}; {fix}"
 
 
@@ -169,13 +165,13 @@ def _mounts(name: str, pod: PodFacts) -> Diagnosis | None:
 
 
 def _refused_pods(what: str, message: str) -> Diagnosis:
-    # Each try names another pod: only what comes after its name stays the same.
+    # Each try names another pod: only the text after its name stays the same.
     said = quoted(message.rpartition("is forbidden: ")[2])
     if "violates PodSecurity" in message:
-        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security does not let {what} be made: {said}")
+        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {what}: {said}")
     if any(word in message for word in _QUOTA):
-        return Diagnosis(Reason.QUOTA_EXCEEDED, f"quota does not let {what} be made: {said}")
-    return Diagnosis(Reason.PODS_REFUSED, f"the API server does not let {what} be made: {said}")
+        return Diagnosis(Reason.QUOTA_EXCEEDED, f"a quota rejected {what}: {said}")
+    return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {what}: {said}")
 
 
 def _memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:

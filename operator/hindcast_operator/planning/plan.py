@@ -1,7 +1,6 @@
 """The plan: what follows from what was observed of one resource. A pure function."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,16 +10,20 @@ from hindcast_operator.decision import CreateAttempt, Decision
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
 from hindcast_operator.manifests import sizes
-from hindcast_operator.planning.events import events_of
-from hindcast_operator.planning.following import adopted, deletions, finished, next_step, without_kuberay
-from hindcast_operator.planning.live import concluded, ended_or_asked, look, standing
+from hindcast_operator.planning.attempts import observe_attempt, own_config_map
+from hindcast_operator.planning.outcomes import ended_run, ending_of
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.references import data_check
+from hindcast_operator.planning.revisions import change_waiting, requested_revision
 from hindcast_operator.planning.runs import current_run, ended, replace_latest
-from hindcast_operator.planning.situation import Situation
-from hindcast_operator.planning.status import read_status, status_of
-from hindcast_operator.planning.view import own_config_map
-from hindcast_operator.planning.wishes import Wishes, read_wishes
+from hindcast_operator.planning.situations import (
+    Case,
+    adopted_run,
+    before_next_attempt,
+    of_finished_run,
+    of_live_attempt,
+    without_kuberay,
+)
+from hindcast_operator.planning.status import Situation, events_of, new_status, read_status
 
 
 def plan(facts: Facts, defaults: Defaults) -> Decision:
@@ -38,47 +41,44 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
     if facts.deleting:
         return Decision(old)
     now = facts.now.replace(microsecond=0)
-    wishes = read_wishes(facts, defaults, old.runs)
-    runs = _superseded(old.runs, wishes.revision, now) or adopted(facts, wishes, now)
-    situation = _situation(facts, old, wishes, runs, now)
-    fresh = current_run(situation.runs, wishes.revision) is None
-    status = status_of(
+    revision = requested_revision(facts, defaults, old.runs)
+    runs = _superseded(old.runs, revision.number, now) or adopted_run(facts, revision, now)
+    situation = _situation(Case(facts, revision, runs, now), old)
+    run = current_run(situation.runs, revision.number)
+    spec_changes = {"SpecDrift": revision.drift, "ChangeWaiting": change_waiting(facts.resource, run)}
+    status = new_status(
         situation,
         old,
-        report=_report(facts, situation.runs, wishes.revision),
+        report=_report(facts, run),
         resolved=_resolved(situation, old),
-        drift=wishes.drift,
+        spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
-        fresh=fresh or (bool(old.runs) and old.runs[0].revision != wishes.revision),
+        new_revision=run is None or (bool(old.runs) and old.runs[0].revision != revision.number),
     )
-    return Decision(status, situation.actions, events_of(old, status), situation.look_again)
+    return Decision(status, situation.actions, events_of(old, status), situation.requeue_at)
 
 
-def _situation(
-    facts: Facts, old: Status, wishes: Wishes, runs: tuple[RunStatus, ...], now: datetime
-) -> Situation:
-    run = current_run(runs, wishes.revision)
+def _situation(case: Case, old: Status) -> Situation:
+    run = case.run
     if run is not None and run.outcome is None:
-        data = data_check(facts, run)
-        if facts.kuberay == "NotInstalled":
-            return without_kuberay(runs, data)
-        view = look(facts, old, wishes, run, now)
-        run, ending = ended_or_asked(view, old.resolved)
+        if case.facts.kuberay == "NotInstalled":
+            return without_kuberay(case)
+        attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
+        run, ending = ending_of(attempt, old.resolved)
         if ending is None:
-            going = standing(view.with_run(run), facts, runs, data)
-            return replace(going, actions=(*deletions(facts, spared=run.child), *going.actions))
-        run = concluded(view, ending)
-        runs = replace_latest(runs, run)
+            return of_live_attempt(case, attempt.with_run(run))
+        run = ended_run(attempt, ending)
+        case = case.with_run(run)
     if run is not None and run.outcome in ("Succeeded", "Failed"):
-        return finished(facts, run, runs, data_check(facts, run), now)
-    return next_step(facts, wishes, runs, now)
+        return of_finished_run(case, run)
+    return before_next_attempt(case)
 
 
 def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
-    """The history; an attempt of an older revision that went on is over.
+    """The history; an unfinished attempt of an older revision is over.
 
-    It is deleted without waiting for a checkpoint: nobody will continue it.
+    It is deleted without waiting for a checkpoint: nothing will resume from it.
     """
     if not runs or runs[0].outcome is not None or runs[0].revision == revision:
         return tuple(runs)
@@ -86,12 +86,9 @@ def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tupl
     return replace_latest(runs, ended(runs[0], "Superseded", Reason.SUPERSEDED, message, now))
 
 
-def _report(facts: Facts, runs: Sequence[RunStatus], revision: int) -> Report | None:
-    run = current_run(runs, revision)
+def _report(facts: Facts, run: RunStatus | None) -> Report | None:
     attempt = None if run is None else facts.attempts.get(run.child)
-    if attempt is None:
-        return None
-    found = own_config_map(attempt, facts.uid)
+    found = None if attempt is None else own_config_map(attempt, facts.uid)
     return None if found is None else found.report
 
 

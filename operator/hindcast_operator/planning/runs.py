@@ -1,20 +1,28 @@
-"""The entries of `status.runs`: begun, ended, counted."""
+"""The entries of `status.runs`: what they record, how they end, how many were lost."""
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api import Resource
 from hindcast.api.attempt import Attempt, Input
+from hindcast.api.base import Model, Operational
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.times import parse, stamp
+from hindcast_operator.times import after, parse, stamp
 
 MOST_RUNS: Final = 32
 DEFAULTS_KEY: Final = "defaults"
+DIGEST_PREFIX: Final = "sha256:"
+"""Begins what stands for a list or a mapping in `fixed`."""
+FIRST_PAUSE_SECONDS: Final = 10
+LONGEST_PAUSE_SECONDS: Final = 600
+
+_EFFECTIVE_AT_ONCE: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 
 Outcome = Literal["Succeeded", "Failed", "Lost", "Suspended", "Preempted", "Superseded"]
 
@@ -30,12 +38,10 @@ def next_number(runs: Sequence[RunStatus], revision: int) -> int:
     return 1 if run is None else run.attempt + 1
 
 
-def watched_children(
-    kind: str, name: str, resource: OfflineRecording | OfflineTraining | None, status: Status
-) -> tuple[str, ...]:
-    """Children that must have been looked at before anything is decided.
+def watched_children(kind: str, name: str, resource: Resource | None, status: Status) -> tuple[str, ...]:
+    """Children that must be observed before anything is decided.
 
-    The one that runs, that of a finished run, and the next one.
+    The running one, that of a finished run, and the next one.
     """
     revision = resource.spec.revision if resource is not None else 1
     if status.runs:
@@ -44,11 +50,93 @@ def watched_children(
     return (*latest, child_name(kind, name, revision, next_number(status.runs, revision)))
 
 
+def number_of(child: str, stem: str) -> int | None:
+    """Number of a child whose name begins with the revision's stem, `<name>-r1-`."""
+    match = re.fullmatch(re.escape(stem) + r"([1-9][0-9]*)", child)
+    return int(match.group(1)) if match else None
+
+
+# -- the history -------------------------------------------------------------------------------------------
+
+
 def ended(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now: datetime) -> RunStatus:
     """The entry of an attempt that is over."""
     return run.model_copy(
-        update={"outcome": outcome, "reason": reason.value, "message": message, "finished": stamp(now)}
+        update={
+            "outcome": outcome,
+            "reason": reason.value,
+            "message": message,
+            "finished": stamp(now),
+            "fixed": {},
+        }
     )
+
+
+def replace_latest(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
+    """The history with a changed latest entry."""
+    return (run, *runs[1:])
+
+
+def with_new(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
+    """The history with a new entry; the oldest are dropped, except the latest of each revision."""
+    history = [run, *runs]
+    for at in range(len(history) - 1, 0, -1):
+        if len(history) <= MOST_RUNS:
+            break
+        if history[at - 1].revision == history[at].revision:
+            del history[at]
+    return tuple(history[:MOST_RUNS])
+
+
+# -- what an attempt was created with -----------------------------------------------------------------------
+
+
+def attempt_of(run: RunStatus, facts: Facts) -> Attempt:
+    """The description of itself that the attempt is given."""
+    return Attempt(
+        revision=run.revision,
+        number=run.attempt,
+        child=run.child,
+        namespace=facts.namespace,
+        uid=facts.uid,
+        spec_hash=run.spec_hash,
+        inputs={key: Input.model_validate(run.inputs[key]) for key in input_names(run)},
+    )
+
+
+def input_names(run: RunStatus) -> list[str]:
+    """`Kind/name` of the resources that gave the attempt its inputs."""
+    return [key for key in run.inputs if key != DEFAULTS_KEY]
+
+
+def fixed_fields(resource: Resource) -> dict[str, Any]:
+    """The operational fields that an attempt takes from the spec when it is created, by path; unset ones left out."""
+    return dict(_fixed(resource.spec, "spec", operational=False))
+
+
+def _fixed(model: Model, path: str, operational: bool) -> Iterator[tuple[str, Any]]:
+    for name, field in type(model).model_fields.items():
+        value, at = getattr(model, name), f"{path}.{field.alias or name}"
+        marks = [mark for mark in field.metadata if isinstance(mark, Operational)]
+        if value in (None, [], {}) or at in _EFFECTIVE_AT_ONCE or any(mark.frozen for mark in marks):
+            continue
+        if isinstance(value, Model):
+            yield from _fixed(value, at, operational or bool(marks))
+        elif operational or marks:
+            yield at, value if isinstance(value, bool | int | float | str) else _digest(model, name)
+
+
+def _digest(model: Model, name: str) -> str:
+    text = model.model_dump_json(include={name})
+    return f"{DIGEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+# -- counted and retried ------------------------------------------------------------------------------------
+
+
+def losses(run: RunStatus) -> int:
+    """Attempts of the revision that were lost, this one included."""
+    return run.retries + (run.outcome == "Lost")
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
@@ -59,82 +147,13 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
     return run.active_seconds + max(0, int((end - parse(run.admitted)).total_seconds()))
 
 
-def losses(run: RunStatus) -> int:
-    """Attempts of the revision that were lost, this one included."""
-    return run.retries + (run.outcome == "Lost")
+def retry_time(run: RunStatus) -> datetime:
+    """When the attempt after a lost one begins.
 
-
-def replace_latest(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
-    """The history with a changed latest entry."""
-    return (run, *runs[1:])
-
-
-def with_new(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
-    """The history with a new entry; the oldest go, except the latest of each revision."""
-    history = [run, *runs]
-    for at in range(len(history) - 1, 0, -1):
-        if len(history) <= MOST_RUNS:
-            break
-        if history[at - 1].revision == history[at].revision:
-            del history[at]
-    return tuple(history[:MOST_RUNS])
-
-
-def inputs_of(run: RunStatus) -> dict[str, Input]:
-    """What the attempt was given."""
-    return {key: Input.model_validate(value) for key, value in run.inputs.items() if key != DEFAULTS_KEY}
-
-
-def attempt_of(run: RunStatus, facts: Facts) -> Attempt:
-    """What the attempt is told of itself."""
-    return Attempt(
-        revision=run.revision,
-        number=run.attempt,
-        child=run.child,
-        namespace=facts.namespace,
-        uid=facts.uid,
-        spec_hash=run.spec_hash,
-        inputs=inputs_of(run),
-        first_learners=run.first_learners or 1,
-    )
-
-
-def begin(
-    facts: Facts,
-    *,
-    revision: int,
-    number: int,
-    resource: OfflineRecording | OfflineTraining,
-    spec_hash: str,
-    previous: RunStatus | None,
-    inputs: Mapping[str, object],
-    now: datetime,
-) -> RunStatus:
-    """The entry of an attempt that is about to be created.
-
-    Args:
-        resource: effective.
-        previous: the attempt of the revision before it.
-        inputs: of the entry: what it was given, and the defaults.
+    10 s after the first loss, doubled with each, at most 600 s; then up to a quarter more or less, by the lost
+    attempt's name: runs that one node took down do not all come back at once, and a restarted operator computes
+    the same pause.
     """
-    learners = resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None
-    if previous is not None:
-        learners = previous.first_learners
-    return RunStatus(
-        revision=revision,
-        attempt=number,
-        child=child_name(facts.kind, facts.name, revision, number),
-        spec_hash=spec_hash,
-        image=resource.spec.cluster.image,
-        inputs=dict(inputs),
-        first_learners=learners,
-        retries=0 if previous is None else losses(previous),
-        active_seconds=0 if previous is None else active_seconds(previous, now),
-        started=stamp(now),
-    )
-
-
-def number_of(child: str, stem: str) -> int | None:
-    """Number of a child whose name begins with the revision's stem, `<name>-r1-`."""
-    match = re.fullmatch(re.escape(stem) + r"([1-9][0-9]*)", child)
-    return int(match.group(1)) if match else None
+    seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
+    share = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
+    return after(parse(run.finished or ""), round(seconds * (0.75 + share / 2)))

@@ -1,13 +1,71 @@
-"""The status as it is stored, read and put together."""
+"""From a situation to what is written and announced: the status, its conditions, and events."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, Literal
 
 from hindcast.api.attempt import Report
-from hindcast.api.status import Condition, Status
-from hindcast_operator.planning.conditions import conditions_of
-from hindcast_operator.planning.situation import FINISHED, Check, Situation
+from hindcast.api.status import Condition, RunStatus, Status
+from hindcast_operator.decision import Action, Event
+from hindcast_operator.planning.reasons import Reason
+from hindcast_operator.times import stamp
+
+State = Literal[
+    "Pending",
+    "Waiting",
+    "Queued",
+    "Starting",
+    "Running",
+    "Retrying",
+    "Suspending",
+    "Suspended",
+    "Stalled",
+    "Succeeded",
+    "Failed",
+]
+"""`Stalled`: somebody must act, then the run continues by itself. `Failed`: final for the revision."""
+
+FINISHED: Final = ("Succeeded", "Failed")
+_READY: Final[tuple[State, ...]] = ("Running", "Suspended", "Succeeded")
+_STALLED: Final[tuple[State, ...]] = ("Stalled", "Failed")
+_LONGEST_EVENT: Final = 1000
+"""Kubernetes accepts 1024 bytes."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition's status, reason and message."""
+
+    is_true: bool
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The state of a resource, and what is to be done.
+
+    Attributes:
+        reason: of Ready, and of Reconciling or Stalled.
+        message: one sentence for people: why, and what to do next.
+        runs: the history, newest first.
+        data: DataReady, where the resource refers to others.
+        cluster: ClusterReady, where there is an attempt.
+        requeue_at: the next deadline.
+    """
+
+    state: State
+    reason: Reason
+    message: str
+    runs: tuple[RunStatus, ...]
+    actions: tuple[Action, ...] = ()
+    data: Check | None = None
+    cluster: Check | None = None
+    requeue_at: datetime | None = None
+
+
+# -- the status ---------------------------------------------------------------------------------------------
 
 
 def read_status(plain: Mapping[str, Any]) -> Status:
@@ -16,9 +74,9 @@ def read_status(plain: Mapping[str, Any]) -> Status:
 
 
 def plain_status(status: Status) -> dict[str, Any]:
-    """The status as it is written: camelCase, without what is not there. Equal plain statuses need no write.
+    """The status as it is written: camelCase, without unset fields. Equal plain statuses need no write.
 
-    Nothing in it is empty: server-side apply makes null of a mapping whose last entry goes, and refuses that.
+    Nothing in it is empty: server-side apply turns a mapping whose last entry is removed into null, and rejects that.
     """
     plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
     return plain
@@ -33,40 +91,35 @@ def _without_empty(value: Any) -> Any:
     return {name: entry for name, entry in entries.items() if entry not in ({}, [])}
 
 
-def condition_of(status: Status, type_: str) -> Condition | None:
-    """The condition of that type."""
-    return next((entry for entry in status.conditions if entry.type == type_), None)
-
-
-def status_of(
+def new_status(
     situation: Situation,
     old: Status,
     *,
     report: Report | None,
     resolved: Mapping[str, Any] | None,
-    drift: Check | None,
+    spec_changes: Mapping[str, Check],
     generation: int,
     now: datetime,
-    fresh: bool,
+    new_revision: bool,
 ) -> Status:
     """The whole status.
 
     Args:
-        report: of the current attempt; what it does not say stays as it was.
+        report: of the current attempt; what it leaves out stays as it was.
         resolved: sizes of an attempt that is created now; None keeps the old ones.
-        drift: SpecDrift, where it holds.
-        fresh: nothing of the revision was made yet: what an older one achieved is no longer told.
+        spec_changes: SpecDrift and ChangeWaiting, where they are true.
+        new_revision: nothing of the revision exists yet: results of an older one are dropped.
     """
-    kept = Status() if fresh else old
+    kept = Status() if new_revision else old
     report = report or Report(beat=1, at="", moved="")
     runs = situation.runs
-    named = bool(runs) and (runs[0].outcome is None or situation.state in FINISHED)
+    has_job = bool(runs) and (runs[0].outcome is None or situation.state in FINISHED)
     return Status(
         observed_generation=generation,
         state=situation.state,
-        message=situation.message if drift is None else _with_drift(situation, drift),
-        conditions=conditions_of(situation, drift, old.conditions, generation, now),
-        ray_job=runs[0].child if named else None,
+        message=_message(situation, spec_changes),
+        conditions=_conditions(situation, spec_changes, old.conditions, generation, now),
+        ray_job=runs[0].child if has_job else None,
         progress=report.progress or kept.progress,
         output=report.output or kept.output,
         checkpoint=report.checkpoint or kept.checkpoint,
@@ -75,7 +128,121 @@ def status_of(
     )
 
 
-def _with_drift(situation: Situation, drift: Check) -> str:
+def _message(situation: Situation, spec_changes: Mapping[str, Check]) -> str:
     if situation.state == "Stalled":
         return situation.message
-    return f"{situation.message.rstrip('.')}. {drift.message}"
+    sentences = [situation.message, *(change.message for change in spec_changes.values())]
+    return ". ".join([*(sentence.rstrip(".") for sentence in sentences[:-1]), sentences[-1]])
+
+
+# -- conditions, as kstatus, Argo, Flux and `kubectl wait` read them -----------------------------------------
+
+
+def condition_of(status: Status, type_: str) -> Condition | None:
+    """The condition of that type."""
+    return next((entry for entry in status.conditions if entry.type == type_), None)
+
+
+def _conditions(
+    situation: Situation,
+    spec_changes: Mapping[str, Check],
+    old: Sequence[Condition],
+    generation: int,
+    now: datetime,
+) -> list[Condition]:
+    """All conditions, in a fixed order; those whose status did not change keep their transition time."""
+    since: dict[tuple[str, str], str] = {
+        (entry.type, entry.status): entry.last_transition_time for entry in old
+    }
+    conditions = []
+    for type_, check in _checks(situation, spec_changes):
+        status: Literal["True", "False"] = "True" if check.is_true else "False"
+        conditions.append(
+            Condition(
+                type=type_,
+                status=status,
+                reason=check.reason.value,
+                message=check.message,
+                last_transition_time=since.get((type_, status), stamp(now)),
+                observed_generation=generation,
+            )
+        )
+    return conditions
+
+
+def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator[tuple[str, Check]]:
+    """Most conditions exist only while they are true.
+
+    kstatus takes whichever of Reconciling and Stalled it finds True, and `kubectl wait` waits for True.
+    """
+    state = situation.state
+    true = Check(True, situation.reason, situation.message)
+    ready = state in _READY
+    yield "Ready", Check(ready, situation.reason, situation.message)
+    if not ready:
+        yield "Stalled" if state in _STALLED else "Reconciling", true
+    if situation.data is not None:
+        yield "DataReady", situation.data
+    if situation.cluster is not None:
+        yield "ClusterReady", situation.cluster
+    yield from spec_changes.items()
+    if state == "Suspended":
+        yield "Suspended", true
+    if state == "Suspending":
+        yield "Suspended", Check(False, Reason.SUSPENDING, situation.message)
+    if state in FINISHED:
+        yield "Complete" if state == "Succeeded" else "Failed", true
+        yield "Finished", true
+
+
+# -- events: one for each transition that the status shows, none at rest -------------------------------------
+
+
+def events_of(old: Status, new: Status) -> tuple[Event, ...]:
+    """What happened between two statuses, in the order of cause and effect."""
+    return (*_ended_attempts(old, new), *_new_attempt(old, new), *_changed_conditions(old, new))
+
+
+def _ended_attempts(old: Status, new: Status) -> Iterator[Event]:
+    """Attempts that ended without finishing the run."""
+    unfinished = {run.child for run in old.runs if run.outcome is None}
+    for run in new.runs:
+        if run.child in unfinished and run.outcome in ("Lost", "Preempted", "Superseded"):
+            yield _event(
+                Reason.of(run.reason or Reason.LOST_DRIVER), f"{_attempt_name(run)} ended: {run.message}"
+            )
+
+
+def _new_attempt(old: Status, new: Status) -> Iterator[Event]:
+    known = {run.child for run in old.runs}
+    for run in new.runs[:1]:
+        if run.child not in known:
+            yield _event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.child}")
+
+
+def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:
+    ready = _changed(old, new, "Ready")
+    if ready is not None and ready.reason != Reason.ACCEPTED:
+        yield _event(Reason.of(ready.reason), ready.message)
+    cluster = _changed(old, new, "ClusterReady")
+    if cluster is not None and cluster.status == "False" and new.state in ("Running", "Suspending"):
+        yield _event(Reason.of(cluster.reason), cluster.message)
+    for type_ in ("SpecDrift", "ChangeWaiting"):
+        change = _changed(old, new, type_)
+        if change is not None and new.state != "Stalled":
+            yield _event(Reason.of(change.reason), change.message)
+
+
+def _changed(old: Status, new: Status, type_: str) -> Condition | None:
+    """The condition, where its reason is another than it was."""
+    before, now = condition_of(old, type_), condition_of(new, type_)
+    return now if now is not None and (before is None or before.reason != now.reason) else None
+
+
+def _event(reason: Reason, message: str) -> Event:
+    short = message if len(message) <= _LONGEST_EVENT else message[: _LONGEST_EVENT - 1] + "…"
+    return Event(reason.type, reason.value, short)
+
+
+def _attempt_name(run: RunStatus) -> str:
+    return f"Attempt {run.attempt} of revision {run.revision}"

@@ -13,10 +13,21 @@ from hindcast.algorithms.ppo import PPO
 from hindcast.api.sentences import nearest, problems_of, sentence
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.learn.algorithm import Algorithm
+from hindcast.user_code import refuse_uncalled
 
-REGISTRY: Final[Mapping[str, type[Algorithm]]] = {"BC": BC, "PPO": PPO}
+REGISTRY: Final[dict[str, type[Algorithm]]] = {
+    "BC": BC,
+    "PPO": PPO,
+}
+"""Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the
+reference page follow."""
+_UNCALLED: Final = {
+    "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
+    "training_step": "its networks, optimisers and losses say how it trains",
+}
+"""RLlib's methods of an algorithm that have no place here, and what to do instead of overriding them."""
 
-__all__ = ["BC", "PPO", "REGISTRY", "build", "option_schemas", "resolve"]
+__all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
 def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm:
@@ -45,7 +56,7 @@ def resolve(name: str) -> type[Algorithm]:
         name: one of `REGISTRY`, or "package.module:Class" of the user's own.
 
     Raises:
-        SpecError: there is no such algorithm, or the class is none.
+        SpecError: there is no such algorithm, the class is none, or it overrides what nothing calls.
         UserCodeError: the user's module raised while it was imported.
     """
     if name in REGISTRY:
@@ -63,6 +74,7 @@ def resolve(name: str) -> type[Algorithm]:
         raise SpecError(
             f"algorithm is {name!r}, which is not a subclass of hindcast.learn.algorithm.Algorithm"
         )
+    refuse_uncalled(found, Algorithm, _UNCALLED)
     return found
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Kind, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
 from hindcast.learn.batches import actions_of
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
@@ -33,7 +33,6 @@ class BC(Algorithm):
 
     Options = BCOptions
     needs = Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS}))
-    kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     options: BCOptions
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:

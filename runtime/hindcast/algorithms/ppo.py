@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Self, cast
+from typing import Annotated, Self, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from hindcast.api.base import Positive
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Kind, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import AlgorithmOptions, Losses, ModelInputs, Step, Tensors
 from hindcast.learn.batches import actions_of, num_timesteps
 from hindcast.learn.gae import block_gae
 from hindcast.learn.learner import Learner
+from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
 from hindcast.models.rl_module import RLModule
@@ -35,7 +36,7 @@ class PPOOptions(AlgorithmOptions):
     L = -E[min(r·A, clip(r, 1 ± clipParam)·A)] + vfLossCoeff·E[min((V - V_target)², vfClipParam)]
     - entropyCoeff·E[H(π)] + klCoeff·E[KL(π_old ‖ π)].
 
-    Defaults are the paper's for continuous control, with the reference's batch sizes. The reference has
+    Defaults are the paper's for continuous control, with RLlib's batch sizes. RLlib has
     lr 5e-5, λ 1, 30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 that takes over
     four times the updates to a return of 450, because the value loss stays clipped.
     """
@@ -63,9 +64,9 @@ class PPOOptions(AlgorithmOptions):
     """Weight of the entropy bonus, or points [[timestep, value], …] joined by lines."""
     use_kl_loss: bool = False
     """Whether to add the KL penalty."""
-    kl_coeff: NonNegative = 0.2
+    kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
     """Weight of the KL penalty at the start; it follows klTarget afterwards."""
-    kl_target: Annotated[float, Field(gt=0)] = 0.01
+    kl_target: float = Field(default=0.01, gt=0, json_schema_extra={"x-only-with": "useKlLoss"})
     """KL divergence per iteration that the weight is steered to."""
 
     @model_validator(mode="after")
@@ -78,7 +79,7 @@ class PPOOptions(AlgorithmOptions):
         return self
 
 
-class PPO(Algorithm):
+class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective. One iteration is `train_on(learner, rollout, ...)`."""
 
     Options = PPOOptions
@@ -94,8 +95,11 @@ class PPO(Algorithm):
         ),
         targets=True,
     )
-    kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineRecording"})
     options: PPOOptions
+
+    @property
+    def timesteps_per_update(self) -> int:
+        return self.options.minibatch_size
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=True)
@@ -184,12 +188,6 @@ class PPO(Algorithm):
 
     def train_on(self, learner: Learner, rollout: Block, seed: int, iteration: int) -> dict[str, float]:
         """One iteration: targets, epochs of minibatches, steering of the KL weight.
-
-        Args:
-            learner: of this algorithm.
-            rollout: see `prepare`; has `action_logp` and `action_dist_inputs`.
-            seed: with `iteration` it fixes the order of minibatches.
-            iteration: iterations finished before.
 
         Returns:
             The learner's metrics, `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`.

@@ -1,4 +1,4 @@
-"""What the operator tells an attempt, and what the attempt reports: the two halves of its ConfigMap.
+"""What the operator passes to an attempt, and what the attempt reports: the two halves of its ConfigMap.
 
 The operator writes `resource.yaml`, `attempt.json` and `intent`; the runtime writes `report.json`, and nothing else.
 """
@@ -15,12 +15,12 @@ RESOURCE_KEY: Final = "resource.yaml"
 ATTEMPT_KEY: Final = "attempt.json"
 """An `Attempt`."""
 INTENT_KEY: Final = "intent"
-"""What the operator wants of a running attempt: nothing, or `CHECKPOINT`."""
+"""The operator's request to a running attempt: empty, or `CHECKPOINT`."""
 REPORT_KEY: Final = "report.json"
 """A `Report`; missing until the first beat."""
 
 CHECKPOINT: Final = "checkpoint"
-"""The intent to checkpoint and end, with outcome Suspended."""
+"""The request to save a checkpoint and stop, with outcome Suspended."""
 
 POOL_LABEL: Final = "hindcast.dev/pool"
 """Ray node label, and pod label, of the pools."""
@@ -50,11 +50,11 @@ AttemptReason = Literal[
     "Terminated",
 ]
 """Why an attempt ended. The last four are Lost: storage that failed, a process killed for memory, a lost worker
-or node, a driver that was told to end."""
+or node, a driver that was terminated."""
 
 
 class Input(Model):
-    """What another resource gives to this one."""
+    """An input from another resource."""
 
     path: Text
     """The recording's dataset, or the training's best checkpoint."""
@@ -64,12 +64,14 @@ class Input(Model):
     """Timesteps in the dataset."""
     bytes: NonNegative | None = None
     """Bytes of the dataset."""
+    memory_bytes: NonNegative | None = None
+    """Bytes that its timesteps take in memory."""
     digest: ShortText | None = None
     """Digest of its manifest."""
 
 
 class Attempt(Model):
-    """Which attempt of which run this is, and what it was given."""
+    """Which attempt of which run this is, and its inputs."""
 
     revision: Positive
     """The spec's revision."""
@@ -80,13 +82,11 @@ class Attempt(Model):
     namespace: ShortText
     """Namespace of both."""
     uid: Annotated[str, Field(max_length=253)] = ""
-    """uid of the resource, which tells it from an earlier one of the same name; none where it was rendered only."""
+    """uid of the resource, which distinguishes it from an earlier one of the same name; empty if only rendered."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     inputs: dict[ShortText, Input] = {}
     """By `Kind/name` of the resources that this one refers to."""
-    first_learners: Positive = 1
-    """Learners when the revision started: they fix the global batch."""
 
 
 class AttemptOutcome(Model):
@@ -103,23 +103,23 @@ class AttemptOutcome(Model):
 
 
 class Report(Model):
-    """What an attempt says of itself."""
+    """What an attempt reports."""
 
     beat: Positive
     """Counts the reports."""
     at: Timestamp
     """When this one was written, by the driver's clock (UTC)."""
     moved: Timestamp
-    """When the progress last moved, by the driver's clock."""
+    """When there last was progress, by the driver's clock."""
     stage: ShortText | None = None
     """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""
     progress: Progress | None = None
-    """How far it is."""
+    """Its progress."""
     output: OutputStatus | None = None
-    """The dataset of a recording, when it is complete."""
+    """The dataset of a recording, once it is complete."""
     checkpoint: CheckpointStatus | None = None
     """The latest checkpoint of a training."""
     note: Annotated[str, Field(max_length=500)] | None = None
     """The latest thing that the user should know."""
     outcome: AttemptOutcome | None = None
-    """How it ended; none while it goes on."""
+    """How it ended; unset while it is running."""

@@ -158,18 +158,41 @@ def _check_label_key(value: str) -> str:
 
 
 _CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
+# abfss://container@account.dfs.core.windows.net names a container before the @, and s3://anonymous@bucket nobody.
+_CONTAINER: Final = "^(abfss?|az|wasbs?)://"
+_ANONYMOUS: Final = "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)"
 _SECRET_QUERY = re.compile(r"[?&](secret_key|access_key|session_token|password|sig|token)=", re.IGNORECASE)
 
 
+_ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": "///"}
+
+
+def one_slash(path: str) -> str | None:
+    """What is wrong with `hdfs:/folder`, to be put behind it; None of paths and URIs."""
+    found = _ONE_SLASH.match(path)
+    if found is None:
+        return None
+    scheme = found["scheme"]
+    right = f"{scheme}:{_AFTER_SCHEME.get(scheme, '//')}{path[found.end() :]}"
+    return f"is neither a URI nor a plain path: write {right}, or ./{path} for a local folder of that name"
+
+
+def _names_user(uri: str) -> bool:
+    found = _CREDENTIALS.match(uri)
+    if found is None or re.match(_ANONYMOUS, uri):
+        return False
+    return ":" in found.group().split("://", 1)[1] or not re.match(_CONTAINER, uri)
+
+
 def _check_location(value: str) -> str:
-    # abfss://container@account.dfs.core.windows.net names a container before the @, not a user.
-    user = _CREDENTIALS.match(value)
-    azure = value.startswith(("abfs://", "abfss://", "az://", "wasb://", "wasbs://"))
-    if (user and (not azure or ":" in user.group().split("://", 1)[1])) or _SECRET_QUERY.search(value):
+    if _names_user(value) or _SECRET_QUERY.search(value):
         raise ValueError(
             "holds credentials; give them by a Secret (spec.cluster.envFrom), the service account "
             "or the environment instead"
         )
+    if problem := one_slash(value):
+        raise ValueError(problem)
     return value
 
 
@@ -182,11 +205,12 @@ def _check_class_path(value: str) -> str:
     return value
 
 
+_NO_SECRET_QUERY: Final = "!self.matches('(?i)[?&](secret_key|access_key|session_token|password|sig|token)=')"
 LOCATION_RULES: Final = (
     Rule(
-        r"!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@') && "
-        r"(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@') || self.matches('^(abfss?|az|wasbs?)://')) && "
-        r"!self.matches('(?i)[?&](secret_key|access_key|session_token|password|sig|token)=')",
+        "(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@') && "
+        f"(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@') || self.matches('{_CONTAINER}')) && "
+        f"{_NO_SECRET_QUERY}) || (self.matches('{_ANONYMOUS}') && {_NO_SECRET_QUERY})",
         "holds credentials; give them by a Secret (spec.cluster.envFrom) or the service account instead",
     ),
     Rule(

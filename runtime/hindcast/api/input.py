@@ -1,15 +1,20 @@
 """Where a training's data come from."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Anything, FreeForm, Location, Model, ShortText
+from hindcast.api.base import Anything, FreeForm, Location, Model, Rule, ShortText
+from hindcast.api.documents import Problem, Steps
 from hindcast.api.metadata import Reference
+
+NO_SAMPLER: Final = (
+    "is not available yet: no algorithm takes live samples; name recorded data by path or recordingRef"
+)
 
 
 class Sampler(Model):
-    """Live samples of the policy that is being trained, from `spec.environment`."""
+    """Live samples of the policy that is being trained, from `spec.environment`. Not available yet."""
 
 
 class FilterTerm(Model):
@@ -41,13 +46,14 @@ class InputSource(Model):
     """One source of data."""
 
     exactly_one: ClassVar = ("path", "recording_ref", "sampler")
+    rules: ClassVar = (Rule("!has(self.sampler)", NO_SAMPLER, at=".sampler"),)
 
     path: Location | None = None
     """A file, a folder (searched recursively) or a glob; a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
     recording_ref: Reference | None = None
     """The dataset of an OfflineRecording, which is waited for."""
     sampler: Sampler | None = None
-    """Live samples."""
+    """Live samples: not available yet."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
     format: Literal[
@@ -81,3 +87,16 @@ class InputSource(Model):
     """Read data that have no next observations: the last observation of an episode is zeros then."""
     prepare: PrepareSpec = PrepareSpec()
     """How rows become whole episodes, where they are not."""
+
+
+def check_samplers(sources: Any, at: Steps) -> list[Problem]:
+    """What is wrong with live samples among sources as plain values. `at` is their place (`("spec", "input")`).
+
+    The model takes them: a training on nothing but samples is how an algorithm that learns online is run.
+    """
+    entries = sources if isinstance(sources, list) else []
+    return [
+        Problem((*at, index, "sampler"), NO_SAMPLER)
+        for index, source in enumerate(entries)
+        if isinstance(source, dict) and isinstance(source.get("sampler"), dict)
+    ]

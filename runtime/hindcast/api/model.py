@@ -1,4 +1,4 @@
-"""The neural network of the policy, with the reference's option names and defaults."""
+"""The neural network of the policy, with RLlib's option names and defaults."""
 
 from typing import Annotated, Literal
 

@@ -65,18 +65,19 @@ class PipelineSpec(Model):
     data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
     """The pool that reads data and runs the pre-learner."""
     prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
-    """Batches that are prepared ahead of the learner."""
+    """Has no effect, and is said to have none: the next window is always filled ahead of the learner; windowSteps
+    says how large it is."""
     window_steps: Positive = 2**20
     """Timesteps of a window, within which they are shuffled. Part of what fixes the order of the data."""
     window_bytes: Quantity = "1Gi"
-    """Bytes of a window; the smaller of the two limits holds."""
+    """Bytes of a window in memory, all columns decoded; the smaller of the two limits holds."""
     residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"
     """`Resident` keeps all data on the learner's device, `Streaming` a window; the batches are the same.
     `Auto`: resident when they fit the budget."""
     resident_budget: Annotated[Quantity | None, OPERATIONAL] = None
     """Bytes that resident data may take. Default: part of the device's free memory."""
     sampling: Literal["Epochs", "WithReplacement"] = "Epochs"
-    """`Epochs`: each timestep once per pass, shuffled. `WithReplacement`: uniform draws."""
+    """`Epochs`: each timestep once per pass, shuffled. `WithReplacement`: uniform draws from each window."""
     dataset_num_iters_per_learner: Positive | None = None
     """Gradient updates of one training iteration. Default: one pass over the data."""
     pre_learner: ClassPath | None = None

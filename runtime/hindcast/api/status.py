@@ -1,4 +1,4 @@
-"""What a resource's run has come to. Written by the operator alone; the same for both kinds."""
+"""The status of a resource. Written by the operator only; the same for both kinds."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -24,24 +24,24 @@ def _finite_ones(metrics: Any) -> Any:
 
 
 class Condition(Model):
-    """A condition as Kubernetes has them."""
+    """A condition, as in Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Ready, Reconciling, Stalled, Suspended, DataReady, ClusterReady, SpecDrift, Complete, Failed …"""
+    """Ready, Reconciling, Stalled, Suspended, DataReady, ClusterReady, SpecDrift, ChangeWaiting, Complete, Failed …"""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether it is true."""
     reason: Annotated[str, Field(max_length=1024)]
-    """A word for machines."""
+    """One word, for programs."""
     message: Message
     """A sentence for people: what happened and what to do."""
     last_transition_time: Timestamp
-    """When `status` changed last."""
+    """When `status` last changed."""
     observed_generation: NonNegative | None = None
     """The generation that it describes."""
 
 
 class Progress(Model):
-    """How far the run is."""
+    """Progress of the run."""
 
     iteration: NonNegative | None = None
     """Training iterations done."""
@@ -52,11 +52,11 @@ class Progress(Model):
     percentage: Annotated[float, Field(ge=0, le=100)] | None = None
     """Share of the whole, in percent."""
     eta_seconds: NonNegative | None = None
-    """Seconds left, about."""
+    """Estimated seconds left."""
     metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
     """Latest metrics, finite ones: loss, episodeReturnMean, timestepsPerSecond, dataWaitShare …"""
     last_updated: Timestamp | None = None
-    """When the run reported last."""
+    """When the run last reported."""
     summary: Annotated[str, Field(max_length=64)] | None = None
     """`done/total`, for the printer column."""
     episode_return: Annotated[str, Field(max_length=32)] | None = None
@@ -74,6 +74,8 @@ class OutputStatus(Model):
     """Timesteps in it."""
     bytes: NonNegative | None = None
     """Bytes in it."""
+    memory_bytes: NonNegative | None = None
+    """Bytes of its timesteps in memory."""
     digest: ShortText | None = None
     """Digest of its manifest."""
 
@@ -103,31 +105,34 @@ class RunStatus(Model):
     child: ShortText
     """Name of its RayJob."""
     child_uid: ShortText | None = None
-    """uid of its RayJob, once that was seen."""
+    """uid of its RayJob, once it was seen."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     image: Text | None = None
     """Its image."""
     inputs: FreeForm = {}
-    """What the resources that it refers to gave it, by `Kind/name`, and the platform `defaults` that it used."""
+    """Inputs from the resources that it refers to, by `Kind/name`, and the platform `defaults` that it used."""
     first_learners: Positive | None = None
-    """Learners when the revision started: they fix the global batch."""
+    """Learners when the revision started, as far as this status goes back. Information only: nothing reads it, the
+    global batch is fixed in the run folder."""
+    fixed: FreeForm = {}
+    """The operational fields that it was created with, by path, until it ends; digests of lists and mappings."""
     retries: NonNegative = 0
     """Attempts of the revision that were lost before it."""
     active_seconds: NonNegative = 0
-    """Seconds that earlier attempts of the revision had nodes, or waited for them outside a queue."""
+    """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
     started: Timestamp | None = None
     """When it was created."""
     admitted: Timestamp | None = None
-    """Since when it may have nodes: its creation, or the end of its queueing; none while it is queued."""
+    """When it was admitted: its creation, or the end of its queueing; unset while it is queued."""
     heard: Timestamp | None = None
     """When its first report was seen."""
     asked_to_stop: Timestamp | None = None
-    """When it was asked to checkpoint and end."""
+    """When it was asked to save a checkpoint and stop."""
     finished: Timestamp | None = None
     """When it ended."""
     outcome: ShortText | None = None
-    """Succeeded, Failed, Lost, Suspended, Preempted, Superseded; none while it goes on."""
+    """Succeeded, Failed, Lost, Suspended, Preempted, Superseded; unset while it is running."""
     reason: Message | None = None
     """Why, in one word."""
     message: Message | None = None
@@ -135,12 +140,12 @@ class RunStatus(Model):
 
 
 class Status(Model):
-    """What is."""
+    """The observed state."""
 
     observed_generation: int = -1
     """The generation that this describes; -1 until the operator has seen the resource."""
     state: ShortText | None = None
-    """One word for people, derived from the conditions."""
+    """One word, for people."""
     message: Message | None = None
     """One sentence for people: why it is in this state, what to do next."""
     conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=_map_by("type"))] = []
@@ -148,7 +153,7 @@ class Status(Model):
     ray_job: ShortText | None = None
     """Name of the current attempt's RayJob."""
     progress: Progress | None = None
-    """How far the run is."""
+    """Progress of the run."""
     output: OutputStatus | None = None
     """The recorded dataset."""
     checkpoint: CheckpointStatus | None = None

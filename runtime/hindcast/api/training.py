@@ -84,11 +84,6 @@ class OfflineTrainingSpec(Model):
             at=".input",
         ),
         Rule(
-            "has(self.environment) || self.input.all(source, !has(source.sampler))",
-            "input has a sampler, but there is no environment to sample from",
-            at=".input",
-        ),
-        Rule(
             "has(self.environment) || !has(self.evaluation)",
             "there is evaluation, but no environment to evaluate in",
             at=".evaluation",
@@ -154,8 +149,6 @@ class OfflineTrainingSpec(Model):
         weighted = [source.weight is not None for source in self.input]
         if any(weighted) and not all(weighted):
             raise ValueError("has weights on some entries of input only; give one to each, or to none")
-        if any(source.sampler is not None for source in self.input) and self.environment is None:
-            raise ValueError("has a sampler in input but no environment to sample from")
         return self
 
     @model_validator(mode="after")

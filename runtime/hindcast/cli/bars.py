@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.store.statistics import Distribution
 
 BAR_WIDTH = 32
@@ -17,9 +17,9 @@ MAX_ROWS = 12
 
 def spread_bars(title: str, spread: Distribution) -> Iterator[RenderableType]:
     """A distribution's figures in a line, and its histogram."""
-    low, high = words.significant(spread.min), words.significant(spread.max)
-    mean, deviation = words.significant(spread.mean), words.significant(spread.std)
-    middle = words.significant(spread.median)
+    low, high = formatting.significant(spread.min), formatting.significant(spread.max)
+    mean, deviation = formatting.significant(spread.mean), formatting.significant(spread.std)
+    middle = formatting.significant(spread.median)
     yield Text(f"{title}: mean {mean} ± {deviation}, median {middle}, from {low} to {high}")
     edges, counts = _merged(spread)
     yield _bars([_bin(*ends) for ends in itertools.pairwise(edges)], counts)
@@ -42,8 +42,8 @@ def bar(share: float) -> str:
 def _bin(low: float, high: float) -> str:
     """A bin's name; a bin around a single integer is called by it."""
     if high - low == 1 and low % 1 == 0.5:
-        return words.significant(low + 0.5)
-    return f"{words.significant(low)} to {words.significant(high)}"
+        return formatting.significant(low + 0.5)
+    return f"{formatting.significant(low)} to {formatting.significant(high)}"
 
 
 def _merged(spread: Distribution) -> tuple[Sequence[float], Sequence[int]]:
@@ -60,5 +60,7 @@ def _bars(labels: Sequence[str], counts: Sequence[int]) -> RenderableType:
     table.add_column(justify="right")
     total, most = sum(counts), max(counts)
     for label, count in zip(labels, counts, strict=True):
-        table.add_row(label, bar(count / most), f"{words.whole(count)}  {words.share(count / total)}")
+        table.add_row(
+            label, bar(count / most), f"{formatting.whole(count)}  {formatting.share(count / total)}"
+        )
     return Padding(table, (0, 0, 1, 2), expand=False)

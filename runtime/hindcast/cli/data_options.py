@@ -156,7 +156,7 @@ class WriteFlags:
         from hindcast.api.quantity import parse_bytes
         from hindcast.curate.target import Target
         from hindcast.errors import SpecError
-        from hindcast.store.filesystem import resolve
+        from hindcast.storage.location import resolve
 
         try:
             size = parse_bytes(self.file_size)
@@ -187,13 +187,14 @@ def watching(screen: Screen, name: str) -> "Iterator[Watch]":
 
 def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
     """What came out, where it is, and its checksum."""
-    from hindcast import words
+    from hindcast import formatting
 
     document: dict[str, Any] = {"sources": list(sources), "written": [asdict(one) for one in written]}
     lines = [
-        f"{one.folder}: {words.plural(one.episodes, 'episode')}, {words.plural(one.timesteps, 'timestep')} as "
-        f"{one.format}, {words.size(one.bytes)} in {words.plural(one.files, 'file')}, verified "
-        f"(content {one.checksum[:16]})" + (", was there already" if one.state == "AlreadyFinished" else "")
+        f"{one.folder}: {formatting.plural(one.episodes, 'episode')}, "
+        f"{formatting.plural(one.timesteps, 'timestep')} as {one.format}, {formatting.size(one.bytes)} in "
+        f"{formatting.plural(one.files, 'file')}, verified (content {one.checksum[:16]})"
+        + (", was there already" if one.state == "AlreadyFinished" else "")
         for one in written
     ]
     screen.result(document, *lines)

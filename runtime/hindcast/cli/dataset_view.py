@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.cli.bars import MAX_ROWS, spread_bars, value_bars
 from hindcast.store.inspection.problems import Problem
 from hindcast.store.inspection.summary import ActionLeaf, ObservationLeaf, Summary
@@ -49,7 +49,7 @@ def _actions(leaf: ActionLeaf) -> Iterator[RenderableType]:
         yield from value_bars(leaf.name, leaf.values)
         return
     rows = [
-        (str(index), *map(words.significant, (spread.min, spread.mean, spread.std, spread.max)))
+        (str(index), *map(formatting.significant, (spread.min, spread.mean, spread.std, spread.max)))
         for index, spread in enumerate(leaf.dimensions)
     ]
     yield from _dimensions(leaf.name, len(leaf.dimensions), ("min", "mean", "std", "max"), rows)
@@ -58,11 +58,12 @@ def _actions(leaf: ActionLeaf) -> Iterator[RenderableType]:
 def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
     if leaf.values_seen is not None:
         yield Text(
-            f"{leaf.name}: {words.whole(leaf.values_seen)} of {words.plural(leaf.values or 0, 'value')} seen\n"
+            f"{leaf.name}: {formatting.whole(leaf.values_seen)} of "
+            f"{formatting.plural(leaf.values or 0, 'value')} seen\n"
         )
         return
     rows = [
-        (str(index), _number(low), _number(high), "" if share is None else words.share(share))
+        (str(index), _number(low), _number(high), "" if share is None else formatting.share(share))
         for index, low, high, share in zip(leaf.shown, leaf.low, leaf.high, leaf.share_of_space, strict=True)
     ]
     yield from _dimensions(leaf.name, leaf.dimensions, ("min", "max", "of the space"), rows)
@@ -76,7 +77,7 @@ def _dimensions(
     if count > len(rows):
         more = f", {MAX_ROWS} of them"
         rows = [rows[i * (len(rows) - 1) // (MAX_ROWS - 1)] for i in range(MAX_ROWS)]
-    yield Text(f"{name}: {words.plural(count, 'dimension')}{more}")
+    yield Text(f"{name}: {formatting.plural(count, 'dimension')}{more}")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("dimension", *columns):
         table.add_column(column, justify="right")
@@ -86,7 +87,7 @@ def _dimensions(
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else words.significant(value)
+    return "" if value is None else formatting.significant(value)
 
 
 def _problems(problems: Sequence[Problem]) -> Iterator[RenderableType]:
@@ -98,7 +99,9 @@ def _problems(problems: Sequence[Problem]) -> Iterator[RenderableType]:
             yield _line(problem.severity, problem.message, problem.kind)
     for (severity, kind), count in seen.items():
         if count > MAX_OF_A_KIND:
-            yield _line(severity, f"and {words.whole(count - MAX_OF_A_KIND)} more; --json lists all", kind)
+            yield _line(
+                severity, f"and {formatting.whole(count - MAX_OF_A_KIND)} more; --json lists all", kind
+            )
 
 
 def _line(severity: str, message: str, kind: str) -> Text:

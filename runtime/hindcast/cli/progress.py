@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 from hindcast.run.events import Outcome, Progress, Reporter
-from hindcast.run.telling import ProgressLines, amount, figures
+from hindcast.run.progress import ProgressLines, amount, figures
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

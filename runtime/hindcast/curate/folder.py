@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from hindcast.errors import OutputConflict
+from hindcast.storage.lease import LOCK
+from hindcast.storage.location import Location
 from hindcast.store.commits import COMMITS, read_commits
-from hindcast.store.filesystem import Location
 from hindcast.store.manifest import FOLDER, MANIFEST, read_manifest
-from hindcast.store.sole_writer import LOCK_FILE
 from hindcast.store.unfinished import MARK
 
 _WAY_OUT = "give another folder, or --replace it (which deletes only what its manifest lists)"
@@ -53,7 +53,7 @@ def check(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
     if _holds_data(folder):
         if not replace:
             raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-    elif holds_strangers(folder):
+    elif has_other_files(folder):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
@@ -70,11 +70,11 @@ def clear(folder: Location) -> None:
     for path in dict.fromkeys(files):
         folder.child(path).delete()
     for entry in folder.child(FOLDER).list():
-        if entry.relative != LOCK_FILE:
+        if entry.relative != LOCK:
             entry.location.delete()
 
 
-def holds_strangers(folder: Location) -> bool:
+def has_other_files(folder: Location) -> bool:
     """Whether files lie in a folder that carries no mark of ours."""
     if _mark_of(folder.child(FOLDER)) is not None:
         return False

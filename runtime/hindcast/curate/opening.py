@@ -14,11 +14,10 @@ from hindcast.errors import DataError, SpecError
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
+from hindcast.storage.location import Location, resolve
 from hindcast.store.dataset import Dataset, open_dataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import read_manifest
-from hindcast.store.storage_errors import storage_errors
 
 _CHUNK: Final = 1 << 20
 _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
@@ -88,10 +87,7 @@ def _check_files(folder: Location, watch: Watch) -> None:
     for file in manifest.files:
         watch.check()
         location, checksum = folder.child(file.path), hashlib.sha256()
-        with (
-            storage_errors("read", str(location), location.fs),
-            location.fs.open_input_stream(location.path) as stream,
-        ):
+        with location.reading() as stream:
             while chunk := stream.read(_CHUNK):
                 checksum.update(chunk)
         if checksum.hexdigest() != file.checksum:
@@ -99,7 +95,7 @@ def _check_files(folder: Location, watch: Watch) -> None:
 
 
 def _is_inside(one: Location, other: Location) -> bool:
-    if one.fs.type_name != other.fs.type_name:
+    if one.backend.root != other.backend.root:
         return False
     inner, outer = _real(one), _real(other)
     return inner == outer or inner.startswith(f"{outer}/")

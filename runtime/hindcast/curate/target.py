@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hindcast.errors import SpecError
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
 
 FORMATS: Final = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hindcast.errors import WorkerLost
-from hindcast.orphans import end_with_parent
+from hindcast.worker_processes import WorkerProcesses
 
 _LOOK_S = 0.5
 _WORTH_PROCESSES = 256 << 20
-_held: Any = None
 
 Held = TypeVar("Held")
 Item = TypeVar("Item")
@@ -51,41 +48,28 @@ def each(
             check()
             yield function(held, item)
         return
-    import loky
-
-    pool = loky.ProcessPoolExecutor(workers, initializer=_hold, initargs=(held, os.getpid()), timeout=None)
+    processes = WorkerProcesses(workers, held)
     try:
-        yield from _results(pool, function, iter(items), 2 * workers, check)
+        yield from _results(processes, function, iter(items), 2 * workers, check)
     except BrokenExecutor as error:
         raise WorkerLost(
             "a worker process was killed, perhaps for memory: run it again, it goes on from here"
         ) from error
     finally:
-        pool.shutdown(wait=True, kill_workers=True)
+        processes.close()
 
 
 def _results(
-    pool: Any,
+    processes: WorkerProcesses[Held],
     function: Callable[[Held, Item], Result],
     waiting: Iterator[Item],
     most: int,
     check: Check,
 ) -> Iterator[Result]:
-    running: set[Future[Result]] = {pool.submit(_call, function, item) for item in islice(waiting, most)}
+    running: set[Future[Result]] = {processes.submit(function, item) for item in islice(waiting, most)}
     while running:
         check()
         done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-        running |= {pool.submit(_call, function, item) for item in islice(waiting, len(done))}
+        running |= {processes.submit(function, item) for item in islice(waiting, len(done))}
         for future in done:
             yield future.result()
-
-
-def _hold(held: Any, parent: int) -> None:
-    global _held  # noqa: PLW0603  (one for each process)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
-    end_with_parent(parent)
-    _held = held
-
-
-def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
-    return function(_held, item)

@@ -15,12 +15,12 @@ from hindcast.curate.verifying import verify
 from hindcast.curate.workers import count_workers, each
 from hindcast.errors import DataError
 from hindcast.prepare.watch import NOBODY, Watch
+from hindcast.storage.lease import sole_writer
 from hindcast.store.commits import Commit, TextFiles, file_stem, read_commits, remove_orphans, write_commit
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.entries import FileEntry
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
-from hindcast.store.sole_writer import sole_writer
 from hindcast.store.writer import EpisodeWriter
 
 

@@ -1,4 +1,4 @@
-"""Names of the columns of experience (the reference's `Columns`), and of their leaves.
+"""Names of the columns of experience (RLlib's `Columns`), and of their leaves.
 
 A composite space has one column per leaf, named by its path: `obs/camera`, `actions/0`.
 """
@@ -20,6 +20,8 @@ class Columns:
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
+    TERMINATED = TERMINATEDS  # as RLlib's guide to offline data spells the two
+    TRUNCATED = TRUNCATEDS
     INFOS = "infos"
     EPS_ID = "eps_id"
     AGENT_ID = "agent_id"

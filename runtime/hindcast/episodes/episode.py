@@ -354,7 +354,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SingleAgentEpisode:
-        """The inverse of `get_state`; also reads the episodes that the reference wrote.
+        """The inverse of `get_state`; also reads the episodes that RLlib wrote.
 
         Raises:
             ValueError: a field is missing or wrong.

@@ -1,4 +1,4 @@
-"""An episode as a map of plain values and arrays: the 18 keys that the reference's episode files hold.
+"""An episode as a map of plain values and arrays: the 18 keys that RLlib's episode files hold.
 
 `msgpack.packb(state, default=msgpack_numpy.encode)` of it is one row of such a file.
 """

@@ -1,6 +1,6 @@
 """Gymnasium spaces in the form that they have in an episode's state (`SingleAgentEpisode.get_state`).
 
-The maps are those of the reference's episode files: `{space: box, low, high, shape, dtype}` and so on, arrays
+The maps are those of RLlib's episode files: `{space: box, low, high, shape, dtype}` and so on, arrays
 as base64 of zlib of the `.npy` format. Manifests, checkpoints and resources use another, readable form.
 """
 

@@ -25,7 +25,7 @@ class EnvReport:
     lengths: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, float | int]:
-        """Under the reference's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` and so on."""
+        """Under RLlib's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` and so on."""
         returns = np.array(self.returns)
         return {
             "episode_return_mean": float(returns.mean()),

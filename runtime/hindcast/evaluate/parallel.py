@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from typing import NamedTuple, Protocol
@@ -10,14 +9,12 @@ from typing import NamedTuple, Protocol
 from hindcast.errors import UserError, WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
-from hindcast.orphans import end_with_parent
+from hindcast.worker_processes import WorkerProcesses
 
 _MOST_DEATHS = 3
 
 Part = EnvReport | UserError
 """A share of an evaluation, or the user's mistake in it: as a value, so that it keeps its sentence."""
-
-_evaluator: EnvEvaluator | None = None
 
 
 class Players(Protocol):
@@ -55,19 +52,15 @@ class LocalPlayers:
     """
 
     def __init__(self, evaluator: EnvEvaluator, count: int) -> None:
-        import loky
-
-        self._pool = loky.ProcessPoolExecutor(
-            max_workers=count, initializer=_hold, initargs=(evaluator, os.getpid()), timeout=None
-        )
+        self._processes = WorkerProcesses(count, evaluator)
 
     def play(self, files: dict[str, bytes], seed: int, shares: Sequence[range | None]) -> list[Future[Part]]:
         """Begin to play the shares."""
-        return [self._pool.submit(_play, files, seed, share) for share in shares]
+        return [self._processes.submit(play_share, files, seed, share) for share in shares]
 
     def close(self) -> None:
         """Stop the processes, playing or not."""
-        self._pool.shutdown(wait=True, kill_workers=True)
+        self._processes.close()
 
 
 class EvaluationWorkers:
@@ -154,14 +147,3 @@ def play_share(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, shar
         return evaluator(Policy.from_files(files), seed, share)
     except UserError as error:
         return error
-
-
-def _hold(evaluator: EnvEvaluator, parent: int) -> None:
-    global _evaluator  # noqa: PLW0603  (one evaluator per worker process)
-    end_with_parent(parent)
-    _evaluator = evaluator
-
-
-def _play(files: dict[str, bytes], seed: int, share: range | None) -> Part:
-    assert _evaluator is not None
-    return play_share(_evaluator, files, seed, share)

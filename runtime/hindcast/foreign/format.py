@@ -11,7 +11,7 @@ import pyarrow as pa
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.foreign.rows import Rows
-from hindcast.store.filesystem import Entry, Location
+from hindcast.storage.location import Entry, Location
 from hindcast.store.spec import DataSpec
 
 

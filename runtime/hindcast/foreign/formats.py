@@ -7,16 +7,16 @@ from typing import Final
 
 from hindcast.foreign.format import Format, Grouping
 from hindcast.foreign.hdf5.d4rl import D4RL
-from hindcast.foreign.hdf5.minari import Minari
 from hindcast.foreign.media.binary import Binary
 from hindcast.foreign.media.images import Images
 from hindcast.foreign.media.text import Text
 from hindcast.foreign.media.tfrecord import TFRecord
+from hindcast.foreign.minari.format import Minari
 from hindcast.foreign.sample_batch.sample_batch import SampleBatch
 from hindcast.foreign.tables.csv_table import Csv
 from hindcast.foreign.tables.json_table import Json
 from hindcast.foreign.tables.parquet import Parquet
-from hindcast.store.filesystem import Entry, Location
+from hindcast.storage.location import Entry, Location
 from hindcast.store.sources import is_hidden
 
 _ALL: Final[tuple[Format, ...]] = (

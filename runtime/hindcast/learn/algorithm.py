@@ -29,13 +29,16 @@ Tensors = Mapping[str, Tensor]
 
 
 class AlgorithmOptions(Model):
-    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown."""
+    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown.
+
+    `x-only-with` in an option's schema names the option without which it has no effect.
+    """
 
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     grad_clip: Annotated[float, Field(gt=0)] | None = None
     """Bound of the gradients, see gradClipBy; null leaves them as they are."""
-    grad_clip_by: ClipBy = "global_norm"
+    grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip bounds: the norm of all gradients of an optimiser together (global_norm), the norm of
     each parameter's gradient (norm), or each of its values (value)."""
 
@@ -90,11 +93,17 @@ class Losses:
 
 
 class Algorithm(ABC):
-    """One algorithm. The objective and its source stand in the docstring of its `Options`."""
+    """One algorithm. The objective and its source stand in the docstring of its `Options`.
+
+    Attributes:
+        Options: its options.
+        needs: what it takes of the data.
+        kinds: the resources that it can stand in.
+    """
 
     Options: ClassVar[type[AlgorithmOptions]]
     needs: ClassVar[Needs]
-    kinds: ClassVar[frozenset[Kind]]
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options

@@ -39,7 +39,7 @@ from hindcast.learn.checkpoint_record import (
     parse,
 )
 from hindcast.learn.learner import LearnerState
-from hindcast.store.filesystem import Location, resolve
+from hindcast.storage.location import Location, resolve
 
 __all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "find_checkpoint"]
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.errors import DataError
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 FORMAT_VERSION = 1
 RECORD, BEST = "checkpoint.json", "best.json"

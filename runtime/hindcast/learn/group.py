@@ -29,12 +29,12 @@ class Group:
         """The executor, so that all learners together read only once."""
         return executor
 
-    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """Replace tensors by their mean over the learners.
+    def weighted_sum(self, tensors: Sequence[Tensor], weight: float = 1.0) -> None:
+        """Replace tensors by their sum over the learners: their mean, where all weights make 1.
 
         Args:
             tensors: on the learners' device; of the same shapes in all of them.
-            weight: of this learner's; all weights make 1.
+            weight: of this learner's.
         """
 
     def agree(self, check: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,7 +19,11 @@ from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group
 from hindcast.learn.metrics import MetricSums
 from hindcast.learn.optimisers import Optimiser
-from hindcast.pipeline.rng import generator
+from hindcast.learn.target_networks import is_frozen
+from hindcast.pipeline.rng import seed_of
+
+_Buffers = dict[str, tuple[Tensor, int]]
+"""By name, with their versions: a changed one has another version, a replaced one is another tensor."""
 
 _NETS, _OPTIMISERS, _RANDOM, _METRICS = "nets", "optimisers", "random", "metrics"
 
@@ -42,9 +47,9 @@ class Learner:
 
     Args:
         algorithm: gives losses and optimisers.
-        nets: the algorithm's networks; moved to `device`.
+        nets: the algorithm's networks; moved to `device`. Those that nothing trains (targets) stay in evaluation mode.
         device: "cpu", "cuda", "cuda:1".
-        seed: of the generator that losses draw from.
+        seed: the run's; the losses' generator has a stream of its own under it.
         group: the learners of the training; each has a learner of its own, with the same networks.
 
     Attributes:
@@ -63,9 +68,11 @@ class Learner:
         self.algorithm = algorithm
         self.device = torch.device(device)
         self.nets = nets.to(self.device).train()
+        for net in self.nets.values():
+            net.train(not is_frozen(net))
         self.updates = 0
         self.timesteps = 0
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(seed_of(seed, "losses"))
         options = algorithm.options
         self._optimisers = {
             name: Optimiser(spec, options.grad_clip, options.grad_clip_by)
@@ -74,7 +81,6 @@ class Learner:
         _refuse_shared(self._optimisers)
         self._metrics = MetricSums(self.device)
         self._group = group or Group()
-        self._weight = 1.0
         self._seed = seed
         self._part_from_the_first()
 
@@ -87,21 +93,28 @@ class Learner:
         """
         own = num_timesteps(batch)
         timesteps = timesteps or own
-        self._weight = own / timesteps
-        versions = self._buffer_versions()
+        weight = own / timesteps
+        before = self._buffers()
         step = Step(self.updates, self.timesteps, self.generator)
         metrics: dict[str, Tensor] = {}
+        losses: list[Tensor] = []
         for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
             metrics.update(stage.metrics)
-            metrics.update(self._move(stage.losses))
+            metrics.update(self._move(stage.losses, weight))
+            losses += [loss.detach() for loss in stage.losses.values()]
+        if losses:
+            metrics["total_loss"] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
-        self._average_changed(versions)
+        self._average_changed(before, weight)
         self.updates += 1
         self.timesteps += timesteps
-        self._metrics.add(metrics, self.updates)
+        self._metrics.add(metrics, self.updates, weight)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call, with `learning_rate`; starts anew.
+        """Means since the last call; starts anew.
+
+        Beside the algorithm's own: `total_loss`, the sum of an update's losses, `gradient_norm` and `learning_rate`;
+        of several optimisers also `total_loss/<name>`, and the other two as `gradient_norm/<name>` and so on.
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
@@ -114,9 +127,12 @@ class Learner:
         return means
 
     def merge_metrics(self) -> None:
-        """Make the metrics not yet collected those of all learners; to be called by all of them."""
+        """Make the metrics not yet collected those of all learners; to be called by all of them.
+
+        Then they are collected, or saved: merged again they would count once for each learner.
+        """
         if self._group.share.size > 1:
-            self._group.average(self._metrics.tensors(), self._weight)
+            self._group.weighted_sum(self._metrics.tensors())
 
     def state(self) -> LearnerState:
         """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
@@ -155,20 +171,22 @@ class Learner:
             self._set_random(name, value)
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
-        self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"])
+        own = float(self._group.leads)  # what was saved is of all learners, and is to count once
+        self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _move(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _move(self, losses: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
         pending = list(losses.items())
         for position, (name, loss) in enumerate(pending):
             self._optimisers[name].backward(loss, keep_graph=position + 1 < len(pending))
         if self._group.share.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
-            self._group.average([each for own in gradients for each in own], self._weight)
+            self._group.weighted_sum([each for own in gradients for each in own], weight)
         found: dict[str, Tensor] = {}
         for name, loss in pending:
-            found[self._label("total_loss", name)] = loss
+            if len(self._optimisers) > 1:
+                found[f"total_loss/{name}"] = loss
             found[self._label("gradient_norm", name)] = self._optimisers[name].step(self.timesteps)
         return found
 
@@ -176,20 +194,24 @@ class Learner:
         """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
         rank = self._group.share.rank
         if rank:
-            seed = int(generator(self._seed, "learner", rank, self.updates).integers(2**31))
-            self.generator.manual_seed(seed)
-            torch.manual_seed(seed)
+            self.generator.manual_seed(seed_of(self._seed, "losses", rank, self.updates))
+            torch.manual_seed(seed_of(self._seed, "learner", rank, self.updates))
 
-    def _buffer_versions(self) -> list[tuple[Tensor, int]]:
+    def _buffers(self) -> _Buffers:
         if self._group.share.size == 1:
-            return []
-        return [(buffer, buffer._version) for buffer in self.nets.buffers() if buffer.is_floating_point()]
+            return {}
+        named = self.nets.named_buffers()
+        return {name: (buffer, buffer._version) for name, buffer in named if buffer.is_floating_point()}
 
-    def _average_changed(self, versions: list[tuple[Tensor, int]]) -> None:
+    def _average_changed(self, before: _Buffers, weight: float) -> None:
         """Of moving norms each learner saw its own part: their mean is what the whole batch would have made."""
-        changed = [buffer for buffer, version in versions if buffer._version != version]
+        changed = []
+        for name, (buffer, version) in self._buffers().items():
+            old, old_version = before.get(name, (None, 0))
+            if buffer is not old or version != old_version:
+                changed.append(buffer)
         if changed:
-            self._group.average(changed, self._weight)
+            self._group.weighted_sum(changed, weight)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
@@ -205,7 +227,7 @@ class Learner:
                     f"{list(tensor.shape)}; the model sections must be the same"
                 )
         if extra := sorted(saved.keys() - own.keys()):
-            raise DataError(f"the checkpoint has weights {extra[0]!r}, which this model has not")
+            raise DataError(f"the checkpoint has weights {extra[0]!r}, which this model does not have")
         self.nets.load_state_dict(saved)
 
     def _load_optimisers(self, state: LearnerState) -> None:

@@ -26,10 +26,16 @@ class MetricSums:
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, metrics: Mapping[str, Tensor], updates: int) -> None:
-        """Add an update's metrics; `updates` counts it."""
+    def add(self, metrics: Mapping[str, Tensor], updates: int, weight: float = 1.0) -> None:
+        """Add an update's metrics.
+
+        Args:
+            metrics: name -> scalar.
+            updates: counts the update.
+            weight: share of the batch that they are of; the other learners add those of the others.
+        """
         names = tuple(metrics)
-        values = torch.stack([value.detach() for value in metrics.values()]).double()
+        values = torch.stack([value.detach() for value in metrics.values()]).double() * weight
         self._sums[names] = self._sums[names].add_(values) if names in self._sums else values
         self._counts[names] = self._counts.get(names, 0) + 1
         self._until = updates
@@ -67,11 +73,9 @@ class MetricSums:
         sums = {str(group): values for group, values in enumerate(self._sums.values())}
         return sums, {"since": self._since, "until": self._until, "groups": groups}
 
-    def load(self, sums: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over `state()`."""
+    def load(self, sums: Mapping[str, Tensor], meta: Mapping[str, Any], weight: float = 1.0) -> None:
+        """Take over `state()`; `weight` is this learner's share of the sums."""
         self._since, self._until = int(meta["since"]), int(meta["until"])
         names = [tuple(group["names"]) for group in meta["groups"]]
-        self._sums = {
-            group: sums[str(index)].to(self._device, copy=True) for index, group in enumerate(names)
-        }
+        self._sums = {group: sums[str(index)].to(self._device) * weight for index, group in enumerate(names)}
         self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}

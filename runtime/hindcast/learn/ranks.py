@@ -50,8 +50,8 @@ class Ranks(Group):
             return Leading(executor, relay)
         return Following(find_relay(self._from_first(None)))
 
-    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """See `Group.average`: one sum over all tensors of a dtype, laid end to end."""
+    def weighted_sum(self, tensors: Sequence[Tensor], weight: float = 1.0) -> None:
+        """See `Group.weighted_sum`: one sum over all tensors of a dtype, laid end to end."""
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in same]).mul_(weight)

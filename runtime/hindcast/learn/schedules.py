@@ -27,7 +27,7 @@ def _checked(schedule: float | list[list[float]]) -> float | list[list[float]]:
 
 
 Schedule = Annotated[Annotated[float, Field(ge=0)] | Points, AfterValidator(_checked)]
-"""A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (the reference's form)."""
+"""A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form)."""
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], timesteps: int) -> float:

@@ -13,6 +13,12 @@ def frozen_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(False)
 
 
+def is_frozen(module: nn.Module) -> bool:
+    """Whether it has parameters, of which none is trained."""
+    parameters = list(module.parameters())
+    return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+
+
 @torch.no_grad()
 def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
     """Move `target` towards `source`: `target += tau * (source - target)`; a tau of 1 copies.

@@ -32,7 +32,7 @@ class FrameStack:
     """The last k observations of each slot, concatenated on the last axis, oldest first.
 
     `[B, 84, 84, 1]` becomes `[B, 84, 84, k]`, `[B, 4]` becomes `[B, 4 k]`. Frames before an episode's first
-    are zero, as the reference's.
+    are zero, as RLlib's.
 
     Args:
         k: frames.

@@ -15,7 +15,7 @@ _SMALLEST_STD = 1e-8
 
 
 class MeanStdFilter:
-    """Normalises rows to `(x - mean) / std`, clipped to ±10 (the reference's `MeanStdFilter`).
+    """Normalises rows to `(x - mean) / std`, clipped to ±10 (RLlib's `MeanStdFilter`).
 
     The statistics are float64 and change only by `update`, `merge` and `load`. The standard deviation is the
     sample's (n - 1).

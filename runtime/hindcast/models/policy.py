@@ -17,11 +17,14 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
-from hindcast.models.rl_module import RLModule
-from hindcast.store.filesystem import Location, resolve
+from hindcast.models.rl_module import PolicyModule, RLModule
+from hindcast.storage.location import Location, resolve
 from hindcast.store.spaces import flatten_space, flatten_value
 
 F32 = NDArray[np.float32]
+
+_VALUE_HEAD = ("vf.", "vf_encoder.")
+"""Prefixes of the weights that a policy acts without."""
 
 
 class Actions(NamedTuple):
@@ -120,6 +123,34 @@ class Policy:
         for name, data in self.to_files().items():
             location.child(name).write_bytes(data)
 
+    def take_weights(self, saved: Policy, where: str) -> bool:
+        """Take over the weights and filters of a policy of the same model.
+
+        Args:
+            saved: a value head that only one of the two has is left as it is.
+            where: names `saved` in messages.
+
+        Returns:
+            Whether there is a value head here that `saved` does not have.
+
+        Raises:
+            DataError: it is of another model; nothing was taken.
+        """
+        own, given = self.module.state_dict(), saved.module.state_dict()
+        value_head = _VALUE_HEAD if isinstance(self.module, PolicyModule) else ()
+        for name in sorted(own.keys() | given.keys()):
+            shapes = [list(state[name].shape) if name in state else None for state in (given, own)]
+            if shapes[0] == shapes[1] or (None in shapes and name.startswith(value_head)):
+                continue
+            theirs, ours = ("none" if shape is None else f"one of shape {shape}" for shape in shapes)
+            raise DataError(
+                f"{where} is of another model: of the weights {name} it has {theirs}, and this model has {ours}."
+            )
+        self.module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
+        self.preprocessing.load(saved.preprocessing.state())
+        self.reset()
+        return any(name not in given for name in own)
+
     @property
     def digest(self) -> str:
         """sha256 of all that makes the policy what it is: weights, filters, options, spaces."""
@@ -146,7 +177,8 @@ class Policy:
         return self._act(self._alone, rows, noise, None).env_actions[0]
 
     def act(self, obs: Any, noise: F32 | None = None, is_first: NDArray[np.bool_] | None = None) -> Actions:
-        """Act in B slots. A row's action depends on its own observations and noise only.
+        """Act in B slots. A row's action depends on its own observations and noise only, and, in the last bits,
+        on B and the row's position, by which matrix kernels may round.
 
         Args:
             obs: raw observations, `[B, *shape]` or leaf -> rows (see `Preprocessing.observe`).

@@ -26,7 +26,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.spaces import space_from_json, space_to_json
 
 FORMAT_VERSION = 1

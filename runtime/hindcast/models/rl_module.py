@@ -1,4 +1,4 @@
-"""Policy (and value) networks, under the reference's `RLModule` interface.
+"""Policy (and value) networks, under RLlib's `RLModule` interface.
 
 A batch is a flat mapping leaf -> tensor `[B, …]` (`obs`, or `obs/camera`, …) of *preprocessed* observations.
 """

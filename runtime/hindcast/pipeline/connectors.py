@@ -5,7 +5,7 @@ on a data worker, as a pure function of the block and the generator they are giv
 needs whole episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
 another, on the learner; what they remember is in the checkpoint.
 
-The reference's other default connectors have nothing to do here, see `WITHOUT_NEED`.
+RLlib's other default connectors have nothing to do here, see `WITHOUT_NEED`.
 """
 
 from __future__ import annotations

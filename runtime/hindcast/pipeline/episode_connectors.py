@@ -1,4 +1,4 @@
-"""Connectors written over lists of `SingleAgentEpisode`, in the reference's form, on blocks.
+"""Connectors written over lists of `SingleAgentEpisode`, in RLlib's form, on blocks.
 
 A block becomes episodes and back, with Python objects for each, so this is the slow way: it is taken only for
 connectors of this form.
@@ -24,7 +24,7 @@ Items = dict[str, Any]
 
 
 class ConnectorV2:
-    """Base of connectors over episodes, with the reference's call.
+    """Base of connectors over episodes, with RLlib's call.
 
     `__call__(*, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs)` changes the episodes,
     or adds columns to `batch`, which starts empty, by `add_batch_item` and `add_n_batch_items`; it returns

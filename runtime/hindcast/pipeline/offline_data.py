@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import torch
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
-from hindcast.errors import SpecError
+from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
@@ -25,7 +25,13 @@ from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.window import Batch
 from hindcast.store.dataset import Dataset, open_dataset
 from hindcast.store.projection import Projected
-from hindcast.user_code import calling, import_subclass
+from hindcast.user_code import calling, import_subclass, refuse_uncalled
+
+_UNCALLED: Final = {
+    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads",
+    "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) says how far ahead",
+}
+"""RLlib's methods of `OfflineData` that have no place here, and what to do instead of overriding them."""
 
 
 class Source(NamedTuple):
@@ -81,12 +87,14 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     """`OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
 
     Raises:
-        SpecError: there is no such class, or it is no subclass.
+        SpecError: there is no such class, it is no subclass, or it overrides what nothing calls.
         UserCodeError: importing it raised.
     """
     if pipeline.offline_data is None:
         return OfflineData
-    return import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+    found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+    refuse_uncalled(found, OfflineData, _UNCALLED)
+    return found
 
 
 class OfflineData:
@@ -213,13 +221,14 @@ class OfflineData:
         return batch
 
     def state(self) -> State:
-        """See `Feed`; with what batch connectors remember."""
+        """See `Feed`; with what fixes the batches, and what batch connectors remember."""
         connectors = [connector.state() for connector in self._batch_connectors]
-        return {"feed": self._feed.state(), "connectors": connectors}
+        return {**self._course(), "feed": self._feed.state(), "connectors": connectors}
 
     def seek(self, state: State) -> None:
         """See `Feed`."""
         self._feed.seek(state["feed"])
+        self._refuse_other_batches(state)
         for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
             connector.load(remembered)
 
@@ -257,6 +266,21 @@ class OfflineData:
                 for source, weight in zip(self._sources, self._weights, strict=True)
             ],
         }
+
+    def _course(self) -> State:
+        """What fixes the batches, besides the order of the data."""
+        return {"batchSize": self.batch_size, "weights": self._weights}
+
+    def _refuse_other_batches(self, state: State) -> None:
+        names = {"batchSize": "timesteps of a batch", "weights": "weights of the inputs"}
+        for key, here in self._course().items():
+            saved = state.get(key, here)  # earlier checkpoints lack both
+            if saved != here:
+                raise DataError(
+                    f"The position in the data cannot be resumed: the {names[key]} were {saved} when the "
+                    f"checkpoint was written and are {here} now; restore that, or start a new run with a higher "
+                    "spec.revision."
+                )
 
     @property
     def _feed(self) -> Feed:

@@ -50,7 +50,7 @@ class Order:
 
     Args:
         steps: `[U]` items of each unit; units without any are left out.
-        nbytes: `[U]` bytes of each unit on storage.
+        nbytes: `[U]` bytes of each unit in memory.
         seed: another seed gives another order.
         window_steps: most items in a window.
         window_bytes: most bytes in a window. A unit beyond either limit is a window of its own.
@@ -78,6 +78,7 @@ class Order:
         self.replacement = replacement
         self.epoch_size = int(self.steps.sum())
         self._windows: tuple[int, list[Window]] | None = None
+        self._missed: tuple[Window, NDArray[np.float64]] | None = None
         if self.epoch_size == 0:
             raise DataError("The dataset has no timesteps; there is nothing to train on.")
 
@@ -119,7 +120,24 @@ class Order:
         """Distinct items among the first `cursor` delivered; with replacement, their expected number."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
-        return round(self.epoch_size * (1.0 - (1.0 - 1.0 / self.epoch_size) ** cursor))
+        window, missed = self._missed_until(cursor)
+        missed[list(window.units)] *= _chance_to_miss(window.steps, cursor - window.first_cursor)
+        return round(float(self.steps @ (1.0 - missed)))
+
+    def _missed_until(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
+        """The window at `cursor`, and for each unit how likely one of its items was in no draw of those before it.
+
+        Goes on from where it was asked last, since a cursor mostly moves forward.
+        """
+        last = self._missed
+        if last is None or last[0].first_cursor > cursor:
+            last = self.locate(0)[0], np.ones(len(self.steps))
+        window, missed = last
+        while window.end_cursor <= cursor:
+            missed[list(window.units)] *= _chance_to_miss(window.steps, window.steps)
+            window = self.following(window)
+        self._missed = window, missed
+        return window, missed.copy()
 
     def _divide(self, epoch: int) -> list[Window]:
         units = np.nonzero(self.steps)[0]
@@ -144,3 +162,8 @@ class Order:
             )
             start, steps, nbytes = end, int(step_ends[end - 1]), int(byte_ends[end - 1])
         return windows
+
+
+def _chance_to_miss(items: int, draws: int) -> float:
+    """How likely one of so many items is in none of so many draws with replacement."""
+    return float((1.0 - 1.0 / items) ** draws)

@@ -16,13 +16,13 @@ from hindcast.api.pipeline import PipelineSpec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation
 from hindcast.episodes.convert import episodes_to_block
-from hindcast.errors import UserCodeError
+from hindcast.errors import SpecError, UserCodeError
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.executors import PreLearn
 from hindcast.store.dataset import Dataset
 from hindcast.store.units import Unit
 from hindcast.store.validate import check_block
-from hindcast.user_code import calling, import_subclass
+from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 SCHEMA: Final = {
     column: column
@@ -40,7 +40,20 @@ SCHEMA: Final = {
         Columns.T,
     )
 }
-"""The reference's: from a column to its name in the data, for pre-learners that are written in its form."""
+"""RLlib's: from a column to its name in the data, for pre-learners that are written in its form."""
+
+_NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
+_UNCALLED: Final = {
+    "_map_sample_batch_to_episode": "SampleBatch data become episodes before they reach a pre-learner; override "
+    "_map_to_episodes(self, block), which gets those",
+    "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
+    "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
+    "_should_module_be_updated": "there is one module, and it is trained",
+    "build_learner_connector": "name the connectors in pipeline.connectors (learner_connector in Python)",
+    "default_prelearner_buffer_class": _NO_BUFFER,
+    "default_prelearner_buffer_kwargs": _NO_BUFFER,
+}
+"""RLlib's methods of a pre-learner that have no place here, and what to do instead of overriding them."""
 
 
 class OfflinePreLearner:
@@ -125,11 +138,11 @@ class OfflinePreLearner:
             **kwargs: `spec.pipeline.preLearnerKwargs`.
 
         Returns:
-            A `Block`, a list of `SingleAgentEpisode`, or the reference's `{"episodes": [...]}`. No two episodes
+            A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`. No two episodes
             share an id.
 
         Raises:
-            NotImplementedError: a subclass neither overrides this nor has `_map_to_episodes` in the reference's
+            NotImplementedError: a subclass neither overrides this nor has `_map_to_episodes` in RLlib's
                 form, a static method of `batch`, which is called with the rows.
         """
         if not cls.maps_batches():
@@ -149,7 +162,7 @@ class OfflinePreLearner:
 
     @classmethod
     def maps_batches(cls) -> bool:
-        """Whether `_map_to_episodes` is in the reference's form, which maps rows of files and not blocks."""
+        """Whether `_map_to_episodes` is in RLlib's form, which maps rows of files and not blocks."""
         return isinstance(inspect.getattr_static(cls, "_map_to_episodes"), staticmethod)
 
     def _map_to_episodes(self, block: Block) -> Any:
@@ -159,9 +172,22 @@ class OfflinePreLearner:
             block: as read.
 
         Returns:
-            A `Block`, a list of `SingleAgentEpisode`, or the reference's `{"episodes": [...]}`.
+            A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.
         """
         return block
+
+    @staticmethod
+    def _map_sample_batch_to_episode(*_: Any, **__: Any) -> Any:
+        """Refused: SampleBatch data need no such step.
+
+        Raises:
+            SpecError: always.
+        """
+        raise SpecError(
+            "_map_sample_batch_to_episode is not available: SampleBatch data are read as they are, by "
+            "input_read_sample_batches=True or format: SampleBatch; `hindcast convert FOLDER EPISODES` makes episodes "
+            "of them."
+        )
 
     def _mapped(self, block: Block) -> Block:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
@@ -239,9 +265,11 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     """`OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
 
     Raises:
-        SpecError: there is no such class, or it is no subclass.
+        SpecError: there is no such class, it is no subclass, or it overrides what nothing calls.
         UserCodeError: importing it raised.
     """
     if pipeline.pre_learner is None:
         return OfflinePreLearner
-    return import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
+    found = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
+    refuse_uncalled(found, OfflinePreLearner, _UNCALLED)
+    return found

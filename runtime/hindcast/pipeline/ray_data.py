@@ -22,10 +22,10 @@ import pyarrow as pa
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost
 from hindcast.memory import oom_kills
-from hindcast.orphans import end_with_parent
+from hindcast.pipeline.block_transport import error_table, from_table, to_table
 from hindcast.pipeline.executors import PreLearn, Work
-from hindcast.pipeline.wire import error_table, from_table, to_table
 from hindcast.user_code import calling
+from hindcast.worker_processes import end_with_parent
 
 _SEGMENT = 1024
 _AHEAD = 64

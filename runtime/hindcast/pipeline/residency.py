@@ -11,10 +11,10 @@ import torch
 
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import SpecError
+from hindcast.formatting import size
 from hindcast.pipeline.building import batch_dtype
 from hindcast.pipeline.window import Recipe
 from hindcast.store.spec import DataSpec
-from hindcast.words import size
 
 _CUDA_SHARE = 0.5
 _HOST_SHARE = 0.25

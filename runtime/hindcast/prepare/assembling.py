@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, root
-from hindcast.prepare.alike import follows
 from hindcast.prepare.chaining import has_next
 from hindcast.prepare.findings import Findings, Kind
 from hindcast.prepare.ordering import Order, in_order
+from hindcast.prepare.row_comparison import follows
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.steps import Steps
 from hindcast.store.layout import CellError

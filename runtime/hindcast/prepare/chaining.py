@@ -9,8 +9,8 @@ import numpy as np
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.prepare.alike import hashes, mix
 from hindcast.prepare.repeats import distinct_rows
+from hindcast.prepare.row_comparison import hashes, mix
 from hindcast.prepare.steps import Steps
 from hindcast.store.tabular.names import of_next
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.details import from_text
 from hindcast.foreign.tables.filters import expression_of, passing
+
+_AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
 
 def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
@@ -20,15 +22,15 @@ def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
 
     Args:
         block: whole episodes.
-        terms: comparisons of columns with one value a timestep, `eps_id`, `t`, `terminateds` and `truncateds`
-            among them.
+        terms: comparisons of columns with one value a timestep, `eps_id`, `agent_id`, `module_id`, `t`,
+            `terminateds` and `truncateds` among them.
 
     Raises:
         DataError: a column that is not there, or a value of another kind than the column's.
     """
     if not terms:
         return block
-    table = _table(block, list(dict.fromkeys(term.column for term in terms)))
+    table = _table(block, {term.column for term in terms})
     kept = passing(table, expression_of(terms, table.schema), terms, 0)[1]
     episode = block.episode_of_step[kept]
     begins = np.ones(len(kept), dtype=np.bool_)
@@ -61,9 +63,12 @@ def selected(block: Block, columns: Sequence[str] | None) -> Block:
     return block.with_columns(kept)
 
 
-def _table(block: Block, names: Sequence[str]) -> pa.Table:
-    """One row for each timestep, with the columns that have one value in each."""
-    columns: dict[str, NDArray[Any]] = {
+def _table(block: Block, compared: Collection[str]) -> pa.Table:
+    """One row for each timestep, with the columns that have one value in each.
+
+    Who acted is looked up only where it is compared: it stands in the episodes' details.
+    """
+    columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
         Columns.T: block.t_started[block.episode_of_step]
         + np.arange(block.num_steps)
@@ -74,9 +79,18 @@ def _table(block: Block, names: Sequence[str]) -> pa.Table:
     for name, column in block.columns.items():
         if column.ndim == 1:
             columns[name] = column[block.obs_row] if per_observation(name) else column
-    return pa.table(
-        {name: pa.array(column) for name, column in columns.items() if name in names or not names}
-    )
+    for name in _AGENTS:
+        columns[name] = _agents(block, name) if name in compared else pa.nulls(block.num_steps)
+    return pa.table(columns)
+
+
+def _agents(block: Block, name: str) -> pa.Array:
+    """`[T]` as the details say, text or whole numbers; null where they say nothing."""
+    details = [] if block.details is None else block.details.tolist()
+    told = [from_text(text).get(name) for text in details] or [None] * block.num_episodes
+    if any(isinstance(agent, str) for agent in told):
+        told = [None if agent is None else str(agent) for agent in told]
+    return pa.array(told).take(pa.array(block.episode_of_step))
 
 
 def _ranges(starts: I64, lengths: I64) -> I64:

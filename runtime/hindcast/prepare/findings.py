@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.store.entries import Stored
 
 Kind = Literal["gaps", "duplicates", "repeated", "unfinished", "late", "restarts", "unlike", "dropped"]
@@ -91,19 +91,19 @@ class Findings(Stored):
     def sentences(self) -> tuple[str, ...]:
         """What a user should know."""
         orders = ", ".join(
-            f"{words.whole(self.orders[name])} {how}"
+            f"{formatting.whole(self.orders[name])} {how}"
             for name, how in _ORDERS.items()
             if self.orders.get(name)
         )
         first = (
-            f"prepared {words.plural(self.rows, 'row')} into {words.plural(self.episodes, 'episode')} of "
-            f"{words.plural(self.timesteps, 'timestep')}"
+            f"prepared {formatting.plural(self.rows, 'row')} into {formatting.plural(self.episodes, 'episode')} of "
+            f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
         return (
             first,
             *(
-                f"{sentence.format(words.whole(self.found[kind].count))}; the first: {self.found[kind]}"
+                f"{sentence.format(formatting.whole(self.found[kind].count))}; the first: {self.found[kind]}"
                 for kind, sentence in _SAID.items()
                 if kind in self.found
             ),

@@ -14,9 +14,9 @@ from hindcast.errors import DataError
 from hindcast.prepare.findings import Findings
 from hindcast.prepare.job import Job
 from hindcast.prepare.partitions import Made, read_made, write_blocks
+from hindcast.storage.location import Location
 from hindcast.store.commits import remove_orphans
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
 from hindcast.store.manifest import Manifest, read_manifest, write_manifest
 from hindcast.store.spec import DataSpec, Leaf
@@ -37,9 +37,8 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     commits = [read_made(job.folder, number) for number in range(job.partitions)]
     findings = Findings.merged([commit.findings for commit in commits])
     if not findings.timesteps:
-        raise DataError(
-            f"{job.parts[0].path if job.parts else job.folder} holds no rows that make an episode"
-        )
+        wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
+        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
     spec = _common(commits)
     commits = [_widened(job.folder, commit, spec) for commit in commits]
     files = tuple(file for commit in commits for file in commit.files)

@@ -7,21 +7,21 @@ from dataclasses import replace
 from functools import partial
 
 from hindcast.errors import DataError
+from hindcast.prepare.compatible_files import usable
 from hindcast.prepare.opening import ready
-from hindcast.prepare.places import find, recognised
 from hindcast.prepare.reading import Reading
-from hindcast.prepare.usable import usable
+from hindcast.prepare.source_files import find, recognised
 from hindcast.prepare.watch import NOBODY, Watch
+from hindcast.storage.location import Location, resolve
 from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.spec import DataSpec
-from hindcast.store.unready import NotReadable, OutOfOrder
+from hindcast.store.unprepared import NotReadable, OutOfOrder
 
 
 def inspect_data(

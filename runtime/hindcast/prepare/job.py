@@ -14,8 +14,8 @@ from hindcast.foreign.rows import Rows
 from hindcast.prepare.parts import Part
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.steps import Steps
-from hindcast.prepare.wholes import refuse_unfinished
-from hindcast.store.filesystem import Location
+from hindcast.prepare.whole_episodes import refuse_unfinished
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec
 
 PARTITION_BYTES: Final = 32 << 20

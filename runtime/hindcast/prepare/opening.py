@@ -9,31 +9,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
-from hindcast.prepare.beside import left_out, look_beside
+from hindcast.foreign.tables.read_options import check_options
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, is_grouped
 from hindcast.prepare.local import make_here
+from hindcast.prepare.other_files import left_out, look_beside
 from hindcast.prepare.partitions import made
 from hindcast.prepare.parts import ForeignPart, Part, StoredPart
-from hindcast.prepare.places import Found, Place, digest, digest_of, find, is_recorded, recognised
 from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.rules import Rules
-from hindcast.prepare.unknown import unknown
+from hindcast.prepare.source_files import Found, Place, digest, digest_of, find, is_recorded, recognised
+from hindcast.prepare.unknown_format import unknown
 from hindcast.prepare.watch import NOBODY, Watch
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
 from hindcast.store.dataset import Dataset, open_dataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import FOLDER
 from hindcast.store.projection import Projected
-from hindcast.store.sole_writer import sole_writer
 from hindcast.store.sources import expand
 from hindcast.store.spec import DataSpec
 from hindcast.store.unfinished import unfinished
-from hindcast.store.unready import NotReadable, OutOfOrder
+from hindcast.store.unprepared import NotReadable, OutOfOrder
 
 _LOOK_S: Final = 0.5
 _THREADS: Final = 8
@@ -126,16 +127,17 @@ def ready(
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
     refuses_repeated = reading.prepare.duplicates == "Refuse"
     is_free = reading.is_plain and reading.actions_normalized is None and not refuses_repeated
-    if is_free and locations and all(map(is_recorded, locations)):
+    if is_free and not reading.options.options and locations and all(map(is_recorded, locations)):
         return as_they_are
     if reading.format in ("Auto", "Parquet") and not reading.options.schema:
         try:
             dataset = open_dataset(list(locations))
         except (NotReadable, OutOfOrder) as error:
             return _foreign(maker, home, locations, error)
+        check_options("Parquet", reading.options.options, ())
         if dataset.repeated and refuses_repeated:
             raise DataError(
-                f"{', '.join(map(str, locations))} has {words.plural(dataset.repeated, 'stored episode')} "
+                f"{', '.join(map(str, locations))} has {formatting.plural(dataset.repeated, 'stored episode')} "
                 "of the id and the content of another, and prepare.duplicates is Refuse"
             )
         others = look_beside(dataset, locations, reading)
@@ -255,7 +257,7 @@ def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:
 
 def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...]:
     formats = ", ".join(sorted({one.format.name for one in known}))
-    said = (f"read {words.plural(len(known), 'file')} as {formats}",)
+    said = (f"read {formatting.plural(len(known), 'file')} as {formats}",)
     if not others:
         return said
     return (*said, left_out(others, "of no known format"))
@@ -271,7 +273,7 @@ def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Rea
                     maker.make(folder.guarded(guard), look())
         except OutputConflict as error:
             if not is_waiting:
-                maker.watch.note(f"waits for what is prepared already: {error}")
+                maker.watch.note(f"waiting for data that another process is preparing: {error}")
             is_waiting = True
             maker.watch.check()
             time.sleep(_LOOK_S)

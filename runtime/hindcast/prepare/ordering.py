@@ -8,9 +8,9 @@ import numpy as np
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.prepare import chaining
-from hindcast.prepare.alike import follows, same_rows
 from hindcast.prepare.findings import Finding, Kind
 from hindcast.prepare.repeats import distinct_rows, repeated_runs
+from hindcast.prepare.row_comparison import follows, same_rows
 from hindcast.prepare.rules import Rules
 from hindcast.prepare.steps import Steps
 

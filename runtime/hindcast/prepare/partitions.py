@@ -16,10 +16,10 @@ from hindcast.prepare.findings import Findings
 from hindcast.prepare.job import Job
 from hindcast.prepare.runs import episodes_of
 from hindcast.prepare.steps import Steps
-from hindcast.prepare.wholes import keep_wholes
+from hindcast.prepare.whole_episodes import keep_wholes
+from hindcast.storage.location import Location
 from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
 from hindcast.store.entries import FileEntry
-from hindcast.store.filesystem import Location
 from hindcast.store.manifest import first_problem
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter

@@ -31,6 +31,7 @@ from hindcast.prepare.chunks import (
 from hindcast.prepare.job import Job, Progress
 from hindcast.prepare.partitions import made, make_grouped, make_run
 from hindcast.prepare.steps import Steps
+from hindcast.ray_session import connected
 
 _NUMBER: Final = "number"
 _LOOK_S: Final = 1.0
@@ -54,17 +55,11 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
     todo = sorted(set(range(job.partitions)) - made(job.folder))
     if not todo:
         return
-    started_here = not ray.is_initialized()
-    if started_here:
-        cpus = len(os.sched_getaffinity(0))
-        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        _follow(_execute(job, todo, remote_args), len(todo), progress)
-    except ray.exceptions.RayError as error:
-        raise _lost(error) from error
-    finally:
-        if started_here:
-            ray.shutdown()
+    with connected(num_cpus=len(os.sched_getaffinity(0))):
+        try:
+            _follow(_execute(job, todo, remote_args), len(todo), progress)
+        except ray.exceptions.RayError as error:
+            raise _lost(error) from error
 
 
 def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:

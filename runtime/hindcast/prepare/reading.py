@@ -8,7 +8,7 @@ from typing import Any
 
 from hindcast.api.input import InputSource, PrepareSpec
 from hindcast.foreign.format import ReadOptions
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.prepare.alike import hashes, mix, same_rows
+from hindcast.prepare.row_comparison import hashes, mix, same_rows
 from hindcast.prepare.steps import Steps
 
 

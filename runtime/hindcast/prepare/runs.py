@@ -13,9 +13,9 @@ import numpy as np
 
 from hindcast.episodes.block import Block, Bool
 from hindcast.foreign.rows import Rows
-from hindcast.prepare.alike import follows
 from hindcast.prepare.job import Job
 from hindcast.prepare.ordering import torn
+from hindcast.prepare.row_comparison import follows
 from hindcast.prepare.steps import Steps
 
 

@@ -13,8 +13,8 @@ import os
 import time
 
 from hindcast.errors import OutputConflict
+from hindcast.storage.location import Location
 from hindcast.store.commits import COMMITS
-from hindcast.store.filesystem import Location
 
 _LONGEST_WAIT_S = 60.0
 _LOOK_S = 0.05

@@ -11,12 +11,13 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import UserError, WorkerLost
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.orphans import end_with_parent
+from hindcast.ray_session import connected
 from hindcast.record.environments import make_environment
 from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
 from hindcast.store.commits import Commit
+from hindcast.worker_processes import end_with_parent
 
 RANDOM = "random"
 _MOST_DEATHS = 5
@@ -74,46 +75,42 @@ def record_on_ray(
     """
     import ray
 
-    started_here = not ray.is_initialized()
-    if started_here:
-        ray.init(num_cpus=runners, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    actor_class = ray.remote(_RemoteRecorder).options(**(options or {"num_cpus": 1}))
-    idle: list[Any] = [actor_class.remote(task, policy, on_episode) for _ in range(runners)]
-    running: dict[Any, tuple[Any, Work]] = {}
-    deaths = 0
-    try:
-        while True:
-            given = {work.number for _, work in running.values()}
-            while idle and (work := next_work(given)) is not None:
-                recorder = idle.pop()
-                running[recorder.record.remote(work)] = (recorder, work)
-                given.add(work.number)
-            if not running:
-                return
-            done, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
-            check()
-            for reference in done:
-                recorder, work = running.pop(reference)
-                try:
-                    result = ray.get(reference)
-                except ray.exceptions.RayActorError as error:
-                    deaths += 1
-                    if deaths > _MOST_DEATHS * runners:
-                        raise WorkerLost(
-                            f"{deaths} runners died before a range of episodes was done, the last one with: {error}"
-                        ) from error
-                    idle.append(actor_class.remote(task, policy, on_episode))
-                    continue
-                if isinstance(result, UserError):
-                    raise result
-                deaths = 0
-                idle.append(recorder)
-                yield result
-    finally:
-        for recorder in [*idle, *(pair[0] for pair in running.values())]:
-            ray.kill(recorder)
-        if started_here:
-            ray.shutdown()
+    with connected(num_cpus=runners):
+        actor_class = ray.remote(_RemoteRecorder).options(**(options or {"num_cpus": 1}))
+        idle: list[Any] = [actor_class.remote(task, policy, on_episode) for _ in range(runners)]
+        running: dict[Any, tuple[Any, Work]] = {}
+        deaths = 0
+        try:
+            while True:
+                given = {work.number for _, work in running.values()}
+                while idle and (work := next_work(given)) is not None:
+                    recorder = idle.pop()
+                    running[recorder.record.remote(work)] = (recorder, work)
+                    given.add(work.number)
+                if not running:
+                    return
+                done, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+                check()
+                for reference in done:
+                    recorder, work = running.pop(reference)
+                    try:
+                        result = ray.get(reference)
+                    except ray.exceptions.RayActorError as error:
+                        deaths += 1
+                        if deaths > _MOST_DEATHS * runners:
+                            raise WorkerLost(
+                                f"{deaths} runners died before a range of episodes was done, the last one with: {error}"
+                            ) from error
+                        idle.append(actor_class.remote(task, policy, on_episode))
+                        continue
+                    if isinstance(result, UserError):
+                        raise result
+                    deaths = 0
+                    idle.append(recorder)
+                    yield result
+        finally:
+            for recorder in [*idle, *(pair[0] for pair in running.values())]:
+                ray.kill(recorder)
 
 
 class _RemoteRecorder:

@@ -15,8 +15,8 @@ from hindcast.api.recording import OutputSpec
 from hindcast.episodes.columns import Columns
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
+from hindcast.storage.location import Guard, Location, resolve
 from hindcast.store.commits import Commit, TextFiles, file_stem, write_commit
-from hindcast.store.filesystem import Guard, Location, resolve
 from hindcast.store.layouts import layout_of_output
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
@@ -42,7 +42,7 @@ class Task(NamedTuple):
     seed: int
     explore: bool
     output: OutputSpec
-    folder: str
+    folder: str | Location
     prefix: str
     data: DataSpec
     guard: Guard | None = None

@@ -1,6 +1,8 @@
 """`EnvRunner`: plays whole episodes, given by index, in B slots at once.
 
-The policy always sees all B slots, so that an episode's figures do not depend on how many others still run.
+Matrix kernels may round a row by the size of the batch and by the row's place in it. So the policy always sees all B
+slots, and episode i always runs in slot i mod B: its figures depend neither on how many others still run nor on which
+were played before it.
 """
 
 from __future__ import annotations
@@ -83,11 +85,13 @@ class EnvRunner:
         self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
-        """Play the episodes of `indices` to their ends and yield them in that order."""
+        """Play the episodes of `indices` to their ends, each in slot index mod B, and yield them in that order."""
         waiting: dict[int, Episode] = {}
         order = iter(indices)
         wanted = next(order, None)
-        for episode in self._finished(iter(indices)):
+        width = self.slots.width
+        queues = [iter([index for index in indices if index % width == slot]) for slot in range(width)]
+        for episode in self._finished(queues):
             waiting[episode.index] = episode
             while wanted in waiting:
                 yield waiting.pop(wanted)
@@ -96,16 +100,18 @@ class EnvRunner:
     def rollout(self, first: int, steps: int) -> list[Episode]:
         """Exactly `steps` steps in every slot, from fresh episodes numbered from `first`.
 
-        What still runs at the end comes last, neither terminated nor truncated.
+        A slot that is free takes the next number, so that every slot is busy to the end: a rollout is always made
+        whole, and what it holds follows from `first`, `steps`, B and the policy. What still runs at the end comes last,
+        neither terminated nor truncated.
         """
-        return list(self._finished(itertools.count(first), steps))
+        return list(self._finished([itertools.count(first)] * self.slots.width, steps))
 
     def close(self) -> None:
         """Close the environments."""
         self.slots.close()
 
-    def _finished(self, queue: Iterator[int], most_steps: int | None = None) -> Iterator[Episode]:
-        """Episodes as they end; after `most_steps` steps also what is left of those that have not."""
+    def _finished(self, queues: Sequence[Iterator[int]], most_steps: int | None = None) -> Iterator[Episode]:
+        """Episodes as they end, those of slot s from `queues[s]`; after `most_steps` steps also what is left."""
         slots = self.slots
         history = Trajectories(slots.width)
         infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
@@ -114,7 +120,7 @@ class EnvRunner:
         rewards = np.zeros(slots.width, dtype=np.float64)
 
         def start(slot: int) -> None:
-            index = next(queue, None)
+            index = next(queues[slot], None)
             if index is None:
                 return
             info = slots.reset(slot, reset_seed(self._seed, "episode", index))

@@ -1,6 +1,7 @@
 """Randomness of recording: an episode's start and its policy's noise follow from (seed, index) alone.
 
-So the data do not depend on which runner makes an episode, on how many there are, or on what was killed.
+So the data do not depend on which runner makes an episode, on how many there are, or on what was killed. (The last bits
+of what the policy computes depend on the slot too, which `EnvRunner` fixes by the index.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.pipeline.rng import generator
+from hindcast.pipeline.rng import seed_of
 
 _CHUNK = 128
 
@@ -20,7 +21,7 @@ DrawNoise = Callable[[np.random.Generator, int], F32]
 
 def reset_seed(seed: int, *path: int | str) -> int:
     """A 31-bit seed for `env.reset(seed=...)`."""
-    return int(generator(seed, "reset", *path).integers(2**31))
+    return seed_of(seed, "reset", *path)
 
 
 class EpisodeNoise:

@@ -9,9 +9,9 @@ import numpy as np
 
 from hindcast.episodes.block import Block
 from hindcast.record.recorder import Task
+from hindcast.storage.location import Location
 from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location
 from hindcast.store.footers import Indexed
 from hindcast.store.text.shortening import shortened
 

@@ -8,18 +8,18 @@ from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.errors import DataError
-from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
+from hindcast.run.dependency_order import in_order
 from hindcast.run.events import Outcome, Reporter
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.order import in_order
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.report.writing import write_recording_report, write_training_report
-from hindcast.run.session import make_algorithm
+from hindcast.run.session import initial_policy, make_algorithm
 from hindcast.run.training import TrainingRun
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -91,6 +91,17 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         make_environment(resource.spec.environment).close()
 
 
+def check_start(resource: OfflineTraining) -> None:
+    """Refuse to start from a policy that is not there, before data are prepared for it.
+
+    Raises:
+        DataError: there is no policy at `spec.initialCheckpoint`, and no checkpoint of the training's own.
+    """
+    initial, own = resource.spec.initial_checkpoint, run_folder(resource).child(CHECKPOINTS_FOLDER)
+    if initial is not None and CheckpointStore(own).latest() is None:
+        initial_policy(initial)
+
+
 def carry_out_recording(
     resource: OfflineRecording,
     references: References,
@@ -109,7 +120,10 @@ def carry_out_training(
     resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
 ) -> Outcome:
     """Train in this process, and write the report."""
-    inputs = ready_inputs(resource, inputs_of(resource, references), reporter, interruption.check)
+    check_start(resource)
+    asked = inputs_of(resource, references)
+    finished = inputs_of_finished(resource, asked)
+    inputs = finished or ready_inputs(resource, asked, reporter, interruption.check)
     outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
     return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
 

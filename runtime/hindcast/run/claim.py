@@ -8,13 +8,13 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
-from hindcast.store.filesystem import Location
-from hindcast.store.sole_writer import LOCK_FILE
+from hindcast.storage.lease import LOCK
+from hindcast.storage.location import Location
 from hindcast.store.unfinished import MARK
 
 ATTEMPTS = "attempts"
 LOGS = "logs"
-NOT_THE_RUNS = (LOCK_FILE, ATTEMPTS, LOGS)
+NOT_THE_RUNS = (LOCK, ATTEMPTS, LOGS)
 """What lies beside a run's own files: who may write there, and what was said."""
 
 
@@ -64,7 +64,7 @@ def carries_another(state: Location, resource: OfflineRecording | OfflineTrainin
     return mark.exists() and orjson.loads(mark.read_bytes())["specHash"] != spec_hash(resource)
 
 
-def holds_strangers(folder: Location, state: Location) -> bool:
+def has_other_files(folder: Location, state: Location) -> bool:
     """Whether files lie in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
     if any(entry.relative not in NOT_THE_RUNS for entry in state.list()):
         return False

@@ -11,7 +11,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
-from hindcast.store.filesystem import Location, missing, resolve
+from hindcast.storage.location import Location, missing, resolve
 
 _MODULES_IN = ("", "_hindcast/policy/module")
 _CHECKPOINTS_IN = ("", "checkpoints", "_hindcast/policy/checkpoints")

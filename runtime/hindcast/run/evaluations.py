@@ -14,7 +14,7 @@ from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
-from hindcast.pipeline.rng import generator
+from hindcast.pipeline.rng import seed_of
 from hindcast.run.claim import title
 from hindcast.run.events import Reporter
 from hindcast.run.placement import HERE, Placement
@@ -149,7 +149,7 @@ class Evaluations:
             self._workers.close()
 
     def _seed(self, iteration: int) -> int:
-        return int(generator(self._resource.spec.seed, "evaluation", iteration).integers(2**31))
+        return seed_of(self._resource.spec.seed, "evaluation", iteration)
 
     @staticmethod
     def _result(iteration: int, summary: dict[str, Any]) -> Result:

@@ -10,7 +10,7 @@ from hindcast.run.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 from hindcast.run.online import OnlineTraining
 from hindcast.run.results import ITERATION, Result, ResultsLog
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 _KEPT_CHECKPOINTS = 2
 
@@ -31,9 +31,14 @@ def train_expert(
         Interrupted: asked to stop; a checkpoint was written.
         UserError: what went wrong.
     """
-    explore = resource.spec.policy.explore
-    width = resource.spec.runners.envs_per_runner
-    training = OnlineTraining(resource.spec.environment, spec, resource.spec.seed, width, explore)
+    training = OnlineTraining(
+        resource.spec.environment,
+        spec,
+        resource.spec.seed,
+        resource.spec.runners.envs_per_runner,
+        explore_in_evaluation=resource.spec.policy.explore,
+        spec_hash=spec_hash(resource),
+    )
     store = CheckpointStore(folder.child("checkpoints"), keep=_KEPT_CHECKPOINTS)
     store.remove_incomplete()
     if latest := store.latest():
@@ -43,12 +48,11 @@ def train_expert(
     result = log.results[-1] if log.results else None
     try:
         while result is None or not _reached(spec.stop, result):
-            result = training.iterate()
+            result = training.iterate(evaluate=True)
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
             if interruption.requested or training.iteration % spec.checkpoint_every == 0:
-                log.sync()
-                training.save(store, spec_hash(resource), {"episode_return_mean": _evaluated(result)})
+                training.save(store, {"episode_return_mean": _evaluated(result)})
             interruption.check()
     finally:
         log.close()

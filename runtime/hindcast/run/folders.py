@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.run.claim import LOGS
-from hindcast.store.filesystem import Location, resolve
+from hindcast.storage.location import Location, resolve
 from hindcast.store.manifest import FOLDER
 
 CHECKPOINTS_FOLDER = "checkpoints"

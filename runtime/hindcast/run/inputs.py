@@ -21,7 +21,6 @@ from hindcast.run.folders import run_folder
 from hindcast.run.session import Inputs
 from hindcast.run.spaces import check_spaces
 from hindcast.run.training import SUCCESS_FILE
-from hindcast.user_code import import_object
 
 _MAPPED: Final = ("Text", "Images", "Binary")
 
@@ -65,7 +64,7 @@ def ready_inputs(
 ) -> Inputs:
     """The inputs, prepared where they are not whole episodes in order.
 
-    What preparing found is told as notes. Of a training that is finished nothing is prepared any more.
+    What preparing found is told as notes.
 
     Args:
         resource: the training.
@@ -87,8 +86,6 @@ def ready_inputs(
         if reporter is not None:
             reporter.note(name, message)
 
-    if run_folder(resource).child(SUCCESS_FILE).exists():
-        return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
     inputs: Inputs = []
     for index, (reading, weight) in enumerate(asked):
         watch = Watch(progress, note, check)
@@ -101,6 +98,13 @@ def ready_inputs(
     return inputs
 
 
+def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs | None:
+    """The inputs as they are named, of a training that is finished: nothing is prepared any more. None of others."""
+    if not run_folder(resource).child(SUCCESS_FILE).exists():
+        return None
+    return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
+
+
 def _input(reading: Reading, path: str, weight: float | None) -> Input:
     return Input(path, weight, reading.options.columns)
 
@@ -108,8 +112,6 @@ def _input(reading: Reading, path: str, weight: float | None) -> Input:
 def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
     source, pipeline = resource.spec.input[index], resource.spec.pipeline
     where = f"{title(resource)}: spec.input.{index}"
-    if source.sampler is not None:
-        raise SpecError(f"{where}.sampler is not available yet: leave it out, and name recorded data.")
     mapper = None
     if source.format in _MAPPED:
         mapper = pipeline.pre_learner
@@ -118,18 +120,15 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
                 f"{where}.format is {source.format}: name the class that makes episodes of it in "
                 "spec.pipeline.preLearner."
             )
-        import_object(mapper, "spec.pipeline.preLearner")
     path = _path(where, source, references)
     kwargs = pipeline.pre_learner_kwargs if mapper else None
     return Asked(Reading.of(source, path, mapper, kwargs), source.weight)
 
 
 def _check_prelearner(resource: OfflineTraining) -> None:
-    """A pre-learner in the reference's form maps rows of files, and would be passed over with any other data."""
+    """Refuse a pre-learner that would be passed over: in RLlib's form it maps rows of files alone."""
     pipeline, formats = resource.spec.pipeline, {source.format for source in resource.spec.input}
-    if pipeline.pre_learner is None or formats & set(_MAPPED):
-        return
-    if prelearner_class(pipeline).maps_batches():
+    if prelearner_class(pipeline).maps_batches() and not formats & set(_MAPPED):
         raise SpecError(
             f"{title(resource)}: spec.pipeline.preLearner is {pipeline.pre_learner!r}, whose _map_to_episodes is a "
             f"static method and maps rows of files, but no input has the format {', '.join(_MAPPED)}: make it "
@@ -140,7 +139,7 @@ def _check_prelearner(resource: OfflineTraining) -> None:
 def _path(where: str, source: InputSource, references: Datasets) -> str:
     if source.path is not None:
         return source.path
-    assert source.recording_ref is not None
+    assert source.recording_ref is not None, "the loader refuses samplers"
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(

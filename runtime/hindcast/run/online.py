@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import torch
 
-from hindcast.algorithms import PPO, resolve
+from hindcast.algorithms import resolve
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
+from hindcast.api.options import algorithms
 from hindcast.api.recording import TrainPolicy
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
@@ -22,10 +23,11 @@ from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.learner import Learner
+from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.rng import generator
+from hindcast.pipeline.rng import seed_of
 from hindcast.record.environments import make_environment
 from hindcast.record.runner import EnvRunner, Episode, episodes_to_block
 from hindcast.run.results import ITERATION, Result
@@ -43,6 +45,7 @@ class OnlineTraining:
         seed: of weights, episodes, minibatches.
         width: environments stepped side by side.
         explore_in_evaluation: evaluate the policy as it will be recorded.
+        spec_hash: of the resource, for checkpoints.
 
     Attributes:
         policy: acts with the weights as they are.
@@ -55,16 +58,20 @@ class OnlineTraining:
         spec: TrainPolicy,
         seed: int,
         width: int,
+        *,
         explore_in_evaluation: bool,
+        spec_hash: str,
     ) -> None:
         kind = resolve(spec.algorithm)
-        if not issubclass(kind, PPO):
+        if not issubclass(kind, OnlineAlgorithm):
             raise SpecError(
-                f"spec.policy.train.algorithm: {spec.algorithm!r} does not learn online; use PPO."
+                f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
+                f"use {' or '.join(algorithms('OfflineRecording'))}."
             )
         self._spec = spec
         self._seed = seed
         self._width = width
+        self._spec_hash = spec_hash
         self.algorithm = kind(kind.Options.model_validate(spec.config))
         self.policy, nets = new_policy(self.algorithm, environment, spec.model, seed)
         self.learner = Learner(self.algorithm, nets, seed=seed)
@@ -72,10 +79,10 @@ class OnlineTraining:
         self._evaluator = EnvEvaluator(environment, spec.evaluation.duration, explore=explore_in_evaluation)
         self.iteration = 0
         self._sampled = 0
-        self._threads = threads_for(nets, self.algorithm.options.minibatch_size)
+        self._threads = threads_for(nets, self.algorithm.timesteps_per_update)
 
-    def iterate(self, evaluate: bool = True) -> Result:
-        """One iteration: its metrics, under the reference's names; without `evaluate` it ends with the update."""
+    def iterate(self, evaluate: bool = False) -> Result:
+        """One iteration: its metrics, under RLlib's names; with `evaluate` also those of an evaluation after it."""
         begun = time.monotonic()
         episodes = self._sample()
         sampled = time.monotonic()
@@ -106,18 +113,16 @@ class OnlineTraining:
 
     def evaluate(self) -> dict[str, Any]:
         """Play the evaluation's episodes with the weights as they are."""
-        return self._evaluator(
-            self.policy, int(generator(self._seed, "expert", self.iteration).integers(2**31))
-        ).summary()
+        return self._evaluator(self.policy, seed_of(self._seed, "expert", self.iteration)).summary()
 
-    def save(self, store: CheckpointStore, spec_hash: str, metrics: dict[str, float]) -> Checkpoint:
+    def save(self, store: CheckpointStore, metrics: dict[str, float] | None = None) -> Checkpoint:
         """Write a checkpoint from which `load` goes on exactly."""
         state = TrainingState(
             iteration=self.iteration,
             algorithm=self._spec.algorithm,
             options=self.algorithm.options.model_dump(mode="json", by_alias=True),
-            spec_hash=spec_hash,
-            metrics=dict(metrics),
+            spec_hash=self._spec_hash,
+            metrics=metrics or {},
             counters={"sampled": self._sampled},
         )
         return store.save(self.policy, self.learner.state(), state)

@@ -13,9 +13,9 @@ from hindcast.pipeline.executors import Executor, Local
 from hindcast.record.pool import NextWork, record_here, record_on_ray
 from hindcast.record.recorder import OnEpisode, Task
 from hindcast.run.machine import clamp_replicas
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Guard, Location
 from hindcast.store.commits import Commit
-from hindcast.store.filesystem import Guard, Location
-from hindcast.store.sole_writer import sole_writer
 
 
 class Placement(Protocol):
@@ -23,14 +23,10 @@ class Placement(Protocol):
 
     Attributes:
         is_one_machine: what works for the run shares processors.
-        first_learners: learners when the revision started, where the place knows; else None.
     """
 
     @property
     def is_one_machine(self) -> bool: ...
-
-    @property
-    def first_learners(self) -> int | None: ...
 
     def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
         """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
@@ -76,7 +72,6 @@ class Here:
     """The machine itself: as many processes as it has processors."""
 
     is_one_machine = True
-    first_learners = None
 
     def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
         """Not more than processors."""

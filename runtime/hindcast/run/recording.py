@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from hindcast import __version__
 from hindcast.api import OfflineRecording, spec_hash
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.models.policy import Policy
@@ -16,15 +15,17 @@ from hindcast.record.pool import RANDOM, load_actor
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
 from hindcast.record.trim import keep_prefix
-from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, holds_strangers, refuse_another, title
+from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, has_other_files, refuse_another, title
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
+from hindcast.run.without_effect import notes_on
+from hindcast.storage.location import Guard, resolve
 from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
-from hindcast.store.filesystem import Guard, resolve
 from hindcast.store.layouts import written_layout
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
+from hindcast.version import __version__
 
 POLICY_FOLDER = "policy"
 _PACKAGES = ("gymnasium", "numpy", "torch")
@@ -99,7 +100,7 @@ class RecordingRun:
         return policy or bool(read_manifest(self._folder) or read_commits(self._folder))
 
     def _check_folder(self) -> None:
-        if not holds_strangers(self._folder, self._state):
+        if not has_other_files(self._folder, self._state):
             return
         raise OutputConflict(
             f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
@@ -130,6 +131,8 @@ class RecordingRun:
                 entry.location.delete()
 
     def _record(self) -> Manifest:
+        for note in notes_on(self._resource, self._placement.is_one_machine):
+            self._reporter.note(self._name, note)
         self._check_output()
         policy = self._policy()
         task = self._task(policy)
@@ -213,7 +216,7 @@ class RecordingRun:
             seed=spec.seed,
             explore=spec.policy.explore,
             output=spec.output,
-            folder=str(self._folder),
+            folder=self._folder.guarded(None),
             prefix=spec_hash(self._resource)[:8],
             data=data,
             guard=self._guard,

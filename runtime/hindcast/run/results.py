@@ -7,10 +7,12 @@ from typing import Any
 
 import orjson
 
+from hindcast.run.growing_file import GrowingFile
 from hindcast.run.tensorboard import TensorBoard
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 RESULTS_FILE = "results.jsonl"
+_PARTS = "results"
 ITERATION = "training_iteration"
 
 Result = dict[str, Any]
@@ -22,14 +24,18 @@ def read_results(folder: Location) -> list[Result]:
     A last line that a killed process left half-written is not counted.
     """
     file = folder.child(RESULTS_FILE)
-    if not file.exists():
-        return []
-    lines = file.read_bytes().split(b"\n")
-    return [orjson.loads(line) for line in lines[:-1] if line]
+    lines: list[bytes] = []
+    while file.exists():
+        lines += file.read_bytes().split(b"\n")[:-1]
+        file = _part(folder, len(lines))
+    return [orjson.loads(line) for line in lines if line]
 
 
 class ResultsLog:
     """Appends results to a run folder.
+
+    On an object store they lie in parts, `results/<lines before it>.jsonl`, until they are joined: when the log is
+    closed, or opened again.
 
     Args:
         folder: the run folder.
@@ -40,28 +46,35 @@ class ResultsLog:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
         self.results = [result for result in read_results(folder) if _stays(result, resume_at)]
-        self._file.write_bytes(b"".join(map(_line, self.results)))
+        self._join()
+        kept = len(self.results)
+        self._lines = GrowingFile(
+            lambda line: self._file if self._file.is_local else _part(folder, kept + line)
+        )
         self._boards = TensorBoard(folder, purge_from=resume_at + 1)
 
     def append(self, result: Result) -> None:
-        """Add one iteration's result; on an object store it is there after `sync`.
+        """Add one iteration's result; it is there when this returns.
 
         Raises:
             StorageError: with path and reason.
         """
         self.results.append(result)
-        if self._file.is_local:
-            self._file.append_bytes(_line(result))
+        self._lines.append(_line(result))
         self._boards.write(result[ITERATION], dict(flatten(result)))
 
-    def sync(self) -> None:
-        """Put everything where it belongs; to be called before a checkpoint that counts on it."""
-        if not self._file.is_local:
-            self._file.write_bytes(b"".join(map(_line, self.results)))
-
     def close(self) -> None:
-        """Put everything where it belongs, for good."""
-        self.sync()
+        """Put all lines into one file."""
+        if not self._file.is_local:
+            self._join()
+
+    def _join(self) -> None:
+        self._file.write_bytes(b"".join(map(_line, self.results)))
+        self._folder.child(_PARTS).delete()
+
+
+def _part(folder: Location, lines_before: int) -> Location:
+    return folder.child(_PARTS, f"{lines_before:09d}.jsonl")
 
 
 def _stays(result: Result, resume_at: int) -> bool:

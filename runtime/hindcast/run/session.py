@@ -15,7 +15,7 @@ import torch
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
-from hindcast.errors import Interrupted, SpecError
+from hindcast.errors import DataError, Interrupted, SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
@@ -29,8 +29,6 @@ from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
-
-_VALUE_NETWORK = ("vf.", "vf_encoder.")
 
 Inputs = list[Input]
 """Those of a training, references resolved."""
@@ -73,7 +71,8 @@ class TrainingSession:
         spec = resource.spec
         self._resource = resource
         self._group = group or Group()
-        self._group.tell(["open"])
+        first_learners = first_learners or spec.learners.replicas
+        self._group.tell(["open", first_learners])
         self.device, clamped = learner_device(spec.learners, placement.is_one_machine)
         self.notes = [clamped] if clamped else []
         self.algorithm = make_algorithm(resource)
@@ -82,7 +81,7 @@ class TrainingSession:
         spaces = spaces_of(resource, sources)
         self.policy, nets = _networks(resource, self.algorithm, spaces, self.device)
         self.learner = Learner(self.algorithm, nets, self.device, spec.seed, self._group)
-        batch_size = self._global_batch(first_learners or spec.learners.replicas)
+        batch_size = self._global_batch(first_learners)
         self.data = offline_data_class(spec.pipeline)(
             sources,
             self.algorithm.needs,
@@ -111,19 +110,26 @@ class TrainingSession:
             self.data.fit_preprocessing()
 
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
-        """Train to the end of the iteration; its result, under the reference's names.
+        """Train to the end of the iteration; its result, under RLlib's names.
 
         The last iteration ends at the update with which `stop.updates`, `timesteps` or `epochs` is reached.
 
         Args:
             check: called before each update; what it raises ends the iteration early, and a checkpoint taken
                 then goes on in the middle of it.
+
+        Raises:
+            SpecError: that update was made already.
+            DataError: a loss became NaN or infinite.
         """
-        self._group.tell(["iterate"])
         data, learner = self.data, self.learner
-        begun, waited = time.monotonic(), data.metrics()["data_wait_seconds"]
-        last = min((self.iteration + 1) * data.updates_per_iteration, self._most_updates)
         first_update = learner.updates
+        if first_update >= self._most_updates:
+            raise SpecError(f"spec.stop: the training ended with update {first_update:,}; raise it to go on.")
+        self._group.tell(["iterate"])
+        begun, waited = time.monotonic(), data.metrics()["data_wait_seconds"]
+        whole = data.updates_per_iteration
+        last = min((first_update // whole + 1) * whole, self._most_updates)
         try:
             with torch_threads(threads_for(learner.nets, data.batch_size, self.busy)):
                 while learner.updates < last:
@@ -206,27 +212,12 @@ class TrainingSession:
         return timesteps
 
     def _warm_start(self, path: str) -> None:
-        saved = Policy.load(path)
+        saved = initial_policy(path)
         self._check_preprocessing(path, saved)
-        module = self.policy.module
-        own, given = module.state_dict(), saved.module.state_dict()
-        differing = [
-            name for name in sorted(own.keys() ^ given.keys()) if not name.startswith(_VALUE_NETWORK)
-        ]
-        if differing:
-            which = "this model does not have" if differing[0] in given else "it lacks"
-            raise SpecError(
-                f"spec.initialCheckpoint: {path} is of another model: {which} {differing[0]}; the model sections "
-                "must be the same."
-            )
-        for name, tensor in own.items():
-            if name in given and given[name].shape != tensor.shape:
-                raise SpecError(
-                    f"spec.initialCheckpoint: {path} has {name} of shape {list(given[name].shape)}, this "
-                    f"model has {list(tensor.shape)}; the model sections must be the same."
-                )
-        module.load_state_dict({**own, **{name: given[name] for name in own if name in given}})
-        self.policy.preprocessing.load(saved.preprocessing.state())
+        try:
+            self.policy.take_weights(saved, f"the policy at {path}")
+        except DataError as error:
+            raise SpecError(f"spec.initialCheckpoint: {error}") from error
 
     def _check_preprocessing(self, path: str, saved: Policy) -> None:
         own, given = self.policy.preprocessing.to_json(), saved.preprocessing.to_json()
@@ -236,6 +227,18 @@ class TrainingSession:
                     f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
                     "the model sections must be the same."
                 )
+
+
+def initial_policy(path: str) -> Policy:
+    """The policy that a training starts from.
+
+    Raises:
+        DataError: there is none at the path.
+    """
+    try:
+        return Policy.load(path)
+    except DataError as error:
+        raise DataError(f"spec.initialCheckpoint: {error}") from error
 
 
 def make_algorithm(resource: OfflineTraining) -> Algorithm:

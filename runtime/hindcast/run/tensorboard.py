@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hindcast.store.filesystem import Location
+from hindcast.run.growing_file import GrowingFile
+from hindcast.storage.location import Location
 
 FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes scalars over iterations into `<folder>/tensorboard`; local folders only.
+    """Writes scalars over iterations into `<folder>/tensorboard`.
 
     Args:
         folder: the run folder.
@@ -25,7 +26,7 @@ class TensorBoard:
     def __init__(self, folder: Location, purge_from: int) -> None:
         self._folder = folder.child(FOLDER)
         self._purge_from = purge_from
-        self._file: Location | None = None
+        self._file: GrowingFile | None = None
 
     def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
         """Add one iteration.
@@ -33,30 +34,34 @@ class TensorBoard:
         Raises:
             StorageError: with path and reason.
         """
-        if not self._folder.is_local:
-            return
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._file is None:
-            self._begin()
+            self._file = self._begun()
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._add(Event(step=iteration, summary=Summary(value=values)))
+        self._file.append(_record(Event(step=iteration, summary=Summary(value=values))))
 
-    def _begin(self) -> None:
+    def _begun(self) -> GrowingFile:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        self._folder.mkdirs()
+        if self._folder.is_local:
+            self._folder.mkdirs()
         moment = f"{time.time_ns() // 1000:017d}"
-        self._file = self._folder.child(f"events.out.tfevents.{moment}.{platform.node()}.{os.getpid()}")
-        self._add(Event(file_version="brain.Event:2"))
-        self._add(Event(step=self._purge_from, session_log=SessionLog(status=SessionLog.START)))
+        name = f"events.out.tfevents.{moment}.{platform.node()}.{os.getpid()}"
+        file = GrowingFile(
+            lambda piece: self._folder.child(f"{name}.{piece:09d}"),
+            head=_record(Event(file_version="brain.Event:2")),
+        )
+        session = SessionLog(status=SessionLog.START)
+        file.append(_record(Event(step=self._purge_from, session_log=session)))
+        return file
 
-    def _add(self, event: Any) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        assert self._file is not None
-        event.wall_time = time.time()
-        record = io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
-        self._file.append_bytes(record.getvalue())
+def _record(event: Any) -> bytes:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    event.wall_time = time.time()
+    record = io.BytesIO()
+    RecordWriter(record).write(event.SerializeToString())
+    return record.getvalue()

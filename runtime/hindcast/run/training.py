@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
-from hindcast.errors import Interrupted
+from hindcast.errors import Interrupted, OutputConflict
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
@@ -18,14 +18,15 @@ from hindcast.run.evaluations import Evaluations
 from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption
-from hindcast.run.machine import clamp_replicas
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.session import Inputs, TrainingSession
+from hindcast.run.without_effect import notes_on
+from hindcast.storage.location import Location
 from hindcast.store.commits import remove_temporary_files
-from hindcast.store.filesystem import Location
 
 SUCCESS_FILE = "success.json"
+_SCORE = "episode_return_mean"
 
 
 class TrainingRun:
@@ -77,8 +78,9 @@ class TrainingRun:
             if marker.exists():
                 return self._outcome(orjson.loads(marker.read_bytes()), "AlreadyFinished", begun)
             success = self._train()
+            outcome = self._outcome(success, "Succeeded", begun)
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
-        return self._outcome(success, "Succeeded", begun)
+        return outcome
 
     def _write_to(self, folder: Location) -> None:
         self._folder = folder
@@ -91,12 +93,14 @@ class TrainingRun:
         return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
 
     def _train(self) -> dict[str, Any]:
-        note = clamp_replicas(self._resource.spec.learners.replicas, "learners")[1]
-        if self._resource.spec.learners.replicas > 1 and self._placement.is_one_machine:
-            self._reporter.note(self._name, note or "one learner takes the batches of all, in this process")
-        began_with = self._placement.first_learners or first_learners(self._folder, self._resource)
+        for note in notes_on(self._resource, self._placement.is_one_machine):
+            self._reporter.note(self._name, note)
         session = TrainingSession(
-            self._resource, self._inputs, self._placement, self._group, first_learners=began_with
+            self._resource,
+            self._inputs,
+            self._placement,
+            self._group,
+            first_learners=first_learners(self._folder, self._resource),
         )
         for note in session.notes:
             self._reporter.note(self._name, note)
@@ -120,7 +124,15 @@ class TrainingRun:
         if latest is None:
             session.begin()
             return
+        if latest.training.spec_hash != spec_hash(self._resource):
+            raise OutputConflict(
+                f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
+                f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
+            )
         session.load(latest)
+        score = latest.training.metrics.get(_SCORE)
+        if score is not None:  # it may have been killed before it said so
+            self._store.mark_best(latest, score)
         self._reporter.note(
             self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})"
         )
@@ -136,7 +148,6 @@ class TrainingRun:
             try:
                 result = session.iterate(self._interruption.check)
             except Interrupted:
-                log.sync()
                 checkpoint = session.save(self._store, evaluating=evaluations.pending_updates)
                 raise Interrupted(
                     f"{self._name} was interrupted at update {checkpoint.updates:,}; "
@@ -150,7 +161,6 @@ class TrainingRun:
                 result["evaluation"] = evaluation
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             log.append(result)
-            log.sync()
             self._keep(session, evaluations, result, every)
             self._reporter.progress(self._progress(result, log))
 
@@ -171,7 +181,7 @@ class TrainingRun:
         metrics = dict(result["learners"]["default_policy"])
         score = _own_score(result)
         if score is not None:
-            metrics["episode_return_mean"] = score
+            metrics[_SCORE] = score
         return session.save(self._store, metrics, evaluating=evaluations.pending_updates)
 
     def _finish(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
@@ -202,17 +212,19 @@ class TrainingRun:
             "checkpoint": str(checkpoint.location),
             "best": {"path": str(best.location), "score": self._store.best_score()} if best else None,
             "episode_return_mean": scores[-1] if scores else None,
-            "loss": last["learners"]["default_policy"].get("total_loss"),
+            "loss": _loss(last),
         }
 
     def _progress(self, result: Result, log: ResultsLog) -> Progress:
         stop = self._resource.spec.stop
         done, total, unit = _nearest_stop(stop, result)
         metrics = {
-            "loss": result["learners"]["default_policy"].get("total_loss", float("nan")),
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
         }
+        loss = _loss(result)
+        if loss is not None:
+            metrics["loss"] = loss
         scores = [score for line in log.results if (score := _score(line)) is not None]
         if scores:
             metrics["return"] = scores[-1]
@@ -222,11 +234,15 @@ class TrainingRun:
         best = success["best"] or {"path": success["checkpoint"], "score": None}
         found = best["score"]
         verb = "is finished already" if state == "AlreadyFinished" else "is trained"
-        quality = f"return {found:.1f}" if found is not None else f"loss {success['loss']:.4g}"
+        quality = ""
+        if found is not None:
+            quality = f": return {found:.1f}"
+        elif success["loss"] is not None:
+            quality = f": loss {success['loss']:.4g}"
         return Outcome(
             resource=self._name,
             state=state,
-            message=f"{self._name} {verb}: {quality} after {success['updates']:,} updates; "
+            message=f"{self._name} {verb}{quality} after {success['updates']:,} updates; "
             f"checkpoint {best['path']}",
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},
@@ -258,8 +274,13 @@ def _nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, 
     return max(limited, key=lambda count: count[0] / count[1])
 
 
+def _loss(result: Result) -> float | None:
+    """None where no update of the iteration had a loss."""
+    return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
+
+
 def _score(result: Result) -> float | None:
-    return result.get("evaluation", {}).get("env_runners", {}).get("episode_return_mean")
+    return result.get("evaluation", {}).get("env_runners", {}).get(_SCORE)
 
 
 def _own_score(result: Result) -> float | None:

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from hindcast.errors import DataError
-from hindcast.store.atomic import TEMPORARY_SUFFIX
+from hindcast.storage.local_files import TEMPORARY_SUFFIX
+from hindcast.storage.location import Location
 from hindcast.store.entries import FileEntry, Stored
-from hindcast.store.filesystem import Location
 from hindcast.store.manifest import FOLDER, Manifest, first_problem
 
 COMMITS = f"{FOLDER}/commits"

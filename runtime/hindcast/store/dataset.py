@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.storage.location import Location, resolve
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.merged import merge
 from hindcast.store.projection import Projected, projected
@@ -84,7 +84,7 @@ def open_dataset(
     Args:
         paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
             columns to read.
-        filesystem: a `pyarrow.fs` or fsspec file system in which the paths are.
+        filesystem: a file system of `pyarrow.fs` or fsspec, or a store of obstore's, in which the paths are.
         verify: read all files of recordings and compare their checksums (sizes are always compared).
 
     Raises:
@@ -121,7 +121,7 @@ def notes_on_repeated(repeated: int) -> Iterator[str]:
     """What to say of stored episodes that do not count."""
     if repeated:
         yield (
-            f"{words.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
+            f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
             "same id and the same content), as recorders leave them that write their buffer again and again: "
             "each counts once"
         )

@@ -24,7 +24,7 @@ class RowGroup(Stored):
     Attributes:
         rows: episodes and fragments.
         timesteps: their steps.
-        bytes: size in memory.
+        bytes: size before compression, as its columns are encoded.
         lengths: `[rows]` steps of each.
         continued: rows that go on with the episode of the row before (row 0: of the row group before).
         dropped: rows that do not count, because they repeat others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -15,10 +16,12 @@ from hindcast.store.fragments import join
 from hindcast.store.layout import CellError
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
-from hindcast.store.parquet import open_source
+from hindcast.store.parquet import Footers, open_source
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
+
+_FILES_AT_A_TIME = 8
 
 
 class EpisodeDataset(Selectable):
@@ -50,12 +53,13 @@ class EpisodeDataset(Selectable):
         self.nbytes_stored = sum(file.entry.bytes for file in files)
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
+        self._footers = Footers()
         self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
         leaves = self._leaves(columns)
-        stored = Block.concat([self._read_part(part, leaves) for part in unit.parts])
+        stored = Block.concat(self._read_parts(unit.parts, leaves))
         counting = counting_rows(self._groups(unit))
         if stored.num_episodes != len(counting):
             raise self._changed(unit)
@@ -93,6 +97,13 @@ class EpisodeDataset(Selectable):
             )
         return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]
 
+    def _read_parts(self, parts: Sequence[FilePart], leaves: Sequence[str]) -> list[Block]:
+        """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
+        if len(parts) == 1 or self._files[parts[0].path].location.is_local:
+            return [self._read_part(part, leaves) for part in parts]
+        with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+            return list(pool.map(lambda part: self._read_part(part, leaves), parts))
+
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
         """The part's stored rows."""
         indexed = self._files[part.path]
@@ -100,7 +111,7 @@ class EpisodeDataset(Selectable):
         groups = [indexed.entry.row_groups[i] for i in part.row_groups]
         lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in groups])
         try:
-            with open_source(indexed.location) as source:
+            with open_source(indexed.location, self._footers) as source:
                 return layout.read(source, part.row_groups, lengths, self.spec, leaves)
         except CellError as error:
             raise error.in_file(part.path, self._file_row(part, error.row)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote
 
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
+from hindcast.storage.location import Location
 from hindcast.store.entries import FileEntry, RowGroup, Run
-from hindcast.store.filesystem import Location
 from hindcast.store.layout import CellError, Contents
 from hindcast.store.layouts import DEFAULT, LAYOUTS, layout_of_schema
 from hindcast.store.parquet import damaged, fingerprint, open_parquet
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
-from hindcast.store.unready import NotReadable
+from hindcast.store.unprepared import NotReadable
 
 
 class Indexed(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from hindcast.errors import UserError
+from hindcast.storage.location import Entry, Location, resolve
 from hindcast.store.entries import FileEntry, Run, Stored
-from hindcast.store.filesystem import Entry, Location, resolve
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
 
@@ -49,7 +49,7 @@ class IndexCache:
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
-        name = hashlib.sha256(f"{folder.fs.type_name} {folder.path}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
         self._place = cache_folder().child("index", f"{name}.json")
         self._files = self._load()
         self._has_new = False

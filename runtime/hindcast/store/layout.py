@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
+from hindcast.storage.location import Location
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import Run
-from hindcast.store.filesystem import Location
 from hindcast.store.parquet import Source, damaged
 from hindcast.store.spec import DataSpec
 

@@ -19,7 +19,7 @@ from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.text.csv_layout import CsvLayout
 from hindcast.store.text.json_layout import JsonLayout
 from hindcast.store.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchLayout
-from hindcast.store.unready import NotReadable
+from hindcast.store.unprepared import NotReadable
 
 _ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
 _TEXT: Final[tuple[WrittenLayout, ...]] = (JsonLayout(), CsvLayout(), SampleBatchLayout())

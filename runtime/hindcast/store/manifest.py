@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from hindcast.errors import DataError
+from hindcast.storage.location import Location
 from hindcast.store.arrow_layout import ARROW_EPISODES
 from hindcast.store.entries import FileEntry, Stored
-from hindcast.store.filesystem import Location
 from hindcast.store.spec import DataSpec
 
 FOLDER = "_hindcast"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.content import Content
@@ -211,9 +211,10 @@ def _free_name(eps_id: str, taken: set[str]) -> str:
 
 def _notes(dropped: int, renamed: int) -> Iterable[str]:
     if dropped:
-        yield f"{words.plural(dropped, 'episode')} repeated others (the same id and the same content): each counts once"
+        repeated = formatting.plural(dropped, "episode")
+        yield f"{repeated} repeated others (the same id and the same content): each counts once"
     if renamed:
-        yield f"{words.plural(renamed, 'episode')} had the id of another with other content: renamed"
+        yield f"{formatting.plural(renamed, 'episode')} had the id of another with other content: renamed"
 
 
 def _common_spec(datasets: Sequence[Dataset]) -> DataSpec:

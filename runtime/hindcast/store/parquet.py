@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
-from hindcast.store.filesystem import Location
-from hindcast.store.storage_errors import reason_of, storage_errors
-from hindcast.store.unready import NotReadable
+from hindcast.storage.failures import reason_of
+from hindcast.storage.location import Location
+from hindcast.store.unprepared import NotReadable
 
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10
 _MOST_OF_A_REASON = 400
 _READ_BYTES = 8 << 20
 _READ_ROWS = 8192
+_FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
@@ -34,6 +35,27 @@ class Source(NamedTuple):
         return self.file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
 
 
+class Footers:
+    """The footers of the files that were read last, for reading more of them. Copies in other processes begin empty."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], pq.FileMetaData] = {}
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return Footers, ()
+
+    def find(self, path: str, size: int) -> pq.FileMetaData | None:
+        """The footer of a file of that size."""
+        return self._kept.get((path, size))
+
+    def keep(self, path: str, size: int, footer: pq.FileMetaData) -> None:
+        """Keep a footer, and let go of the one that was read longest ago."""
+        self._kept.pop((path, size), None)
+        self._kept[path, size] = footer
+        for oldest in list(self._kept)[:-_FOOTERS]:
+            self._kept.pop(oldest, None)
+
+
 @contextmanager
 def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
     """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`."""
@@ -42,13 +64,18 @@ def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
 
 
 @contextmanager
-def open_source(location: Location) -> Iterator[Source]:
-    """The same, with its stream."""
-    with storage_errors("read", location.uri, location.fs):
-        stream = location.fs.open_input_file(location.path)
+def open_source(location: Location, footers: Footers | None = None) -> Iterator[Source]:
+    """The same, with its stream; a footer that is among `footers` is not read again."""
+    footers = Footers() if footers is None else footers
+    stream = location.open()
     with stream:
         try:
-            file = pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+            size = stream.size()
+            known = footers.find(location.path, size)
+            file = pq.ParquetFile(
+                stream, metadata=known, pre_buffer=not location.is_local, page_checksum_verification=True
+            )
+            footers.keep(location.path, size, file.metadata)
             yield Source(file, stream)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(damaged(str(location), reason_of(error))) from error
@@ -84,10 +111,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     Raises:
         DataError: empty, truncated, or not Parquet.
     """
-    with (
-        storage_errors("read", location.uri, location.fs),
-        location.fs.open_input_file(location.path) as stream,
-    ):
+    with location.reading() as stream:
         size = stream.size()
         head = stream.read(min(size, _SAMPLE_BYTES))
         stream.seek(max(0, size - _SAMPLE_BYTES))

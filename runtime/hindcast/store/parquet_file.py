@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
-from hindcast.store.atomic import AtomicFile
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import Location
 from hindcast.store.data_file import Group, entry_of
 from hindcast.store.description import index_metadata
 from hindcast.store.entries import FileEntry, RowGroup
-from hindcast.store.filesystem import Location
 from hindcast.store.fragments import split_long
 
 _COLUMN_OVERHEAD = 256

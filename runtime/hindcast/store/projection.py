@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.footers import Indexed
 
 _NO_LEAVES: Final = frozenset(

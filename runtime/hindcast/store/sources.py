@@ -12,16 +12,16 @@ from functools import partial
 from typing import Literal
 
 from hindcast.errors import DataError
+from hindcast.storage.location import Entry, Location, broken_links, missing
 from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
-from hindcast.store.filesystem import Entry, Location, broken_links, missing
 from hindcast.store.folder_keys import keys_below
 from hindcast.store.footers import Indexed, check_no_table, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
 from hindcast.store.layouts import LAYOUTS, TEXT_LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
 from hindcast.store.unfinished import how_far
-from hindcast.store.unready import NotReadable
+from hindcast.store.unprepared import NotReadable
 
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
@@ -70,7 +70,7 @@ def base_of(location: Location) -> Location:
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
     prefix = location.uri[: len(location.uri) - len(below)]
-    return Location(location.fs, head, prefix.rstrip("/") or prefix[:1])
+    return Location(location.backend, head, prefix.rstrip("/") or prefix[:1])
 
 
 def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
@@ -296,7 +296,7 @@ def check_distinct(locations: Iterable[Location]) -> None:
     seen: set[tuple[str, str]] = set()
     for location in locations:
         path = os.path.realpath(location.path) if location.is_local else location.path
-        key = (location.fs.type_name, path)
+        key = (location.backend.root, path)
         if key in seen:
             raise DataError(f"{location} is named twice by the paths: its episodes would count double")
         seen.add(key)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import DataError
 from hindcast.store.spaces import space_from_json, space_to_json
 
@@ -146,6 +146,11 @@ class DataSpec:
             if mine is not None and theirs is not None and mine != theirs:
                 return f"the {what.replace('_', ' ')} is {mine} in one and {theirs} in the other"
         return None
+
+    def array_bytes(self, steps: int, episodes: int) -> int:
+        """Bytes that the arrays of so many steps and episodes take; text and JSON, whose size varies, count none."""
+        rows = {True: steps + episodes, False: steps}
+        return sum(leaf.itemsize * rows[per_observation(name)] for name, leaf in self.leaves.items())
 
     @property
     def has_float_actions(self) -> bool:

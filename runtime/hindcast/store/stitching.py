@@ -16,7 +16,7 @@ from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.index import SORT
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
-from hindcast.store.unready import OutOfOrder
+from hindcast.store.unprepared import OutOfOrder
 
 Place = tuple[int, int, int]  # file, row group, stored row
 

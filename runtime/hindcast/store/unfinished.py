@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from hindcast import words
+from hindcast import formatting
+from hindcast.storage.location import Location
 from hindcast.store.commits import Commit, read_commits
-from hindcast.store.filesystem import Location
 from hindcast.store.manifest import FOLDER, MANIFEST
 
 MARK: Final = "spec.json"
@@ -30,15 +30,17 @@ def how_far(folder: Location, commits: Collection[Commit]) -> str:
     resource = mark.get("resource")
     unit, total = _wanted(mark)
     done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
-    much = f"{words.whole(done)} of {words.whole(total)} {unit} are" if done < total else _all(done, unit)
+    much = (
+        f"{formatting.whole(done)} of {formatting.whole(total)} {unit} are"
+        if done < total
+        else _all(done, unit)
+    )
     again = f"run {resource} again" if str(resource).startswith("OfflineRecording/") else "run it again"
     return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
 
 
 def _all(done: int, unit: str) -> str:
-    return (
-        f"it has no manifest yet, {words.plural(done, unit.removesuffix('s'))} {'is' if done == 1 else 'are'}"
-    )
+    return f"it has no manifest yet, {formatting.plural(done, unit.removesuffix('s'))} {'is' if done == 1 else 'are'}"
 
 
 def _wanted(mark: dict[str, Any]) -> tuple[str, int]:

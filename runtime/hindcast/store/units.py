@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64
 from hindcast.store.entries import RowGroup
 from hindcast.store.footers import Indexed
+from hindcast.store.spec import DataSpec
 
 UNIT_BYTES = 16 << 20
 
@@ -29,7 +30,7 @@ class Unit(NamedTuple):
         id: position in the dataset.
         parts: where it is.
         lengths: `[N]` steps of each episode.
-        nbytes: size in memory.
+        nbytes: size in memory, of all columns.
     """
 
     id: int
@@ -39,19 +40,19 @@ class Unit(NamedTuple):
 
 
 def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
-    """Units of at most `unit_bytes`; only a row group or an episode that is larger makes a larger one."""
+    """Units of at most `unit_bytes` in memory; only a row group or an episode that is larger makes a larger one."""
     waiting: list[tuple[str, int, RowGroup]] = []
     size = count = 0
     for file in files:
         for i, group in enumerate(file.entry.row_groups):
             if group.rows == len(group.dropped):
                 continue
-            goes_on = 0 in group.continued
-            if waiting and not goes_on and size + group.bytes > unit_bytes:
+            goes_on, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
+            if waiting and not goes_on and size + nbytes > unit_bytes:
                 yield _unit(count, waiting, size)
                 count, waiting, size = count + 1, [], 0
             waiting.append((str(file.location), i, group))
-            size += group.bytes
+            size += nbytes
     if waiting:
         yield _unit(count, waiting, size)
 
@@ -75,6 +76,15 @@ def counting_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
         counting[[start + row for row in group.dropped]] = False
         start += group.rows
     return counting
+
+
+def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
+    """What the arrays of a row group take, or what is stored where that is more: text, and what is stored twice.
+
+    Dictionaries, bits and packed cells make less of arrays than they take. In files that Hindcast wrote they do not,
+    and their sizes stay those that orders were made from before.
+    """
+    return max(group.bytes, spec.array_bytes(group.timesteps, group.rows - len(group.continued)))
 
 
 def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:

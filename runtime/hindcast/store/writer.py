@@ -9,9 +9,9 @@ import numpy as np
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
+from hindcast.storage.location import Location
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import FileEntry
-from hindcast.store.filesystem import Location
 from hindcast.store.layouts import DEFAULT, written_layout
 from hindcast.store.spec import DataSpec
 

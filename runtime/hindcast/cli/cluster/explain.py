@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from hindcast.api.run_policy import RunPolicy
-from hindcast_operator.control.trim import pod as pod_facts
+from hindcast_operator.extract import pod as pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL
 from hindcast_operator.planning.diagnosis import diagnose
+from hindcast_operator.times import parse_optional
 
 Raw = Mapping[str, Any]
 
@@ -179,12 +180,7 @@ def _since(state: str, resource: Raw) -> datetime | None:
         "Succeeded": _condition(status, "Finished").get("lastTransitionTime"),
         "Failed": _condition(status, "Finished").get("lastTransitionTime"),
     }.get(state, _condition(status, "Ready").get("lastTransitionTime"))
-    return time_of(found)
-
-
-def time_of(text: str | None) -> datetime | None:
-    """A timestamp of the status; None where there is none."""
-    return datetime.fromisoformat(text) if text else None
+    return parse_optional(found)
 
 
 def _notes(resource: Raw) -> list[str]:
@@ -194,7 +190,7 @@ def _notes(resource: Raw) -> list[str]:
     if metadata.get("deletionTimestamp"):
         notes.append("It is being deleted.")
     if 0 <= seen < generation:
-        notes.append("The operator has not looked at the latest change of the spec yet.")
+        notes.append("The operator has not processed the latest change of the spec yet.")
     return notes
 
 

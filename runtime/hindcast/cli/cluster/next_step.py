@@ -53,7 +53,7 @@ class _Steps:
         found = self._found
         if found.state == UNSEEN:
             yield Step(
-                "No operator has looked at it yet: see whether one runs",
+                "No operator has seen it yet: check that one is running",
                 self._kubectl("get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/name=hindcast"),
             )
         elif found.state == "Waiting" or found.reason == Reason.DEPENDENCY_FAILED:
@@ -64,16 +64,16 @@ class _Steps:
         elif found.state in ("Starting", "Pending"):
             yield from self._starting()
         elif found.state == "Running":
-            yield Step("Follow what it prints", self._hindcast("logs", str(found), "--follow"))
+            yield Step("Follow its log", self._hindcast("logs", str(found), "--follow"))
         elif found.state == "Retrying":
-            yield Step("See how far the lost attempt came", self._hindcast("logs", str(found)))
+            yield Step("See how far the lost attempt got", self._hindcast("logs", str(found)))
         elif found.state == "Suspended" and found.suspend:
-            yield Step("Go on at the checkpoint", self._patch(suspend=False))
+            yield Step("Resume from the checkpoint", self._patch(suspend=False))
         elif found.state == "Succeeded":
             yield from self._results()
         elif found.state == "Failed":
             yield Step("", self._hindcast("logs", str(found)))
-            yield Step("Run again once that is done", self._patch(revision=found.revision + 1))
+            yield Step("Then run again", self._patch(revision=found.revision + 1))
         elif found.reason == Reason.SPEC_CHANGED:
             yield Step("", self._patch(revision=found.revision + 1))
 
@@ -92,9 +92,9 @@ class _Steps:
         found = self._found
         checkpoint = found.checkpoint.get("best") or found.checkpoint.get("path")
         if checkpoint:
-            yield Step("Play with the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
+            yield Step("Evaluate the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
         elif found.output.get("path"):
-            yield Step("Look at the data", shlex.join(["hindcast", "inspect", str(found.output["path"])]))
+            yield Step("Inspect the data", shlex.join(["hindcast", "inspect", str(found.output["path"])]))
 
     def _patch(self, **spec: Any) -> str:
         change = json.dumps({"spec": spec})

@@ -10,16 +10,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.cli.cluster.explain import (
     DEFAULT_RETRIES,
     UNSEEN,
     Explanation,
     PodRow,
     PoolRow,
-    time_of,
 )
 from hindcast.cli.cluster.next_step import Step
+from hindcast_operator.times import parse_optional
 
 BAR_WIDTH: Final = 30
 RUNS_SHOWN: Final = 5
@@ -96,7 +96,7 @@ def _state(found: Explanation) -> Text:
 
 
 def _unseen(found: Explanation) -> Text | None:
-    return Text("The operator has not looked at it yet.") if found.state == UNSEEN else None
+    return Text("The operator has not seen it yet.") if found.state == UNSEEN else None
 
 
 def _progress(found: Explanation) -> RenderableType | None:
@@ -105,13 +105,13 @@ def _progress(found: Explanation) -> RenderableType | None:
         return None
     parts = []
     if "percentage" in progress and not found.finished:
-        parts.append(words.share(progress["percentage"] / 100))
+        parts.append(formatting.share(progress["percentage"] / 100))
     if progress.get("summary"):
         parts.append(progress["summary"])
     if "etaSeconds" in progress and not found.finished:
-        parts.append(f"about {words.duration(progress['etaSeconds'])} left")
+        parts.append(f"about {formatting.duration(progress['etaSeconds'])} left")
     text = Text("  ".join(parts))
-    updated = time_of(progress.get("lastUpdated"))
+    updated = parse_optional(progress.get("lastUpdated"))
     if updated is not None and found.state in ("Running", "Suspending"):
         silent = (found.now - updated).total_seconds() > SILENT_SECONDS
         text.append(f"  reported {age(updated, found.now)} ago", style="yellow" if silent else "dim")
@@ -130,7 +130,7 @@ def _metrics(metrics: Mapping[str, float]) -> Text | None:
 
 
 def _figure(name: str, value: float) -> str:
-    return words.share(value) if name.endswith("Share") else words.count(value)
+    return formatting.share(value) if name.endswith("Share") else formatting.count(value)
 
 
 def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
@@ -138,8 +138,8 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
         return None
     about = []
     if "iteration" in checkpoint:
-        about.append(f"iteration {words.whole(checkpoint['iteration'])}")
-    saved = time_of(checkpoint.get("saved"))
+        about.append(f"iteration {formatting.whole(checkpoint['iteration'])}")
+    saved = parse_optional(checkpoint.get("saved"))
     if saved is not None:
         about.append(f"{age(saved, now)} old")
     text = Text(str(checkpoint["path"]))
@@ -147,7 +147,7 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
         text.append(f" ({', '.join(about)})")
     if checkpoint.get("best"):
         score = checkpoint.get("bestEpisodeReturnMean")
-        result = "" if score is None else f" (return {words.significant(score)})"
+        result = "" if score is None else f" (return {formatting.significant(score)})"
         text.append(f"\nbest: {checkpoint['best']}{result}")
     return text
 
@@ -155,8 +155,10 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
 def _output(output: Mapping[str, Any]) -> Text | None:
     if not output:
         return None
-    counts = [words.plural(output[name], name[:-1]) for name in ("episodes", "timesteps") if name in output]
-    counts += [words.size(output["bytes"])] if "bytes" in output else []
+    counts = [
+        formatting.plural(output[name], name[:-1]) for name in ("episodes", "timesteps") if name in output
+    ]
+    counts += [formatting.size(output["bytes"])] if "bytes" in output else []
     return Text(str(output["path"]) + (f" ({', '.join(counts)})" if counts else ""))
 
 
@@ -164,7 +166,7 @@ def _retries(found: Explanation) -> Text | None:
     if not found.runs:
         return None
     allowed = found.retries_allowed
-    limit = f"{DEFAULT_RETRIES}, unless the platform says otherwise" if allowed is None else str(allowed)
+    limit = f"{DEFAULT_RETRIES}, unless the platform overrides it" if allowed is None else str(allowed)
     return Text(f"{found.retries} used of {limit}")
 
 
@@ -212,7 +214,7 @@ def _pods(pool: PoolRow) -> Iterator[RenderableType]:
 
 
 def _pod(pod: PodRow) -> RenderableType:
-    restarts = f", {words.plural(pod.restarts, 'restart')}" if pod.restarts else ""
+    restarts = f", {formatting.plural(pod.restarts, 'restart')}" if pod.restarts else ""
     phase = pod.phase if pod.ready or pod.phase != "Running" else "Running, not ready"
     colour = "green" if pod.ready or pod.phase == "Succeeded" else "yellow"
     node = f" on {pod.node}" if pod.node else ""
@@ -231,7 +233,7 @@ def _runs(found: Explanation) -> RenderableType:
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
     for run in found.runs[:RUNS_SHOWN]:
-        began, ended = time_of(run.get("started")), time_of(run.get("finished"))
+        began, ended = parse_optional(run.get("started")), parse_optional(run.get("finished"))
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",
@@ -272,6 +274,6 @@ def age(start: datetime, end: datetime) -> str:
     if seconds < 60:
         return f"{seconds} s"
     if seconds < 86400:
-        return words.duration(seconds)
+        return formatting.duration(seconds)
     days, rest = divmod(seconds, 86400)
     return f"{days} d {rest // 3600} h"

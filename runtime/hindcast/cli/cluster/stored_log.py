@@ -9,7 +9,7 @@ from hindcast.api import OfflineTraining, Resource
 from hindcast.errors import StorageError, UserError
 
 if TYPE_CHECKING:
-    from hindcast.store.filesystem import Location
+    from hindcast.storage.location import Location
 
 _LOGS: Final = "logs"
 _ATTEMPT: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
@@ -44,7 +44,7 @@ def stored_log(resource: Resource, child: str) -> bytes:
     """
     path = log_path(resource, child)
     try:
-        from hindcast.store.filesystem import resolve
+        from hindcast.storage.location import resolve
     except ModuleNotFoundError as error:
         raise UserError(
             f"the pods are gone; the log lies at {path}: get it from there, or install what can read it: "
@@ -84,7 +84,7 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     Raises:
         UserError: there is none, or the folder cannot be read.
     """
-    from hindcast.store.filesystem import missing, resolve
+    from hindcast.storage.location import missing, resolve
     from hindcast.store.manifest import FOLDER
 
     root = resolve(folder)

@@ -26,7 +26,7 @@ def evaluate(
     ] = False,
 ) -> None:
     """Play whole episodes with a checkpoint's policy and report their returns."""
-    from hindcast import words
+    from hindcast import formatting
     from hindcast.run.evaluation import evaluate_checkpoint
 
     done = evaluate_checkpoint(checkpoint, environment=env, episodes=episodes, seed=seed, explore=explore)
@@ -40,10 +40,10 @@ def evaluate(
         "returns": done.report.returns,
         "lengths": done.report.lengths,
     }
-    figure = {name: words.significant(value) for name, value in summary.items()}
+    figure = {name: formatting.significant(value) for name, value in summary.items()}
     screen.result(
         document,
-        f"{done.environment.id}, {words.plural(summary['num_episodes'], 'episode')}: "
+        f"{done.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
         f"return {figure['episode_return_mean']} ± {figure['episode_return_std']} "
         f"(least {figure['episode_return_min']}, most {figure['episode_return_max']}), "
         f"mean length {figure['episode_len_mean']}\n"

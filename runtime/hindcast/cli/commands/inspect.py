@@ -66,7 +66,7 @@ def inspect(
 
 def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":
     """What makes the command fail, where problems are too many."""
-    from hindcast import words
+    from hindcast import formatting
     from hindcast.errors import DataError
 
     severities = ("error", "warning") if warnings else ("error",)
@@ -76,7 +76,7 @@ def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "D
     if not found or (summary.episodes and not strict):
         return None
     counts = [
-        words.plural(count, severity)
+        formatting.plural(count, severity)
         for severity in severities
         if (count := sum(problem.severity == severity for problem in found))
     ]

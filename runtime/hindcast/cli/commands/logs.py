@@ -69,7 +69,7 @@ def _of_resource(
         return pieces
     if run.get("outcome") is None and not follow:
         message = found["status"].get("message") or "its pods are not there"
-        raise UserError(f"attempt {run['attempt']} of {target} has printed nothing yet: {message}")
+        raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
     return [stored_log(_placed(found, run), str(run["child"]))]
 
 
@@ -81,7 +81,7 @@ def _choose(
 
     if not runs:
         status = found.get("status") or {}
-        why = status.get("message") or "the operator has not looked at it yet"
+        why = status.get("message") or "the operator has not seen it yet"
         raise UserError(f"{target} has no attempt yet: {why}")
     own = [run for run in runs if run["revision"] == runs[0]["revision"]]
     chosen = next((run for run in own if attempt in (None, run["attempt"])), None)

@@ -65,10 +65,10 @@ def _label(key: str) -> str:
 def _text(key: str, value: Any) -> str:
     from rich.markup import escape
 
-    from hindcast import words
+    from hindcast import formatting
 
     if isinstance(value, int) and key.endswith(("Bytes", "Budget")):
-        return words.size(value)
+        return formatting.size(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, list):

@@ -13,7 +13,7 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from hindcast.api import Loaded
     from hindcast_operator.defaults import Defaults
-    from hindcast_operator.manifests.rendering import Rendered
+    from hindcast_operator.manifests.build import Rendered
 
 
 @command
@@ -35,7 +35,7 @@ def render(
     _need_operator()
 
     from hindcast_operator.defaults import Defaults, load_defaults
-    from hindcast_operator.manifests.rendering import render as manifests_of
+    from hindcast_operator.manifests.build import render as manifests_of
 
     platform = Defaults() if defaults is None else load_defaults(defaults)
     _refuse(loaded, platform)

@@ -1,1 +1,1 @@
-"""Episodes in HDF5: Minari's datasets (and their Arrow form), and D4RL's files."""
+"""Episodes in HDF5: D4RL's files, and what reading any HDF5 file takes."""

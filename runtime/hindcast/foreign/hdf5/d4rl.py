@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import DataError
@@ -18,11 +18,11 @@ from hindcast.foreign.hdf5 import h5
 from hindcast.foreign.hdf5.d4rl_columns import File, columns_of, flags
 from hindcast.foreign.hdf5.d4rl_episodes import Ends, ends_of
 from hindcast.foreign.hdf5.dataset import Dataset
-from hindcast.foreign.hdf5.minari import Minari
+from hindcast.foreign.minari.format import Minari
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.filters import expression_of, passing
 from hindcast.foreign.tables.read_options import check_options
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.names import of_next
 
@@ -158,7 +158,7 @@ def _check_final(location: Location, file: File, ends: Ends, own: _Options, opti
     raise DataError(
         f"{location} has no 'next_observations', so the observation after an episode's last step is not in it: set "
         f"ignoreFinalObservation: true to take zeros, which nothing looks at after a terminal step "
-        f"({words.plural(terminated, 'episode')}); where an episode goes on after its last step ({others}), "
+        f"({formatting.plural(terminated, 'episode')}); where an episode goes on after its last step ({others}), "
         f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
     )
 
@@ -166,10 +166,8 @@ def _check_final(location: Location, file: File, ends: Ends, own: _Options, opti
 def _told(ends: Ends, own: _Options) -> tuple[str, ...]:
     terminated, episodes = int(ends.terminated.sum()), len(ends.starts())
     zeros = terminated if own.drops else episodes
-    final = (
-        f"the final observation of {words.plural(zeros, 'episode')} is zeros: there are no next_observations"
-    )
-    dropped = words.plural(episodes - terminated, "step")
+    final = f"the final observation of {formatting.plural(zeros, 'episode')} is zeros: there are no next_observations"
+    dropped = formatting.plural(episodes - terminated, "step")
     left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop asks"
     return tuple(
         note for note, holds in ((final, zeros), (left_out, own.drops and episodes > terminated)) if holds

@@ -14,7 +14,7 @@ from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.hdf5 import h5
 from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.foreign.tables.naming import plan_of
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.tabular.names import NO_OUTPUTS
 
 _INFOS: Final = "infos/"

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
 from hindcast.foreign.hdf5.dataset import Dataset
-from hindcast.store.filesystem import Location
-from hindcast.store.storage_errors import reason_of, storage_errors
+from hindcast.storage.failures import reason_of
+from hindcast.storage.location import Location
 
 SUFFIXES: Final = (".hdf5", ".h5", ".hdf")
 _READ_AHEAD: Final = 1 << 20
@@ -59,7 +59,7 @@ def names(location: Location, group: Group) -> list[str]:
         return sorted(group)
 
 
-def has(group: Group, name: str) -> bool:
+def _has(group: Group, name: str) -> bool:
     """Whether a group holds the name. (`name in group` would follow links.)"""
     return bool(group.id.links.exists(name.encode()))
 
@@ -76,7 +76,7 @@ def child(location: Location, group: Group, name: str) -> Any:
         try:
             link = group.id.links.get_info(encoded)
         except (KeyError, RuntimeError):
-            if has(group, name):
+            if _has(group, name):
                 raise
             raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}") from None
         if link.type != h5py.h5l.TYPE_HARD:
@@ -92,7 +92,7 @@ def child(location: Location, group: Group, name: str) -> Any:
         return _checked(location, Dataset(found))
 
 
-def is_group(node: Any) -> bool:
+def _is_group(node: Any) -> bool:
     """Whether it is a group (else a dataset)."""
     return not isinstance(node, Dataset)
 
@@ -103,7 +103,7 @@ def datasets(location: Location, node: Any, depth: int = 0) -> dict[str, Dataset
     Raises:
         DataError: as `child`; groups nested without end.
     """
-    if not is_group(node):
+    if not _is_group(node):
         return {"": node}
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
@@ -165,8 +165,7 @@ def _source(location: Location) -> Iterator[Any]:
     if location.is_local:
         yield location.path
         return
-    with storage_errors("read", location.uri, location.fs):
-        stream = location.fs.open_input_file(location.path)
+    stream = location.open()
     with stream, io.BufferedReader(stream, _READ_AHEAD) as source:
         yield source
 

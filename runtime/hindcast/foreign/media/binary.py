@@ -9,7 +9,7 @@ from hindcast.episodes.block import Block
 from hindcast.foreign.format import Group, Piece, ReadOptions
 from hindcast.foreign.media.folders import files_of, folders_of, pieces_of
 from hindcast.foreign.media.mapping import episodes_of, objects
-from hindcast.store.filesystem import Entry, Location
+from hindcast.storage.location import Entry, Location
 from hindcast.store.spec import DataSpec
 
 _ANY: Final = ("",)

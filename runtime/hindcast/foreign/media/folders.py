@@ -11,7 +11,7 @@ from hindcast.errors import DataError
 from hindcast.foreign.format import Group, Piece, ReadOptions
 from hindcast.foreign.media.mapping import check_mapper
 from hindcast.foreign.tables.read_options import check_options
-from hindcast.store.filesystem import Entry, Location
+from hindcast.storage.location import Entry, Location
 
 BATCH_SIZE: Final = "batch_size"
 

@@ -15,7 +15,7 @@ from hindcast.foreign.format import Group, Piece, ReadOptions
 from hindcast.foreign.media.folders import BATCH_SIZE, files_of, folders_of, pieces_of
 from hindcast.foreign.media.mapping import episodes_of, objects
 from hindcast.foreign.tables.read_options import check_options
-from hindcast.store.filesystem import Entry, Location
+from hindcast.storage.location import Entry, Location
 from hindcast.store.spec import DataSpec
 
 _SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")

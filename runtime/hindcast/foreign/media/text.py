@@ -11,7 +11,7 @@ from hindcast.errors import DataError
 from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.media.mapping import check_mapper, episodes_of, objects
 from hindcast.foreign.tables.read_options import check_options
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec
 
 _SUFFIXES: Final = (".txt", ".text", ".log", ".md")

@@ -19,7 +19,7 @@ from hindcast.foreign.tables.decoding import Reader, rows_of
 from hindcast.foreign.tables.filters import expression_of, passing
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")

@@ -1,4 +1,4 @@
-"""Lines of the reference's JSON writer as batches of plain values, packed columns unpacked."""
+"""Lines of RLlib's JSON writer as batches of plain values, packed columns unpacked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batches_of(line: bytes) -> list[Batch]:
 def _parsed(line: bytes) -> Any:
     try:
         return orjson.loads(line)
-    except ValueError:  # perhaps for NaN, which is no JSON, and which the reference writes
+    except ValueError:  # perhaps for NaN, which is no JSON, and which RLlib writes
         return json.loads(line)
 
 

@@ -1,4 +1,4 @@
-"""The format "SampleBatch": JSON lines of the reference's old API, of one agent or several, packed or not."""
+"""The format "SampleBatch": JSON lines of RLlib's old API, of one agent or several, packed or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.foreign.tables.text_files import blocks_of, head_of
 from hindcast.foreign.tables.written import written_spec
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
+from hindcast.foreign.tables.json_lines import beyond_int64
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options, column_types_of
-from hindcast.foreign.tables.text_files import BOM, head_of
+from hindcast.foreign.tables.text_files import head_of
 from hindcast.foreign.tables.text_tables import Part, TextTables, Types
-from hindcast.foreign.tables.types import empty_leaves, leaf_type
-from hindcast.foreign.tables.whole_numbers import first_beyond, may_be_beyond, refusal
-from hindcast.store.filesystem import Location
+from hindcast.foreign.tables.written import empty_leaves, leaf_type
+from hindcast.storage.location import Location
 from hindcast.store.layout import CellError
 from hindcast.store.spec import DataSpec
 
@@ -29,6 +31,7 @@ _DELIMITERS: Final = (";", "\t", "|", ",")
 _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER: Final = 8 << 20
+_BEYOND: Final = 1 << 63
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 
@@ -59,18 +62,17 @@ class Csv(TextTables):
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
         has_header = given.get("header", names is None)
-        skip = (len(BOM) if head_of(location, 3) == BOM else 0, 0)
         if has_header:
-            header, nbytes = self._header(location, delimiter, options)
+            header = self._header(location, delimiter, options)
             names = names or header
-            skip = (nbytes, 1)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
         try:
             plan = plan_of(names, options, empty_leaves(spec.leaves))
         except DataError as error:
             raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
-        return Part(None, skip, tuple(names), _types(plan, spec, options), spec.leaves, delimiter)
+        types = _types(plan, spec, options)
+        return Part(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
     def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
         """See `TextTables.first_names`: those of the header."""
@@ -82,14 +84,19 @@ class Csv(TextTables):
         odd = [field.name for field in table.schema if _is_time(field.type)]
         if odd:
             table = self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
-        large = may_be_beyond(table, column_types_of(options))
+        declared = column_types_of(options)
+        large = [
+            name for name in table.column_names if name not in declared and _is_large(table.column(name))
+        ]
         if large:
             _refuse_beyond(self._parse(data, part, dict.fromkeys(large, pa.string()), options).select(large))
         return table
 
     def _parse(self, data: bytes, part: Part, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote(options), list(part.names or ())
-        read = pacsv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+        read = pacsv.ReadOptions(
+            use_threads=False, block_size=len(data) + 1, column_names=names, skip_rows_after_names=part.header
+        )
         parse = pacsv.ParseOptions(
             delimiter=part.delimiter,
             quote_char=False if quote is None else quote.decode(),
@@ -103,27 +110,25 @@ class Csv(TextTables):
         try:
             return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _cell_error(error, names) from error
+            raise _cell_error(error, names, part.header) from error
 
-    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> tuple[list[str], int]:
-        """The columns' names, and how many bytes the header is."""
+    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
+        """The columns' names."""
         quote = self.quote(options)
-        head = head_of(location, _HEADER)
-        end = _first_end(head, quote)
-        try:
-            text = head[:end].decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{location} is not UTF-8 text: {error}") from error
-        if not text.strip() or "\0" in text:
-            raise DataError(f"{location} has no header that names its columns in its first line")
+        head = io.StringIO(head_of(location, _HEADER).decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
         )
         try:
-            (names,) = csv.reader([text], delimiter=delimiter, **dialect)
+            names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
         except csv.Error as error:
             raise DataError(f"{location} has a header that cannot be read: {error}") from error
-        return [name.strip() for name in names], end
+        text = "".join(names)
+        if not text.strip() or "\0" in text:
+            raise DataError(f"{location} has no header that names its columns in its first line")
+        if "\N{REPLACEMENT CHARACTER}" in text:
+            raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
+        return [name.strip() for name in names]
 
 
 def _hint(names: Sequence[str], delimiter: str) -> str:
@@ -140,15 +145,6 @@ def _hint(names: Sequence[str], delimiter: str) -> str:
 
 def _of(options: ReadOptions) -> dict[str, Any]:
     return check_options(Csv.name, options.options, _OPTIONS)
-
-
-def _first_end(head: bytes, quote: bytes | None) -> int:
-    """The byte after the first record."""
-    end = -1
-    while (end := head.find(b"\n", end + 1)) >= 0:
-        if quote is None or head[:end].count(quote) % 2 == 0:
-            return end + 1
-    return len(head)
 
 
 def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
@@ -173,19 +169,26 @@ def _refuse_beyond(texts: pa.Table) -> None:
     """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
-            if text is not None and _WHOLE.fullmatch(text) and first_beyond(int(text)) is not None:
-                raise refusal(row, name, text)
+            if text is not None and _WHOLE.fullmatch(text) and not -_BEYOND <= int(text) < _BEYOND:
+                raise beyond_int64(row, name, text)
+
+
+def _is_large(column: pa.ChunkedArray) -> bool:
+    """Whether floats may have been whole numbers that no int64 holds."""
+    if not pa.types.is_float64(column.type):
+        return False
+    return bool(pc.any(pc.greater_equal(pc.abs(column), float(_BEYOND))).as_py())
 
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
 
 
-def _cell_error(error: Exception, names: Sequence[str]) -> CellError:
-    """Arrow's sentence with the row counted from 0, and the column by its name."""
+def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:
+    """Arrow's sentence with the row counted from 0 after the header, and the column by its name."""
     text = str(error)
     match = _ROW.search(text)
-    row = int(match[1]) - 1 if match is not None else 0
+    row = int(match[1]) - 1 - header if match is not None else 0
     column = re.match(r"In CSV column #(\d+): ", text)
     where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
     reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")

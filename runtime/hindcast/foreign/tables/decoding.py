@@ -18,7 +18,7 @@ from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.ends import ends_of
 from hindcast.foreign.tables.final_nulls import filled, with_zeros
 from hindcast.foreign.tables.ids import episodes_of, timesteps_of
-from hindcast.foreign.tables.json_cells import json_cells
+from hindcast.foreign.tables.json_lines import json_cells
 from hindcast.foreign.tables.naming import ROLES, Plan, Source
 from hindcast.store.layout import LEAVE_OUT, CellError
 from hindcast.store.spec import DataSpec, Leaf

@@ -65,6 +65,8 @@ def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     kind = schema.field(term.column).type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if pa.types.is_null(kind):
+        return pc.field(term.column).is_valid()  # a null passes nothing
     values = list(term.value) if term.op == "in" and isinstance(term.value, list) else [term.value]
     for value in values:
         _check_kind(value, term, kind)

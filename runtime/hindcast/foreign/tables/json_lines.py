@@ -1,7 +1,8 @@
-"""Lines of JSON objects as tables of Arrow.
+"""Lines of JSON objects, and cells that hold JSON, as Arrow's tables.
 
-Arrow reads them columnwise. Where it cannot (NaN written as text, objects of several kinds in one column), the lines
-are read one by one, to the same result or to a sentence with the line.
+Parsed by orjson and not by `pyarrow.json`, which needs each answer checked: it makes floats of whole numbers that no
+int64 holds and dates of text, gives all infos the same entries, and dies of deep nesting. Numbers that orjson does not
+keep (NaN, whole numbers beyond 64 bits) are left to Python's parser.
 """
 
 from __future__ import annotations
@@ -9,117 +10,92 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.json as pj
+import pyarrow.compute as pc
 
 from hindcast.episodes.convert import info_to_json
-from hindcast.foreign.tables.whole_numbers import first_beyond, may_be_beyond, refusal
+from hindcast.foreign.tables.text_files import BOM
 from hindcast.store.layout import CellError
 
 _DEEPEST: Final = 64
+_BEYOND: Final = 1 << 63
 _NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
-_NO_OBJECT: Final = re.compile(
-    rb"\A\s*(?:[^{\s]|\Z)|^[ \t\r]*null", re.MULTILINE
-)  # Arrow fails there, or takes it for a row
-_TWICE: Final = re.compile(r"Column\(/(.*?)\) was specified twice in row (\d+)")
+_LONG: Final = re.compile(rb"[\s:,\[-]\d{19}")  # a whole number that may take more than 64 bits
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
 
 
-def parse_lines(data: bytes, types: Types, infos: Collection[str] = ()) -> pa.Table:
-    """The objects as rows.
+def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
+    """The object of each line that holds anything.
+
+    Raises:
+        CellError: a line that is no object, or one with a key twice.
+    """
+    rows, parse = [], parser(data)
+    for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
+        value = _parsed(line, number, parse)
+        if not isinstance(value, dict):
+            raise CellError(number, f'it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}')
+        if (count := line.count(b'":')) > len(value) and count > _num_keys(value):
+            json.loads(line, object_pairs_hook=partial(_refuse_twice, number))
+        rows.append(value)
+    return rows
+
+
+def parser(data: bytes) -> Callable[[bytes], Any]:
+    """What parses JSON in `data` exactly: orjson where it can, since it is several times as fast."""
+    is_for_python = b"NaN" in data or b"Infinity" in data or _LONG.search(data) is not None
+    return json.loads if is_for_python else orjson.loads
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]], types: Types, infos: Collection[str], declared: Collection[str]
+) -> pa.Table:
+    """The objects as a table.
 
     Args:
-        data: lines; empty ones count for nothing.
+        rows: one object each.
         types: of columns whose type is known already; the others' are found out.
         infos: columns whose values become JSON text, whatever they are.
+        declared: columns for which the user gives a type: whole numbers beyond int64 become floats there.
 
     Raises:
-        CellError: a line that is no object, or a value of another type than those before it.
+        CellError: values of several types in one column.
     """
-    _check_text(data)
-    if is_deep(data) or _NO_OBJECT.search(data) is not None:
-        return _one_by_one(data, types, infos)
-    known = {name: kind for name, kind in types.items() if name not in infos}
-    try:
-        table = read_json(data, known)
-    except pa.ArrowException as error:
-        twice = _TWICE.search(str(error))
-        if twice is not None:
-            raise CellError(int(twice[2]), f"its {twice[1]!r} is there twice") from error
-        return _one_by_one(data, types, infos)
-    table = _without_times(table, data, known)
-    for name in infos:
-        if name in table.column_names:
-            table = _with_infos(table, data, name)
-    return table
+    columns = {}
+    for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
+        values = [row.get(name) for row in rows]
+        if name in infos:
+            columns[name] = pa.array([info_text(value, i) for i, value in enumerate(values)], pa.string())
+        else:
+            columns[name] = _column(_rounded(values) if name in declared else values, name, types.get(name))
+    return pa.table(columns)
 
 
-def refuse_beyond(data: bytes, table: pa.Table, told: Collection[str]) -> None:
-    """Make sure that no whole number was made a float because no int64 holds it.
+def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
+    """The values of text cells that all begin like JSON arrays or objects; None where they do not.
 
     Raises:
-        CellError: one was, of a column whose type is not `told`.
+        CellError: they begin so, and are not JSON of one kind.
     """
-    names = may_be_beyond(table, told)
-    for row, line in enumerate(_lines(data) if names else ()):
-        values = json.loads(line)
-        for name in names:
-            found = first_beyond(values.get(name))
-            if found is not None:
-                raise refusal(row, name, found)
-
-
-def read_json(data: bytes, types: Types) -> pa.Table:
-    """What Arrow makes of it."""
-    options = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    schema = pa.schema(list(types.items())) if types else None
-    return pj.read_json(
-        pa.py_buffer(data), read_options=options, parse_options=pj.ParseOptions(explicit_schema=schema)
-    )
-
-
-def _check_text(data: bytes) -> None:
-    if data.isascii():
-        return
+    trimmed = pc.utf8_ltrim_whitespace(column)
+    begins = pc.or_(pc.starts_with(trimmed, "["), pc.starts_with(trimmed, "{"))
+    if not len(column) or not pc.all(begins).as_py():
+        return None
+    cells = [cell.encode() for cell in column.to_pylist()]
+    parse = parser(b" ".join(cells))
     try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        row = len(_lines(data[: error.start] + b"x")) - 1
-        raise CellError(row, f"it is not UTF-8 text ({error.reason})") from error
-
-
-def is_deep(data: bytes) -> bool:
-    """Whether lists and objects may stand in each other deeper than data are, so deep that parsers fail."""
-    upper = np.frombuffer(data, dtype=np.uint8) | 0x20  # brackets and braces are one then
-    brackets = upper[(upper == ord("{")) | (upper == ord("}"))]
-    depth = np.cumsum(np.where(brackets == ord("{"), 1, -1), dtype=np.int32)
-    return bool(len(depth) and depth.max() > _DEEPEST)
-
-
-def _without_times(table: pa.Table, data: bytes, types: Types) -> pa.Table:
-    """Text that looks like a date is text."""
-    times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-    return read_json(data, {**types, **dict.fromkeys(times, pa.string())}) if times else table
-
-
-def _with_infos(table: pa.Table, data: bytes, name: str) -> pa.Table:
-    """The infos as text. Arrow gives all of them the same entries, so that the text is made of the lines."""
-    at = table.column_names.index(name)
-    kind = table.schema.field(name).type
-    if pa.types.is_string(kind):
-        return table
-    if pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
-        texts: list[str] = [""] * len(table)
-    else:
-        texts = [info_text(_object(line, row).get(name), row) for row, line in enumerate(_lines(data))]
-    return table.set_column(at, name, pa.array(texts, pa.string()))
+        values = [_parsed(cell, row, parse) for row, cell in enumerate(cells)]
+        return pa.chunked_array([_column(values, name, None)])
+    except CellError as error:
+        raise CellError(error.row, f"{name!r} begins like JSON, and cannot be read: {error}") from error
 
 
 def info_text(info: Any, row: int) -> str:
@@ -133,61 +109,39 @@ def info_text(info: Any, row: int) -> str:
     return info_to_json(info)
 
 
-def _one_by_one(data: bytes, types: Types, infos: Collection[str]) -> pa.Table:
-    rows = [_object(line, row) for row, line in enumerate(_lines(data))]
-    names = list(dict.fromkeys([*types, *(name for row in rows for name in row)]))
-    columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if name in infos:
-            columns[name] = pa.array([info_text(value, i) for i, value in enumerate(values)], pa.string())
-        else:
-            columns[name] = _column(values, name, types.get(name))
-    return pa.table(columns)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return [line for line in data.split(b"\n") if line.strip()]
-
-
-def _object(line: bytes, row: int) -> dict[str, Any]:
+def _parsed(text: bytes, row: int, parse: Callable[[bytes], Any]) -> Any:
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        value = _with_nan(line, row, error)
-    if not isinstance(value, dict):
-        raise CellError(row, f'it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}')
-    if _depth(value) > _DEEPEST:
-        raise CellError(row, f"its lists and objects stand in each other more than {_DEEPEST} deep")
-    return value
-
-
-def _with_nan(line: bytes, row: int, error: Exception) -> Any:
-    """JSON as Python writes it, with NaN and Infinity; keys that are there twice are refused."""
-    if not any(name.encode() in line for name in ("NaN", "Infinity")):
+        return parse(text)
+    except (ValueError, RecursionError) as error:
         raise CellError(row, f"it is not JSON: {error}") from error
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as other:
-        raise CellError(row, f"it is not JSON: {other}") from other
 
 
-def _depth(value: Any, above: int = 0) -> int:
-    if above > _DEEPEST or not isinstance(value, dict | list):
-        return above
-    parts = value.values() if isinstance(value, dict) else value
-    return max(
-        (_depth(part, above + 1) for part in parts if isinstance(part, dict | list)), default=above + 1
-    )
+def _num_keys(value: Mapping[str, Any]) -> int:
+    return len(value) + sum(_num_keys(part) for part in value.values() if isinstance(part, dict))
+
+
+def _refuse_twice(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise CellError(row, f"its {key!r} is there twice")
+        found[key] = value
+    return found
 
 
 def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
-    for candidate in (values, _with_numbers(values)):
+    for change in (list, _with_numbers):
         try:
-            return _array(candidate, kind)
+            array = _array(change(values), kind)
         except _NOT_ONE_TYPE:
             continue
+        if str(array.type).count("<") > _DEEPEST:
+            raise CellError(0, f"the lists and objects of {name!r} are nested more than {_DEEPEST} deep")
+        return array
     row = _first_odd(_with_numbers(values), kind)
+    number = _beyond(values[row])
+    if number is not None:
+        raise beyond_int64(row, name, number)
     shown = json.dumps(values[row])[:60]
     expected = f"expected {kind}" if kind is not None else "the rows before it hold other types"
     raise CellError(
@@ -196,8 +150,17 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
     )
 
 
+def beyond_int64(row: int, name: str, number: object) -> CellError:
+    """What to say of a whole number that no int64 holds."""
+    return CellError(
+        row,
+        f"{name!r} is {number}, a whole number that int64 does not hold and a float would round: write it as text, or "
+        "say float64 for it under `readOptions: {column_types: …}`",
+    )
+
+
 def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
-    """The values as an array, exactly; Arrow itself would cut floats to integers."""
+    """The values as an array, exactly; Arrow itself would cut floats to integers, and leave out unknown keys."""
     if kind is None:
         return pa.array(values)
     if pa.types.is_struct(kind):
@@ -209,24 +172,42 @@ def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
             for field in kind.fields
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind.fields))
-    if _has_floats(values):
-        return pa.array(values).cast(kind)
+    if pa.types.is_integer(_innermost(kind)):
+        with suppress(OverflowError):  # of uint64, which only whole numbers need
+            found = pa.array(values)
+            if pa.types.is_floating(_innermost(found.type)):
+                return found.cast(kind)
     return pa.array(values, kind)
 
 
-def _has_floats(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_floats, value))
-    return isinstance(value, float)
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    return _innermost(kind.value_type) if pa.types.is_list(kind) else kind
 
 
 def _with_numbers(value: Any) -> Any:
     """The value with "NaN", "Infinity" and "-Infinity" as the numbers that they stand for."""
+    return _mapped(value, lambda leaf: _NUMBERS.get(leaf, leaf) if isinstance(leaf, str) else leaf)
+
+
+def _rounded(value: Any) -> Any:
+    """The value with whole numbers that no int64 holds as floats."""
+    return _mapped(value, lambda leaf: leaf if _beyond(leaf) is None else float(leaf))
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, list):
-        return [_with_numbers(part) for part in value]
+        return [_mapped(part, change) for part in value]
     if isinstance(value, dict):
-        return {key: _with_numbers(part) for key, part in value.items()}
-    return _NUMBERS.get(value, value) if isinstance(value, str) else value
+        return {key: _mapped(part, change) for key, part in value.items()}
+    return change(value)
+
+
+def _beyond(value: Any) -> int | None:
+    """The first whole number in a JSON value that no int64 holds."""
+    if isinstance(value, int):
+        return None if -_BEYOND <= value < _BEYOND else value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for part in parts if (found := _beyond(part)) is not None), None)
 
 
 def _first_odd(values: Sequence[Any], kind: pa.DataType | None) -> int:

@@ -1,4 +1,4 @@
-"""Which columns of a table are which: a user's schema map, the reference's names, and their known aliases."""
+"""Which columns of a table are which: a user's schema map, RLlib's names, and their known aliases."""
 
 from __future__ import annotations
 

@@ -20,18 +20,17 @@ from hindcast.foreign.tables.filters import expression_of, passing
 from hindcast.foreign.tables.folder_keys import guarantee, keyed, keyed_schema
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
+from hindcast.storage.location import Location
 from hindcast.store.description import described
-from hindcast.store.filesystem import Location
 from hindcast.store.parquet import damaged, fingerprint, open_parquet
 from hindcast.store.spec import DataSpec
-from hindcast.store.storage_errors import storage_errors
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 
 _PIECE: Final = 16 << 20
 _LARGEST: Final = 64 << 20
 _MAGIC: Final = b"PAR1"
 _RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
-"""The reference's recorder writes all of these, and actions as its policy gave them."""
+"""RLlib's recorder writes all of these, and actions as its policy gave them."""
 
 
 class _Groups(NamedTuple):
@@ -50,10 +49,7 @@ class Parquet:
         """See `Format.recognises`."""
         if location.name.endswith((".parquet", ".pq")):
             return True
-        with (
-            storage_errors("read", location.uri, location.fs),
-            location.fs.open_input_file(location.path) as stream,
-        ):
+        with location.reading() as stream:
             return bytes(stream.read(4)) == _MAGIC
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
@@ -152,7 +148,7 @@ def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: Rea
     if keep is None:
         return list(range(file.num_row_groups))
     fragment = pads.ParquetFileFormat().make_fragment(
-        location.path, location.fs, guarantee(file.schema_arrow, options)
+        location.open(), partition_expression=guarantee(file.schema_arrow, options)
     )
     return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
 

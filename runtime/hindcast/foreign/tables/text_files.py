@@ -12,16 +12,14 @@ import numpy as np
 
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
-from hindcast.store.filesystem import Location
-from hindcast.store.storage_errors import storage_errors
+from hindcast.storage.location import Location
 
 PIECE: Final = 16 << 20
-_CHUNK: Final = 4 << 20
 _LONGEST: Final = 1 << 30
 _GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = 0x0A
-_RETURN: Final = 0x0D
+_EMPTY: Final = (b"\n", b"\r\n")
 
 
 class Span(NamedTuple):
@@ -48,10 +46,7 @@ def opened(location: Location) -> Iterator[Any]:
         DataError: damage that decompressing finds.
         StorageError: it cannot be read.
     """
-    with (
-        storage_errors("read", location.uri, location.fs),
-        location.fs.open_input_file(location.path) as stream,
-    ):
+    with location.reading() as stream:
         if not is_compressed(location):
             yield stream
             return
@@ -63,10 +58,7 @@ def opened(location: Location) -> Iterator[Any]:
 
 def is_compressed(location: Location) -> bool:
     """Whether it is gzip, by its first bytes."""
-    with (
-        storage_errors("read", location.uri, location.fs),
-        location.fs.open_input_file(location.path) as stream,
-    ):
+    with location.reading() as stream:
         return bytes(stream.read(2)) == _GZIP
 
 
@@ -97,89 +89,47 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
         DataError: a record without an end, or a quote without its partner.
     """
     with opened(location) as stream:
-        cutter = _Cutter(str(location), quote)
-        while chunk := bytes(stream.read(_CHUNK)):
-            yield from cutter.take(chunk)
-        yield from cutter.rest()
+        text, start, first = b"", 0, 0
+        chunk = bytes(stream.read(PIECE))
+        while chunk:
+            text, chunk = text + chunk, bytes(stream.read(PIECE))
+            ends = _ends(text, quote)
+            if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
+                _check_quotes(location, text, quote)
+                ends = np.append(ends, len(text) - 1)
+            if len(ends):
+                size, records = int(ends[-1]) + 1, _records(text, ends)
+                yield Span(start, start + size, first, records), text[:size]
+                text, start, first = text[size:], start + size, first + records
+            elif len(text) > _LONGEST:
+                raise DataError(
+                    f"{location} has no line end within {_LONGEST >> 20} MiB: it is no text of one record a line"
+                )
 
 
-def spans_of(location: Location, quote: bytes | None = None) -> list[Span]:
-    """Where blocks of the text start and stop."""
-    return [span for span, _ in blocks_of(location, quote)]
+def _check_quotes(location: Location, text: bytes, quote: bytes | None) -> None:
+    if quote is not None and text.count(quote) % 2:
+        raise DataError(
+            f"{location} has a quote ({quote.decode()}) without its partner: double those within text, "
+            "or say `quote_char: false` under `readOptions`"
+        )
 
 
-class _Cutter:
-    """Finds the ends of records in a stream of bytes."""
+def _ends(text: bytes, quote: bytes | None) -> I64:
+    """`[records]` where the records of a text end that begins with one."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    if quote is None or quote not in text:
+        return ends
+    quotes = np.flatnonzero(data == quote[0])
+    return ends[np.searchsorted(quotes, ends) % 2 == 0]
 
-    def __init__(self, path: str, quote: bytes | None) -> None:
-        self._path = path
-        self._quote = quote
-        self._is_quoted = False
-        self._parts: list[bytes] = []  # what is not given away yet; ends in the last chunk
-        self._nbytes = 0
-        self._start = 0
-        self._first = 0
-        self._count = 0  # records that end in `_parts`
-        self._last = -1  # byte of the last line end of the file that was met
-        self._at = 0
-        self._before = b""  # the last byte of the chunk before
 
-    def take(self, chunk: bytes) -> Iterator[tuple[Span, bytes]]:
-        """Look at the next bytes; blocks that are full come out."""
-        ends = self._ends(chunk)
-        if len(ends):
-            self._count += self._records(ends, chunk)
-            self._last = int(ends[-1])
-        self._parts.append(chunk)
-        self._nbytes += len(chunk)
-        self._at += len(chunk)
-        self._before = chunk[-1:]
-        if self._nbytes > _LONGEST:
-            raise DataError(
-                f"{self._path} has no line end within {_LONGEST >> 20} MiB: it is no text of one record a line"
-            )
-        if self._nbytes >= PIECE and self._last >= self._start:
-            yield self._block(self._last + 1)
-
-    def rest(self) -> Iterator[tuple[Span, bytes]]:
-        """What is left at the end of the file, whether it ends with a line end or not."""
-        if self._is_quoted:
-            quote = (self._quote or b"").decode()
-            raise DataError(
-                f"{self._path} has a quote ({quote}) without its partner: double those within text, "
-                "or say `quote_char: false` under `readOptions`"
-            )
-        if (
-            self._at > max(self._last + 1, self._start)
-            and b"".join(self._parts)[self._last + 1 - self._start :].strip()
-        ):
-            self._count += 1
-        if self._count:
-            yield self._block(self._at)
-
-    def _block(self, stop: int) -> tuple[Span, bytes]:
-        text = b"".join(self._parts)
-        size = stop - self._start
-        span = Span(self._start, stop, self._first, self._count)
-        self._parts, self._nbytes = [text[size:]], len(text) - size
-        self._start, self._first, self._count = stop, self._first + self._count, 0
-        return span, text[:size]
-
-    def _ends(self, chunk: bytes) -> I64:
-        """Bytes of the file at which records end in the chunk."""
-        data = np.frombuffer(chunk, dtype=np.uint8)
-        ends = np.flatnonzero(data == _NEWLINE)
-        if self._quote is not None and (self._is_quoted or self._quote in chunk):
-            quotes = np.flatnonzero(data == self._quote[0])
-            before = np.searchsorted(quotes, ends) + self._is_quoted
-            ends = ends[before % 2 == 0]
-            self._is_quoted = bool((len(quotes) + self._is_quoted) % 2)
-        return ends + self._at
-
-    def _records(self, ends: I64, chunk: bytes) -> int:
-        """How many of the lines that end there hold something."""
-        length = np.diff(ends, prepend=self._last)
-        text, base = self._before + chunk, self._at - len(self._before)
-        short = np.flatnonzero(length <= 2).tolist()
-        empty = [i for i in short if length[i] == 1 or text[int(ends[i]) - base - 1] == _RETURN]
-        return len(ends) - len(empty)
+def _records(text: bytes, ends: I64) -> int:
+    """How many of the records that end there are more than an empty line."""
+    starts = np.append(0, ends[:-1] + 1)
+    short = np.flatnonzero(ends - starts <= 1)
+    lines = (
+        text[start : end + 1] for start, end in zip(starts[short].tolist(), ends[short].tolist(), strict=True)
+    )
+    return len(ends) - sum(line in _EMPTY for line in lines)

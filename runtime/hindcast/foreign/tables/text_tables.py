@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,13 @@ from hindcast.foreign.tables.filters import expression_of, passing
 from hindcast.foreign.tables.folder_keys import keyed
 from hindcast.foreign.tables.naming import ALIASES, Plan, listed, nearest, plan_of
 from hindcast.foreign.tables.read_options import column_types_of
-from hindcast.foreign.tables.text_files import Span, blocks_of, is_compressed, spans_of, text_of
-from hindcast.foreign.tables.types import empty_leaves, with_element
-from hindcast.foreign.tables.written import written_spec
-from hindcast.store.filesystem import Location
+from hindcast.foreign.tables.text_files import Span, blocks_of, is_compressed, text_of
+from hindcast.foreign.tables.written import empty_leaves, with_element, written_spec
+from hindcast.storage.location import Location
 from hindcast.store.spec import DataSpec, Leaf
 
 Types = Mapping[str, pa.DataType]
+_NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 
 
 class Part(NamedTuple):
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
     Attributes:
         span: None for all of a file that is read from its first byte on.
-        skip: bytes before the first record, and how many records (a header) they are.
+        header: how many records before the first row are a header.
         names: the columns of a file in several pieces; None for those that the piece has.
         types: those that are known before the piece is parsed.
         leaves: what Hindcast wrote about the file.
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     """
 
     span: Span | None
-    skip: tuple[int, int]
+    header: int
     names: tuple[str, ...] | None
     types: Types
     leaves: Mapping[str, Leaf]
@@ -54,8 +54,8 @@ class TextTables(ABC):
     name: str
 
     @abstractmethod
-    def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
-        """Records as a table, with the names and types that the part knows.
+    def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
+        """Records of `blocks` as a table, with the names and types that the part knows; without the header.
 
         Raises:
             CellError: what is wrong in a record.
@@ -77,7 +77,7 @@ class TextTables(ABC):
         """Whether a file cannot be cut."""
         return is_compressed(location)
 
-    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, bytes]]:
+    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
         """All of a file that cannot be cut, in parts."""
         return blocks_of(location, self.quote(options))
 
@@ -88,8 +88,8 @@ class TextTables(ABC):
         begin = self.begin(location, written_spec(location, self.name), options)
         if self.is_whole(location):
             return [Piece(location, 0, location.info().size or 0, begin)]
-        spans = spans_of(location, self.quote(options))
-        if sum(span.records for span in spans) <= begin.skip[1]:
+        spans = [span for span, _ in blocks_of(location, self.quote(options))]
+        if sum(span.records for span in spans) <= begin.header:
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
         if len(spans) > 1:
             table, _, _ = next(self._tables(location, begin._replace(span=spans[0]), options))
@@ -107,11 +107,12 @@ class TextTables(ABC):
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Telling.notes`: also that text does not tell types."""
         names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
-        told = _plan(location, names, options, leaves).notes if names else ()
+        with sentences(str(location), _NO_ROWS):
+            notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()
         if leaves:
-            return told
+            return notes
         return (
-            *told,
+            *notes,
             f"{self.name} does not tell types: read as int64, and as float64 where there is a point",
         )
 
@@ -127,7 +128,7 @@ class TextTables(ABC):
                 options.compress_columns,
                 options.ignore_final_observation,
             )
-            with sentences(str(location), np.zeros(0, dtype=np.int64)):
+            with sentences(str(location), _NO_ROWS):
                 keep = expression_of(options.filter, table.schema)
             kept, number = passing(table, keep, options.filter, row)
             if len(kept):
@@ -138,21 +139,19 @@ class TextTables(ABC):
     ) -> Iterator[tuple[pa.Table, Plan, int]]:
         """The piece's tables, each with the number of its first row; the first one decides of the types."""
         blocks = self.blocks(location, options) if part.span is None else _one(location, part.span)
-        for span, text in blocks:
-            skip, header = part.skip if span.start == 0 else (0, 0)
-            first = span.first - (part.skip[1] - header)
-            count = span.records - header
-            if not count:
+        for span, data in blocks:
+            header = part.header if span.first == 0 else 0
+            first, count = span.first + header - part.header, span.records - header
+            if count < 1:
                 continue
             with sentences(str(location), np.arange(first, first + count)):
-                table = self.parse(text[skip:], part, options)
+                table = self.parse(data, part._replace(header=header), options)
                 if len(table) != count:
                     raise DataError(
                         f"there are {len(table)} records in {count} lines from row {first} on: expected one a line"
                     )
-            plan = planned(location, part.names or table.column_names, table, options, part.leaves)
-            with sentences(str(location), np.arange(first, first + count)):
-                table = as_told(table, plan, options)
+                plan = _plan(part.names or table.column_names, table, options, part.leaves)
+                table = _with_declared_types(table, plan, options)
             part = _with_types(part, table)
             yield table, plan, first
 
@@ -178,13 +177,7 @@ def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) ->
     return replace(rows, columns={**rows.columns, **empty}) if empty else rows
 
 
-def planned(
-    location: Location,
-    names: Sequence[str],
-    table: pa.Table,
-    options: ReadOptions,
-    leaves: Mapping[str, Leaf],
-) -> Plan:
+def _plan(names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]) -> Plan:
     """What to read of a table.
 
     Raises:
@@ -194,32 +187,25 @@ def planned(
     odd = [name for name in new if name not in info_names(options)]
     if odd:
         raise DataError(
-            f"{location} has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
+            f"it has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
         )
-    return _plan(location, [*names, *new], options, leaves)
-
-
-def _plan(location: Location, names: Sequence[str], options: ReadOptions, leaves: Mapping[str, Leaf]) -> Plan:
-    try:
-        return plan_of(names, options, empty_leaves(leaves))
-    except DataError as error:
-        raise DataError(f"{location}: {error}") from error
+    return plan_of([*names, *new], options, empty_leaves(leaves))
 
 
 def info_names(options: ReadOptions) -> tuple[str, ...]:
     """The columns that may be infos."""
-    told = options.schema.get(Columns.INFOS)
-    return (Columns.INFOS, *ALIASES[Columns.INFOS]) if told is None else (told,)
+    named = options.schema.get(Columns.INFOS)
+    return (Columns.INFOS, *ALIASES[Columns.INFOS]) if named is None else (named,)
 
 
-def as_told(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
+def _with_declared_types(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
     """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
-    told = dict(column_types_of(options))
+    declared = dict(column_types_of(options))
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
         if name in table.column_names and pa.types.is_integer(table.schema.field(name).type):
-            told.setdefault(name, pa.float64())
-    for name, number in told.items():
+            declared.setdefault(name, pa.float64())
+    for name, number in declared.items():
         if name not in table.column_names:
             raise DataError(
                 f"it has no column {name!r}, which `column_types` names: {nearest(name, table.column_names)}"

@@ -14,7 +14,7 @@ from hindcast.learn.checkpoint_record import (
     folder_name,
     parse,
 )
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 
 def checkpoint_status(folder: Location) -> CheckpointStatus | None:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from hindcast.api import OfflineRecording, OfflineTraining, load_resources
 from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
 from hindcast.errors import SpecError
+from hindcast.ray_session import join_cluster
 from hindcast.run.claim import title
 from hindcast.run.cluster.channel import Channel
 from hindcast.run.cluster.keeper import Keeper
@@ -31,7 +32,7 @@ from hindcast.run.cluster.pools import Pools
 from hindcast.run.cluster.redaction import redactor
 from hindcast.run.cluster.reporting import Beat, Reporting, tell
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.telling import ProgressLines
+from hindcast.run.progress import ProgressLines
 
 SUPERSEDED: Final = 1
 """Exit code of a driver to which nobody listens any more."""
@@ -71,7 +72,7 @@ def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = Tru
         driver = Driver(resource, Pools(attempt, labelled), reporting, keeper)
         outcome = driver.run(connect)
         if outcome is None:
-            print("another attempt has begun, or the resource is gone: this one ends without a trace.")
+            print("superseded by another attempt, or the resource is gone: exiting.")
             keeper.abandon()
             return SUPERSEDED
         print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
@@ -109,7 +110,7 @@ def connect_to_ray() -> None:
     for name, value in _RAY_OPTIONS.items():
         os.environ.setdefault(name, value)
     try:
-        ray.init(address="auto", logging_level=logging.ERROR, log_to_driver=True)
+        join_cluster(logging_level=logging.ERROR)
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise

@@ -8,13 +8,13 @@ from typing import Final
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Attempt
 from hindcast.errors import UserError
-from hindcast.run.claim import carries_another, holds_strangers
+from hindcast.run.claim import carries_another, has_other_files
 from hindcast.run.cluster.checkpoints import checkpoint_status
 from hindcast.run.cluster.lease import holder
 from hindcast.run.cluster.log import DriverLog
 from hindcast.run.cluster.reporting import Reporting
 from hindcast.run.folders import CHECKPOINTS_FOLDER, log_file, run_folder, state_folder
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 
 LOOK_EVERY_S: Final = 15.0
 
@@ -74,7 +74,7 @@ class Keeper:
         except UserError as error:
             if str(error) != self._complained:
                 self._complained = str(error)
-                print(f"the run folder could not be looked after, and is tried again: {error}")
+                print(f"the run folder could not be updated; will retry: {error}")
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
@@ -85,7 +85,7 @@ class Keeper:
 
     def _look_at_lease(self) -> None:
         found = holder(state_folder(self._resource))
-        is_mine = found is not None and found.child == self._child
+        is_mine = found is not None and found["child"] == self._child
         self.superseded = self.superseded or (self._had_it and not is_mine)
         self._had_it = self._had_it or is_mine
 
@@ -96,4 +96,4 @@ class Keeper:
             return False
         if isinstance(self._resource, OfflineTraining):
             return True
-        return not holds_strangers(resolve(self._resource.spec.output.path), state)
+        return not has_other_files(resolve(self._resource.spec.output.path), state)

@@ -17,7 +17,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from hindcast.api import OfflineTraining
 from hindcast.api.training import LearnersSpec
 from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost
-from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import PeerLost, Ranks
 from hindcast.memory import oom_kills
@@ -26,6 +26,7 @@ from hindcast.run.claim import title
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.events import Outcome
+from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.machine import learner_device
 from hindcast.run.session import Inputs, TrainingSession
 from hindcast.run.training import TrainingRun
@@ -37,7 +38,8 @@ _CPUS_PER_GPU: Final = 4
 def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools) -> Outcome:
     """Train with all learners that the resource asks for.
 
-    A group that loses a learner is started again, from the last checkpoint, three times at most.
+    A group that loses a learner is started again, from the last checkpoint: three times at most without another
+    checkpoint in between.
 
     Args:
         resource: what to train.
@@ -51,9 +53,11 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
         WorkerLost: learners keep dying.
         WorkerGroupError: a defect.
     """
-    for restart in range(_MOST_RESTARTS + 1):
+    checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
+    deaths, saved = 0, _updates(checkpoints)
+    while True:
         try:
-            ended = _fit(resource, inputs, mailbox, pools, restart)
+            ended = _fit(resource, inputs, mailbox, pools, deaths > 0)
         except ray.train.WorkerGroupError as error:
             failures = list(error.worker_failures.values())
             mistake = next((failure for failure in failures if isinstance(failure, UserError)), None)
@@ -64,8 +68,12 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
                 raise
             if any(sign in str(death) for sign in KILLED_FOR_MEMORY):
                 raise death from error
-            if restart == _MOST_RESTARTS:
-                raise WorkerLost(f"learners died {restart + 1} times, the last time with: {death}") from error
+            before, saved = saved, _updates(checkpoints)
+            deaths = deaths + 1 if saved == before else 1
+            if deaths > _MOST_RESTARTS:
+                raise WorkerLost(
+                    f"learners died {deaths} times without another checkpoint, the last time with: {death}"
+                ) from error
             with mailbox.reporter() as reporter:
                 reporter.note(
                     title(resource), "a learner was lost; the learners start again from the last checkpoint"
@@ -74,18 +82,23 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
         if isinstance(ended, UserError):
             raise ended
         return ended
-    raise AssertionError("the last restart raises")
+
+
+def _updates(checkpoints: CheckpointStore) -> int | None:
+    """Of the latest checkpoint."""
+    latest = checkpoints.latest()
+    return None if latest is None else latest.updates
 
 
 def _fit(
-    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, restart: int
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
 ) -> Outcome | UserError:
     learners = resource.spec.learners
     options = pools.options("learner", _cpus(learners), learners.gpus)
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # relative paths are the user's
     with tempfile.TemporaryDirectory(prefix="hindcast-learners-") as scratch:
         trainer = TorchTrainer(
-            partial(_learn, resource, inputs, mailbox, pools, restart),
+            partial(_learn, resource, inputs, mailbox, pools, is_again),
             torch_config=TorchConfig(backend="gloo"),  # gradients between GPUs have a group of their own
             scaling_config=ray.train.ScalingConfig(
                 num_workers=learners.replicas,
@@ -106,11 +119,11 @@ def _fit(
 
 
 def _learn(
-    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, restart: int
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
 ) -> Outcome | UserError | None:
     """What a learner does. A mistake is a value; where others wait for this learner it is raised, which ends them."""
     try:
-        if restart and oom_kills():
+        if is_again and oom_kills():
             raise OutOfMemory("a learner was killed for memory: raise spec.learners.memory")
         return _take_part(resource, inputs, mailbox, pools)
     except UserError as error:
@@ -142,7 +155,7 @@ def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Rank
     session: TrainingSession | None = None
     while (told := group.hear()) != ["end"]:
         if told[0] == "open":
-            session = TrainingSession(resource, inputs, pools, group, pools.first_learners)
+            session = TrainingSession(resource, inputs, pools, group, first_learners=told[1])
             continue
         assert session is not None
         if told[0] == "begin":

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 HEAD_BYTES: Final = 256 << 10
 """Kept of the beginning."""

@@ -100,7 +100,7 @@ class Mailbox:
     @contextmanager
     def interruption(self) -> Iterator[Interruption]:
         """Sees the driver's wish to stop within about a second; to be made where it is looked at."""
-        wish = _WishToStop(self._box)
+        wish = _StopRequest(self._box)
         try:
             yield wish
         finally:
@@ -169,7 +169,7 @@ class Pulse:
             self._box.post_pulse.remote()
 
 
-class _WishToStop(Interruption):
+class _StopRequest(Interruption):
     """An interruption that a thread asks the box for, so that `check` never waits."""
 
     def __init__(self, box: Any) -> None:

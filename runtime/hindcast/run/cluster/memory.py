@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.api.attempt import POOL_LABEL, AttemptOutcome, Pool
 from hindcast.memory import oom_kills
 from hindcast.run.cluster.outcome import outcome_of
@@ -95,7 +95,7 @@ def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> Attempt
     if not killed:
         return outcome
     pod = max(killed, key=lambda found: found.memory.kills if found.memory else 0)
-    has = f" of {words.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
+    has = f" of {formatting.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
     told = outcome_of(
         "Lost",
         "OutOfMemory",

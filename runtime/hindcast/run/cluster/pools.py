@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.pipeline import DataWorkersSpec
-from hindcast.run.cluster.lease import Lease
-from hindcast.store.filesystem import Guard, Location
+from hindcast.run.cluster.lease import begin
+from hindcast.storage.location import Guard, Location
 
 if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
@@ -57,7 +57,7 @@ class Pools:
     @contextlib.contextmanager
     def sole_writer(self, state: Location) -> Iterator[Guard | None]:
         """A lease, which a later attempt takes over."""
-        yield Lease.begin(state, self.attempt).check
+        yield begin(state, self.attempt).check
 
     def record(
         self,
@@ -89,11 +89,6 @@ class Pools:
         from hindcast.evaluate.on_ray import RayPlayers
 
         return RayPlayers(evaluator, count, self.options("data", cpus=1))
-
-    @property
-    def first_learners(self) -> int:
-        """As the operator noted it when the revision started."""
-        return self.attempt.first_learners
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
         """Actors of Ray Data's in the pool of data workers, one a pod; without any, the learner's own process."""

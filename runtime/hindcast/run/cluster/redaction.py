@@ -16,7 +16,7 @@ _SHORTEST = 6
 """Characters from which on the value of such a variable is hidden; shorter ones stand in ordinary words."""
 
 _PATTERNS = (
-    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),
+    (re.compile(r"(?<=://)(?!anonymous@)[^/\s@]+(?=@)"), HIDDEN),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), HIDDEN),
     (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), HIDDEN),

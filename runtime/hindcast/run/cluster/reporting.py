@@ -25,7 +25,7 @@ from hindcast.api.attempt import (
 from hindcast.api.status import CheckpointStatus, OutputStatus, Progress
 from hindcast.run.cluster.channel import Channel, Superseded, Unreachable
 from hindcast.run.events import Progress as RunProgress
-from hindcast.run.telling import Pace, amount
+from hindcast.run.progress import Pace, amount
 
 FIRST_HEARING_S: Final = 30.0
 """The right to report may come a moment after the pod; so long a refusal of the first report is not believed."""

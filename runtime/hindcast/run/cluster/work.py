@@ -9,15 +9,16 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Attempt, AttemptOutcome
 from hindcast.api.status import OutputStatus
 from hindcast.errors import DataError, UserError
-from hindcast.run.carry_out import carry_out_recording, check_early
+from hindcast.run.carry_out import carry_out_recording, check_early, check_start
 from hindcast.run.cluster.learners import train
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.outcome import Finished, classify
 from hindcast.run.cluster.pools import Pools
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.report.writing import write_training_report
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.manifest import read_manifest
+from hindcast.store.units import bytes_in_memory
 
 
 class Given:
@@ -53,11 +54,13 @@ def carry_out(
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+            check_start(resource)
             asked = inputs_of(resource, references)
             options = pools.options(
                 "data" if resource.spec.pipeline.data_workers.interval[1] else "learner", 1
             )
-            inputs = ready_inputs(resource, asked, reporter, interruption.check, options)
+            finished = inputs_of_finished(resource, asked)
+            inputs = finished or ready_inputs(resource, asked, reporter, interruption.check, options)
         outcome = train(resource, inputs, mailbox, pools)
         report = write_training_report(resource, outcome, [one.path for one in inputs])
         return Finished(replace(outcome, report=report))
@@ -73,11 +76,15 @@ def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, poo
         outcome = carry_out_recording(resource, references, reporter, interruption, told)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
+    spec = manifest.data_spec
     output = OutputStatus(
         path=resource.spec.output.path,
         episodes=sum(file.episodes for file in manifest.files),
         timesteps=sum(file.timesteps for file in manifest.files),
         bytes=sum(file.bytes for file in manifest.files),
+        memory_bytes=sum(
+            bytes_in_memory(spec, group) for file in manifest.files for group in file.row_groups
+        ),
         digest=manifest.digest,
     )
     return Finished(outcome, output)

@@ -1,6 +1,6 @@
-"""The one visual style of all pictures: a figure with its finding as title, in a light and a dark dress.
+"""The one visual style of all pictures: a figure with its finding as title, in a light and a dark theme.
 
-Colours are Okabe and Ito's (2008) eight, distinguishable with any colour vision; the dark dress takes their
+Colours are Okabe and Ito's (2008) eight, distinguishable with any colour vision; the dark theme takes their
 lighter relatives. Figures are built with matplotlib's objects alone: no pyplot, no global state.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hindcast import words
+from hindcast import formatting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ CAPTION_CHARACTERS = 70
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one dress, as hex."""
+    """Colours of one style_axes, as hex."""
 
     name: str
     paper: str
@@ -61,7 +61,7 @@ THEMES = (LIGHT, DARK)
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that can be drawn in either dress.
+    """A picture that can be drawn in either theme.
 
     Attributes:
         title: the finding, as a sentence.
@@ -121,7 +121,7 @@ def _blank(picture: Picture, theme: Theme) -> Figure:
     return figure
 
 
-def dress(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
+def style_axes(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
     """Axes without frame: a light horizontal grid, units named, quiet ticks with short numbers."""
     axes.set_facecolor(theme.paper)
     for side in ("top", "right", "left"):
@@ -149,7 +149,7 @@ def _tick_on(axis: Axis, value: float, _: object) -> str:
     """Label of a tick: `0.25`, `1,500`; `0`, `5k`, `12k` on an axis that goes to 10,000 and beyond."""
     low, high = axis.get_view_interval()
     if value and max(abs(low), abs(high)) >= 10_000:
-        return words.count(value)
+        return formatting.count(value)
     return f"{value:,.6g}"
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast import words
-from hindcast.run.report.canvas import Picture, Theme, dress
+from hindcast import formatting
+from hindcast.run.report.canvas import Picture, Theme, style_axes
 from hindcast.store.inspection.summary import Coverage, ObservationLeaf, Summary
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def _grid(coverage: Coverage) -> Picture | None:
     counts = np.array(coverage.counts, dtype=np.float64)
     if counts.shape[1] == 1:
         return None
-    title = f"Observations lie in {words.share(coverage.occupied)} of the cells of their plane"
+    title = f"Observations lie in {formatting.share(coverage.occupied)} of the cells of their plane"
     caption = (
-        f"{words.count(coverage.observations)} observations along the first two principal components, "
-        f"{words.share(coverage.explained)} of the variance; evenness {words.significant(round(coverage.evenness, 2))}"
+        f"{formatting.count(coverage.observations)} observations along the first two principal components, "
+        f"{formatting.share(coverage.explained)} of the variance; evenness "
+        f"{formatting.significant(round(coverage.evenness, 2))}"
     )
 
     def draw(figure: Figure, theme: Theme) -> None:
@@ -39,7 +40,7 @@ def _grid(coverage: Coverage) -> Picture | None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         axes = figure.subplots()
-        dress(axes, theme, "first component", "second component")
+        style_axes(axes, theme, "first component", "second component")
         axes.grid(visible=False)
         axes.set_xticks([])
         axes.set_yticks([])
@@ -53,7 +54,7 @@ def _grid(coverage: Coverage) -> Picture | None:
         bar = figure.colorbar(image, ax=axes, pad=0.02)
         bar.outline.set_visible(False)
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if counts.max() < 100 else (1.0,)))
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.count(value)))
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formatting.count(value)))
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
         bar.ax.tick_params(colors=theme.muted, labelsize=9, length=0, which="both")
         bar.set_label("observations in a cell", fontsize=9.5, color=theme.muted)
@@ -74,16 +75,16 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         known = [known[i] for i in np.linspace(0, len(known) - 1, MAX_BARS).round().astype(int)]
     shares = np.array([100 * share for _, share in known])
     what = "observations" if leaf.name == "obs" else leaf.name
-    least, most = words.share(shares.min() / 100), words.share(shares.max() / 100)
+    least, most = formatting.share(shares.min() / 100), formatting.share(shares.max() / 100)
     title = f"Dimensions of {what} cover {least} to {most} of their bounds"
     if least == most:
         title = f"Each bounded dimension of {what} covers {most} of its bounds"
-    of = words.plural(leaf.dimensions, "dimension")
+    of = formatting.plural(leaf.dimensions, "dimension")
     caption = f"Range seen over the width of the space's bounds, {len(known)} of {of}"
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        dress(axes, theme, "dimension", "% of the bounds")
+        style_axes(axes, theme, "dimension", "% of the bounds")
         places = np.arange(len(known))
         axes.bar(places, shares, 0.7, color=theme.main)
         step = -(-len(known) // 16)

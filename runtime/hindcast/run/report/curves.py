@@ -1,6 +1,6 @@
 """The figures of `results.jsonl` as arrays: what the report draws and tabulates.
 
-One line of the file is one iteration: nested dicts under the reference's names
+One line of the file is one iteration: nested dicts under RLlib's names
 (`evaluation/env_runners/episode_return_mean`, `learners/default_policy/total_loss`, `timers/update_s`).
 """
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast import words
-from hindcast.run.report.canvas import Picture, Theme, dress
+from hindcast import formatting
+from hindcast.run.report.canvas import Picture, Theme, style_axes
 from hindcast.store.inspection.summary import ActionLeaf, Summary
 from hindcast.store.statistics import Distribution
 
@@ -38,7 +38,7 @@ def _return_histogram(summary: Summary) -> Picture | None:
     returns = summary.returns
     if returns is None:
         return None
-    middle = words.significant(returns.median)
+    middle = formatting.significant(returns.median)
     title = f"Half of the recorded episodes return {middle} or more"
     if returns.median == returns.max:
         title = f"At least half of the recorded episodes return {middle}, the most seen"
@@ -51,7 +51,7 @@ def _length_histogram(summary: Summary) -> Picture | None:
     lengths = summary.lengths
     if lengths is None:
         return None
-    middle = words.significant(lengths.median)
+    middle = formatting.significant(lengths.median)
     title = f"Half of the recorded episodes last {middle} timesteps or longer"
     if lengths.median == lengths.max:
         title = f"At least half of the recorded episodes last {middle} timesteps, the most seen"
@@ -61,15 +61,17 @@ def _length_histogram(summary: Summary) -> Picture | None:
 
 
 def _histogram(title: str, spread: Distribution, axis: str) -> Picture:
-    mean, deviation, low, high = map(words.significant, (spread.mean, spread.std, spread.min, spread.max))
+    mean, deviation, low, high = map(
+        formatting.significant, (spread.mean, spread.std, spread.min, spread.max)
+    )
     several = f": mean {mean} ± {deviation}, from {low} to {high}"
-    caption = words.plural(spread.count, "episode") + (several if spread.min < spread.max else "")
+    caption = formatting.plural(spread.count, "episode") + (several if spread.min < spread.max else "")
 
     def draw(figure: Figure, theme: Theme) -> None:
         from matplotlib.ticker import MaxNLocator
 
         axes = figure.subplots()
-        dress(axes, theme, axis, "episodes")
+        style_axes(axes, theme, axis, "episodes")
         _bars(axes, theme, spread)
         axes.set_ylim(0, 1.14 * max(spread.counts))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -97,7 +99,7 @@ def _mark_median(axes: Axes, theme: Theme, spread: Distribution) -> None:
     low, high = axes.get_xlim()
     left = spread.median > (low + high) / 2
     axes.annotate(
-        f"median {words.significant(spread.median)}",
+        f"median {formatting.significant(spread.median)}",
         (spread.median, 1.0),
         xytext=(-5 if left else 5, -2),
         xycoords=("data", "axes fraction"),
@@ -133,13 +135,13 @@ def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Pictu
     total = sum(counts.values())
     shown = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_BARS])
     shares = np.array([100 * counts[value] / total for value in shown])
-    caption = f"Share of {words.count(summary.sampled_timesteps)} timesteps"
+    caption = f"Share of {formatting.count(summary.sampled_timesteps)} timesteps"
     if len(shown) < len(counts):
         caption += f"; the {len(shown)} most frequent of {len(counts)} values"
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        dress(axes, theme, "action" if name == "actions" else name, "% of timesteps")
+        style_axes(axes, theme, "action" if name == "actions" else name, "% of timesteps")
         places = np.arange(len(shown))
         axes.bar(places, shares, 0.7, color=theme.main)
         axes.set_xticks(places, [str(value) for value in shown])
@@ -148,7 +150,7 @@ def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Pictu
         if len(shown) <= LABELLED_BARS:
             for place, share in zip(places, shares, strict=True):
                 axes.annotate(
-                    words.share(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
+                    formatting.share(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
                     ha="center", fontsize=9.5, fontweight="bold", color=theme.ink,
                 )  # fmt: skip
 
@@ -164,7 +166,7 @@ def _discrete_title(name: str, counts: dict[int, int]) -> str:
     share = counts[most] / total
     if share * len(counts) < EVEN:
         return f"Every {what} is taken about equally often"
-    return f"The most frequent {what}, {most}, is taken in {words.share(share)} of timesteps"
+    return f"The most frequent {what}, {most}, is taken in {formatting.share(share)} of timesteps"
 
 
 def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
@@ -173,9 +175,11 @@ def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
     rows = math.ceil(len(shown) / columns)
     least, most = min(part.min for part in leaf.dimensions), max(part.max for part in leaf.dimensions)
     what = "actions" if leaf.name == "actions" else leaf.name
-    dimensions = words.plural(len(leaf.dimensions), "dimension")
-    title = f"Recorded {what} lie between {words.significant(least)} and {words.significant(most)}"
-    caption = f"Histogram of {words.count(summary.sampled_timesteps)} timesteps, a panel for each dimension"
+    dimensions = formatting.plural(len(leaf.dimensions), "dimension")
+    title = f"Recorded {what} lie between {formatting.significant(least)} and {formatting.significant(most)}"
+    caption = (
+        f"Histogram of {formatting.count(summary.sampled_timesteps)} timesteps, a panel for each dimension"
+    )
     if len(shown) < len(leaf.dimensions):
         caption += f"; the first {len(shown)} of {dimensions}"
 
@@ -193,11 +197,11 @@ def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
 
 
 def _panel(axes: Axes, theme: Theme, name: str, spread: Distribution) -> None:
-    dress(axes, theme)
+    style_axes(axes, theme)
     axes.locator_params(axis="x", nbins=3)
     axes.grid(visible=False)
     axes.set_yticks([])
     _bars(axes, theme, spread)
     axes.axvline(spread.mean, color=theme.reference, linewidth=1.2, dashes=(5, 3))
-    title = f"dimension {name}, mean {words.significant(round(spread.mean, 2) + 0.0)}"
+    title = f"dimension {name}, mean {formatting.significant(round(spread.mean, 2) + 0.0)}"
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted, pad=3)

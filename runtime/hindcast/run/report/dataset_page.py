@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hindcast import __version__, words
+from hindcast import formatting
 from hindcast.run.report.coverage_plots import coverage_plots
 from hindcast.run.report.data_plots import data_plots
 from hindcast.run.report.page import Command, Page, Problem, Section, Table, Tile, write_alone
 from hindcast.run.report.text import recording_tiles, versions_table
-from hindcast.store.filesystem import resolve
+from hindcast.storage.location import resolve
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.inspection.words import coverage_in_words, facts
+from hindcast.version import __version__
 
 
 def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
@@ -48,7 +49,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
 
 def _outcome(summary: Summary) -> str:
     counts = [
-        words.plural(count, severity)
+        formatting.plural(count, severity)
         for severity in ("error", "warning")
         if (count := sum(problem.severity == severity for problem in summary.problems))
     ]
@@ -59,10 +60,10 @@ def _tiles(summary: Summary) -> list[Tile]:
     tiles = recording_tiles(summary)
     if summary.coverage is not None:
         tiles.append(
-            Tile("Cells visited", words.share(summary.coverage.occupied), "of the plane of observations")
+            Tile("Cells visited", formatting.share(summary.coverage.occupied), "of the plane of observations")
         )
     if summary.zero_rewards is not None:
-        tiles.append(Tile("Rewards that are 0", words.share(summary.zero_rewards)))
+        tiles.append(Tile("Rewards that are 0", formatting.share(summary.zero_rewards)))
     return tiles
 
 
@@ -80,13 +81,13 @@ def _observations(summary: Summary) -> list[Table]:
 
 def _rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
     return [
-        (str(index), _number(low), _number(high), "no bounds" if share is None else words.share(share))
+        (str(index), _number(low), _number(high), "no bounds" if share is None else formatting.share(share))
         for index, low, high, share in zip(*columns, strict=True)
     ]
 
 
 def _number(value: float | None) -> str:
-    return "not finite" if value is None else words.significant(value)
+    return "not finite" if value is None else formatting.significant(value)
 
 
 def _commands(data: Sequence[str]) -> list[Command]:

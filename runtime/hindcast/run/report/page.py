@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hindcast.run.report.canvas import DARK, LIGHT, Picture, render
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
@@ -78,7 +78,7 @@ class Page:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A picture as data URIs, in both dresses, and the light one's bytes."""
+    """A picture as data URIs, in both themes, and the light one's bytes."""
 
     name: str
     png: bytes

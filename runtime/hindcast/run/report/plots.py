@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hindcast import words
-from hindcast.run.report.canvas import Label, Picture, Theme, dress, end_labels, short_numbers
+from hindcast import formatting
+from hindcast.run.report.canvas import Label, Picture, Theme, end_labels, short_numbers, style_axes
 from hindcast.run.report.curves import F64, Curves, Line, ReturnCurve
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def return_plot(
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        dress(axes, theme, _iteration_axis(curves), "return of an episode")
+        style_axes(axes, theme, _iteration_axis(curves), "return of an episode")
         short_numbers(axes, whole_x=True)
         _reference_lines(axes, theme, stop, recorded)
         _return_line(axes, theme, curve)
-        labels = [Label(curve.mean[-1], f"policy {words.significant(curve.mean[-1])}", theme.main)]
+        labels = [Label(curve.mean[-1], f"policy {formatting.significant(curve.mean[-1])}", theme.main)]
         _finish(axes, theme, labels, stop, recorded)
 
     return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
@@ -71,13 +71,15 @@ def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | N
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        dress(axes, theme, "timesteps played while learning", "return of an episode")
+        style_axes(axes, theme, "timesteps played while learning", "return of an episode")
         _reference_lines(axes, theme, stop, None)
         axes.plot(sampled.x, sampled.y, color=theme.muted, linewidth=1.2)
         _return_line(axes, theme, curve)
-        labels = [Label(curve.mean[-1], f"evaluated {words.significant(curve.mean[-1])}", theme.main)]
+        labels = [Label(curve.mean[-1], f"evaluated {formatting.significant(curve.mean[-1])}", theme.main)]
         if len(sampled.y):
-            labels.append(Label(sampled.y[-1], f"learning {words.significant(sampled.y[-1])}", theme.muted))
+            labels.append(
+                Label(sampled.y[-1], f"learning {formatting.significant(sampled.y[-1])}", theme.muted)
+            )
         _finish(axes, theme, labels, stop, None)
 
     caption = f"{_return_caption(curve)}; grey: the episodes it learned from"
@@ -96,7 +98,7 @@ def loss_plot(curves: Curves) -> Picture | None:
     def draw(figure: Figure, theme: Theme) -> None:
         grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for index, (axes, (name, line)) in enumerate(zip(grid, panels.items(), strict=True)):
-            dress(axes, theme)
+            style_axes(axes, theme)
             short_numbers(axes, whole_x=True)
             axes.locator_params(axis="y", nbins=4)
             colour = theme.muted if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
@@ -119,10 +121,10 @@ def time_plot(curves: Curves) -> Picture | None:
     total = sum(shares.values())
     speed = curves.speed
     largest = max(shares, key=lambda label: shares[label])
-    title = f"{words.share(shares[largest] / total)} of the time went into {largest}"
-    caption = f"Wall time of the run: {words.duration(total)}"
+    title = f"{formatting.share(shares[largest] / total)} of the time went into {largest}"
+    caption = f"Wall time of the run: {formatting.duration(total)}"
     if len(speed.y):
-        caption += f"; median {words.count(float(np.median(speed.y)))} timesteps a second"
+        caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
 
     def draw(figure: Figure, theme: Theme) -> None:
         if len(speed.y) < 2:
@@ -130,7 +132,7 @@ def time_plot(curves: Curves) -> Picture | None:
             return
         bar, line = figure.subplots(2, 1, height_ratios=[1, 1.5])
         _time_bar(bar, theme, shares)
-        dress(line, theme, _iteration_axis(curves), "timesteps / s")
+        style_axes(line, theme, _iteration_axis(curves), "timesteps / s")
         short_numbers(line, whole_x=True)
         _series(line, speed, theme.main)
         line.set_ylim(0, 1.15 * speed.y.max())
@@ -143,26 +145,26 @@ def _return_title(curve: ReturnCurve, stop: float | None, unit: str, who: str = 
     reached = np.flatnonzero(curve.mean >= stop) if stop is not None else np.array([], np.int64)
     if stop is not None and len(reached):
         at = curve.x[reached[0]]
-        return f"The {who} passes a return of {words.significant(stop)} at {_place(at, unit)}"
-    where = f"{words.significant(curve.mean[best])} at {_place(curve.x[best], unit)}"
+        return f"The {who} passes a return of {formatting.significant(stop)} at {_place(at, unit)}"
+    where = f"{formatting.significant(curve.mean[best])} at {_place(curve.x[best], unit)}"
     if stop is not None:
-        return f"The {who} stays below {words.significant(stop)}: at best {where}"
+        return f"The {who} stays below {formatting.significant(stop)}: at best {where}"
     return f"The {who}'s best mean return: {where}"
 
 
 def _place(at: float, unit: str) -> str:
-    return f"{words.count(at)} timesteps" if unit == "timesteps" else f"{unit} {at:.0f}"
+    return f"{formatting.count(at)} timesteps" if unit == "timesteps" else f"{unit} {at:.0f}"
 
 
 def _return_caption(curve: ReturnCurve) -> str:
-    episodes = f" over {words.plural(curve.episodes, 'episode')}" if curve.episodes else ""
+    episodes = f" over {formatting.plural(curve.episodes, 'episode')}" if curve.episodes else ""
     return f"Return in evaluation: mean{episodes}, with min-max band"
 
 
 def _iteration_axis(curves: Curves) -> str:
     if not curves.timesteps or not curves.iterations:
         return "training iteration"
-    return f"training iteration ({words.count(curves.timesteps / curves.iterations)} timesteps each)"
+    return f"training iteration ({formatting.count(curves.timesteps / curves.iterations)} timesteps each)"
 
 
 def _reference_lines(axes: Axes, theme: Theme, stop: float | None, recorded: Reference | None) -> None:
@@ -192,9 +194,9 @@ def _finish(
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.02 * (high - low))
     if stop is not None:
-        labels.append(Label(stop, f"stop at {words.significant(stop)}", theme.reference))
+        labels.append(Label(stop, f"stop at {formatting.significant(stop)}", theme.reference))
     if recorded is not None:
-        text = f"data {words.significant(recorded.mean)} ± {words.significant(recorded.deviation)}"
+        text = f"data {formatting.significant(recorded.mean)} ± {formatting.significant(recorded.deviation)}"
         labels.append(Label(recorded.mean, text, theme.series[2]))
     end_labels(axes, labels)
 
@@ -203,9 +205,9 @@ def _loss_title(name: str, line: Line) -> str:
     label = name.replace("_", " ").capitalize()
     first, last = line.y[0], line.y[-1]
     if len(line.y) == 1:
-        return f"{label} {words.significant(first)} in the only iteration"
+        return f"{label} {formatting.significant(first)} in the only iteration"
     verb = "falls" if last < first else "rises" if last > first else "stays"
-    return f"{label} {verb} from {words.significant(first)} to {words.significant(last)}"
+    return f"{label} {verb} from {formatting.significant(first)} to {formatting.significant(last)}"
 
 
 def _smoothed(line: Line) -> str:
@@ -243,7 +245,7 @@ def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
     rows = math.ceil(len(shares) / 2)
     for index, ((label, seconds), colour) in enumerate(zip(shares.items(), colours, strict=True)):
         x, y = 0.52 * (index % 2), -0.62 - 0.42 * (index // 2)
-        text = f"{label}: {words.duration(seconds)} ({words.share(seconds / total)})"
+        text = f"{label}: {formatting.duration(seconds)} ({formatting.share(seconds / total)})"
         axes.scatter([total * (x + 0.008)], [y], s=42, color=colour, marker="s", clip_on=False)
         axes.text(total * (x + 0.03), y, text, fontsize=9.5, color=theme.ink, va="center")
     axes.set_xlim(0, total)

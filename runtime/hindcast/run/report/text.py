@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from hindcast import __version__, words
+from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.run.report.curves import Curves
 from hindcast.run.report.page import Command, Table, Tile
 from hindcast.run.report.plots import Reference
 from hindcast.run.results import RESULTS_FILE
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.statistics import Distribution
+from hindcast.version import __version__
 
 _PACKAGES = ("torch", "ray", "pyarrow", "gymnasium", "numpy")
 
@@ -51,48 +52,50 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
     if (curve := curves.evaluation) is not None:
         best = curve.best
         note = f"evaluated at iteration {curve.x[best]:.0f}"
-        tiles.append(Tile("Best mean return", words.significant(curve.mean[best]), note))
+        tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if stop is not None:
-        tiles.append(Tile("Return to stop at", words.significant(stop)))
+        tiles.append(Tile("Return to stop at", formatting.significant(stop)))
     if (recorded := reference(inputs)) is not None:
-        note = f"± {words.significant(recorded.deviation)}"
-        tiles.append(Tile("Return in the data", words.significant(recorded.mean), note))
-    tiles.append(Tile("Iterations", words.whole(curves.iterations), _epochs(curves)))
+        note = f"± {formatting.significant(recorded.deviation)}"
+        tiles.append(Tile("Return in the data", formatting.significant(recorded.mean), note))
+    tiles.append(Tile("Iterations", formatting.whole(curves.iterations), _epochs(curves)))
     if curves.timesteps is not None:
-        tiles.append(Tile("Timesteps trained on", words.count(curves.timesteps), _updates(curves)))
+        tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
     if curves.seconds is not None:
-        tiles.append(Tile("Time", words.duration(curves.seconds), _pace(curves)))
+        tiles.append(Tile("Time", formatting.duration(curves.seconds), _pace(curves)))
     return tiles
 
 
 def _epochs(curves: Curves) -> str:
     epochs = curves.last("epoch")
-    return "" if epochs is None else f"{words.significant(epochs)} epochs of the data"
+    return "" if epochs is None else f"{formatting.significant(epochs)} epochs of the data"
 
 
 def _updates(curves: Curves) -> str:
     updates = curves.last("num_updates_lifetime")
-    return "" if updates is None else f"in {words.plural(updates, 'update')}"
+    return "" if updates is None else f"in {formatting.plural(updates, 'update')}"
 
 
 def _pace(curves: Curves) -> str:
     if not len(curves.speed.y):
         return ""
-    return f"{words.count(float(np.median(curves.speed.y)))} timesteps a second in updates"
+    return f"{formatting.count(float(np.median(curves.speed.y)))} timesteps a second in updates"
 
 
 def recording_tiles(summary: Summary) -> list[Tile]:
     """Key figures of a recording."""
     tiles = [
-        Tile("Episodes", words.whole(summary.episodes)),
-        Tile("Timesteps", words.whole(summary.timesteps)),
+        Tile("Episodes", formatting.whole(summary.episodes)),
+        Tile("Timesteps", formatting.whole(summary.timesteps)),
     ]
     if summary.returns is not None:
-        note = f"from {words.significant(summary.returns.min)} to {words.significant(summary.returns.max)}"
-        tiles.append(Tile("Mean return", words.significant(summary.returns.mean), note))
+        note = f"from {formatting.significant(summary.returns.min)} to {formatting.significant(summary.returns.max)}"
+        tiles.append(Tile("Mean return", formatting.significant(summary.returns.mean), note))
     if summary.lengths is not None:
-        tiles.append(Tile("Mean length", words.significant(summary.lengths.mean), "timesteps"))
-    tiles.append(Tile("Size", words.size(summary.bytes), f"in {words.plural(summary.files, 'file')}"))
+        tiles.append(Tile("Mean length", formatting.significant(summary.lengths.mean), "timesteps"))
+    tiles.append(
+        Tile("Size", formatting.size(summary.bytes), f"in {formatting.plural(summary.files, 'file')}")
+    )
     return tiles
 
 
@@ -106,20 +109,20 @@ def _data_row(one: Recorded) -> Sequence[str]:
     summary = one.summary
     return (
         str(one.location),
-        words.whole(summary.episodes),
-        words.whole(summary.timesteps),
-        words.size(summary.bytes),
+        formatting.whole(summary.episodes),
+        formatting.whole(summary.timesteps),
+        formatting.size(summary.bytes),
         _mean(summary.returns),
         _mean(summary.lengths),
-        words.space(summary.observation_space),
-        words.space(summary.action_space),
+        formatting.space(summary.observation_space),
+        formatting.space(summary.action_space),
     )
 
 
 def _mean(spread: Distribution | None) -> str:
     if spread is None:
         return "not recorded"
-    return f"{words.significant(spread.mean)} ± {words.significant(spread.std)}"
+    return f"{formatting.significant(spread.mean)} ± {formatting.significant(spread.std)}"
 
 
 def versions_table() -> Table:

@@ -27,8 +27,8 @@ from hindcast.run.report.text import (
     versions_table,
 )
 from hindcast.run.results import read_results
+from hindcast.storage.location import Location, resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.inspection.summarising import summarise
 
 STATE_FOLDER = "_hindcast"

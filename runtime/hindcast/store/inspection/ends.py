@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.store.inspection.problems import Kind, Problem, Severity
 from hindcast.store.units import Unit
@@ -82,7 +82,7 @@ class Ends:
             if not self._counts[kind]:
                 continue
             path, row, eps_id = self._firsts[kind]
-            count = f"{words.whole(self._counts[kind])} of {words.plural(self.episodes, 'episode')}"
+            count = f"{formatting.whole(self._counts[kind])} of {formatting.plural(self.episodes, 'episode')}"
             has = "has" if self._counts[kind] == 1 else "have"
             message = f"{count} {has} {what} (first: {eps_id}, {path}, row {row})"
             yield Problem(severity=severity, kind=kind, message=message, path=path, row=row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.inspection.problems import Problem
 from hindcast.store.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.store.inspection.summarising import summarise

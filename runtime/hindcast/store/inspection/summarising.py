@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.store.dataset import Dataset
 from hindcast.store.inspection.coverage import coverage_of
@@ -164,7 +164,9 @@ def _problems(sample: Sample) -> Iterator[Problem]:
     yield from _repeated(sample)
     rewards = sample.leaves.get(Columns.REWARDS)
     if rewards is not None and rewards.rows and rewards.zeros == rewards.rows:
-        message = f"all {words.whole(rewards.rows)} rewards looked at are 0: returns and values are 0 too"
+        message = (
+            f"all {formatting.whole(rewards.rows)} rewards looked at are 0: returns and values are 0 too"
+        )
         yield Problem(severity="warning", kind="zero-rewards", message=message)
     for note in sample.dataset.notes:
         yield Problem(severity="info", kind="note", message=note)
@@ -182,7 +184,7 @@ def _repeated(sample: Sample) -> Iterator[Problem]:
     eps_id = sample.dataset.read(unit, []).eps_id[episode]
     occur = "episode id occurs" if count == 1 else "episode ids occur"
     message = (
-        f"{words.whole(count)} {occur} more than once: episodes may be there twice "
+        f"{formatting.whole(count)} {occur} more than once: episodes may be there twice "
         f"(first: {eps_id}, again in {path}, row {row})"
     )
     yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)

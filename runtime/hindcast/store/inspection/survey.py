@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.errors import DataError
+from hindcast.storage.location import Location, resolve
 from hindcast.store.dataset import notes_on_repeated, unfinished_of
 from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.filesystem import Location, resolve
 from hindcast.store.footers import Indexed, index_file
 from hindcast.store.inspection.problems import Kind, Problem, problem_of
 from hindcast.store.inspection.unlisted import unlisted
@@ -114,7 +114,7 @@ def _lengths(file: Indexed) -> list[tuple[int, ...]]:
 
 
 def _size(file: Indexed) -> str:
-    return f"{words.plural(file.entry.timesteps, 'timestep')} in {words.plural(file.entry.rows, 'row')}"
+    return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
 def _alike(files: Sequence[Indexed], problems: list[Problem]) -> tuple[list[Indexed], DataSpec]:
@@ -139,7 +139,7 @@ def _alike(files: Sequence[Indexed], problems: list[Problem]) -> tuple[list[Inde
 def _drift(file: Indexed, usual: Indexed, spec: DataSpec) -> Problem:
     message = (
         f"{file.location} cannot be one dataset with {usual.location}: {spec.difference(file.spec)}; its "
-        f"{words.plural(file.entry.timesteps, 'timestep')} are not in the figures"
+        f"{formatting.plural(file.entry.timesteps, 'timestep')} are not in the figures"
     )
     return _error("drift", file.location, message)
 

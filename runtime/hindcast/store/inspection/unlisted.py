@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterable, Iterator
 
-from hindcast.store.filesystem import Location
+from hindcast.storage.location import Location
 from hindcast.store.inspection.problems import Problem
 from hindcast.store.manifest import FOLDER
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.store.inspection.problems import Kind, Problem, Severity
@@ -92,10 +92,10 @@ class Leaf:
         constant = self.constant
         if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
             return
-        of, which = len(self.low), words.few(constant.tolist(), 8)
+        of, which = len(self.low), formatting.few(constant.tolist(), 8)
         severity: Severity = "warning" if len(constant) == of else "info"
         what = (
-            f"{self.name!r} never changes: it is {self.low[0]} in all {words.plural(self.rows, 'row')} looked at"
+            f"{self.name!r} never changes: it is {self.low[0]} in all {formatting.plural(self.rows, 'row')} looked at"
             if of == 1
             else f"{self.name!r} never changes in {len(constant)} of {of} dimensions ({which})"
         )
@@ -147,7 +147,7 @@ class _Wrong:
             expected = describe_space(self._leaf.space)
         message = f"{self._place}: {name!r} has {self._found}, expected {expected}"
         if self.rows > 1:
-            message += f"; and {words.plural(self.rows - 1, 'more row')}"
+            message += f"; and {formatting.plural(self.rows - 1, 'more row')}"
         if self._severity == "info":
             message += " (recorded before scaling or clipping, most often)"
         return Problem(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hindcast import words
+from hindcast import formatting
 from hindcast.store.inspection.summary import Coverage, Origin, Summary
 
 
@@ -16,16 +16,16 @@ def facts(summary: Summary) -> dict[str, str]:
         "prepared": None
         if summary.prepared is None
         else f"into {summary.prepared}, which all below is about",
-        "episodes": words.whole(summary.episodes),
-        "timesteps": words.whole(summary.timesteps),
+        "episodes": formatting.whole(summary.episodes),
+        "timesteps": formatting.whole(summary.timesteps),
         "looked at": _looked_at(summary) if sampled else None,
-        "size": f"{words.size(summary.stored_bytes)} on disk in {words.plural(summary.files, 'file')}, "
-        f"{words.size(summary.bytes)} in memory",
+        "size": f"{formatting.size(summary.stored_bytes)} on disk in {formatting.plural(summary.files, 'file')}, "
+        f"{formatting.size(summary.bytes)} in memory",
         "environment": summary.environment,
         "observations": _space(summary.observation_space, summary.observation_space_from),
         "actions": _space(summary.action_space, summary.action_space_from),
         "columns": ", ".join(f"{name} {what.removesuffix(' []')}" for name, what in summary.columns.items()),
-        "ends": f"{words.share(summary.terminated)} terminated, {words.share(summary.truncated)} truncated",
+        "ends": f"{formatting.share(summary.terminated)} terminated, {formatting.share(summary.truncated)} truncated",
         "rewards": _rewards(summary),
         "action_logp": "recorded" if summary.has_logp else "not recorded",
         "digest": summary.digest[:16],
@@ -38,31 +38,32 @@ def coverage_in_words(coverage: Coverage) -> str:
     cells = len(coverage.counts) * len(coverage.counts[0])
     over = "principal component" if cells == coverage.side else "two principal components"
     return (
-        f"{words.share(coverage.occupied)} of {cells} cells over the first {over} "
-        f"({words.share(coverage.explained)} of the variance) hold any of {words.count(coverage.observations)} "
-        f"observations, evenness {words.significant(round(coverage.evenness, 2))}"
+        f"{formatting.share(coverage.occupied)} of {cells} cells over the first {over} "
+        f"({formatting.share(coverage.explained)} of the variance) hold any of "
+        f"{formatting.count(coverage.observations)} observations, "
+        f"evenness {formatting.significant(round(coverage.evenness, 2))}"
     )
 
 
 def _looked_at(summary: Summary) -> str:
-    text = f"{words.plural(summary.sampled_episodes, 'episode')}, spread evenly"
+    text = f"{formatting.plural(summary.sampled_episodes, 'episode')}, spread evenly"
     if summary.checked_episodes > summary.sampled_episodes:
-        text += f"; ids and ends of {words.whole(summary.checked_episodes)}"
+        text += f"; ids and ends of {formatting.whole(summary.checked_episodes)}"
     return text
 
 
 def _space(document: dict[str, Any] | None, origin: Origin | None) -> str:
     where = " (guessed from the data)" if origin == "guessed" else ""
-    return words.space(document) + where
+    return formatting.space(document) + where
 
 
 def _rewards(summary: Summary) -> str | None:
     rewards = summary.rewards
     if rewards is None:
         return None
-    text = f"{words.significant(rewards.min)} to {words.significant(rewards.max)}"
+    text = f"{formatting.significant(rewards.min)} to {formatting.significant(rewards.max)}"
     if summary.zero_rewards is not None:
-        text += f", {words.share(summary.zero_rewards)} of them zero"
+        text += f", {formatting.share(summary.zero_rewards)} of them zero"
     if summary.rewarded_episodes is not None and summary.zero_rewards:
-        text += f"; {words.share(summary.rewarded_episodes)} of episodes have any"
+        text += f"; {formatting.share(summary.rewarded_episodes)} of episodes have any"
     return text

@@ -14,7 +14,7 @@ from hindcast.store.messagepack.buffers import Buffer
 from hindcast.store.messagepack.values import refuse_ext, restore, unpack
 from hindcast.store.values import Refused
 
-# The reference's keys of an episode's state, and the columns that they are.
+# RLlib's keys of an episode's state, and the columns that they are.
 BUFFERS = {
     "observations": Columns.OBS,
     "actions": Columns.ACTIONS,
@@ -29,7 +29,7 @@ DETAILS: Final = {
     "_last_step_time": "last_step_time",
     "custom_data": "custom_data",
 }
-"""The reference's keys of what an episode carries beside its steps, and the fields of `details` that they are."""
+"""RLlib's keys of what an episode carries beside its steps, and the fields of `details` that they are."""
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"

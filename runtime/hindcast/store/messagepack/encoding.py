@@ -1,4 +1,4 @@
-"""Blocks to cells: the state of each episode, byte for byte as the reference's recorder packs it."""
+"""Blocks to cells: the state of each episode, byte for byte as RLlib's recorder packs it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from hindcast.store.parquet import tables_of
 from hindcast.store.spec import DataSpec
 from hindcast.store.values import Refused
 
-ITEM: Final = "item"  # the reference's name for the only column
+ITEM: Final = "item"  # RLlib's name for the only column
 _WHAT = ("observation space", "action space")
 
 
@@ -45,7 +45,7 @@ def decoded_contents(file: pq.ParquetFile) -> Contents:
 
 
 def is_messagepack(schema: pa.Schema) -> bool:
-    """Whether a file without our metadata holds episodes as the reference records them."""
+    """Whether a file without our metadata holds episodes as RLlib records them."""
     if ITEM not in schema.names:
         return False
     kind = schema.field(ITEM).type
@@ -124,7 +124,7 @@ class _Index:
 
 
 def _space(row: int, packed: bytes) -> spaces.Space | None:
-    """The space; None where there is none, or one that only the reference has."""
+    """The space; None where there is none, or one that only RLlib has."""
     try:
         state = unpack(packed)
     except (Refused, ValueError) as error:

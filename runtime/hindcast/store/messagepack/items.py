@@ -117,7 +117,7 @@ def items_of(spec: DataSpec, column: str, space: spaces.Space | None) -> Items:
 
 
 def _zero(leaf: Leaf) -> Any:
-    """An item of a leaf; numbers without dimensions are NumPy scalars, as the reference records them."""
+    """An item of a leaf; numbers without dimensions are NumPy scalars, as RLlib records them."""
     assert leaf.dtype is not None
     return np.zeros(leaf.shape, leaf.dtype) if leaf.shape else leaf.dtype.type(0)
 

@@ -22,7 +22,7 @@ from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
-_LONGEST = 512 << 20  # the reference trains on whole episodes only, and Arrow has cells of 2 GiB
+_LONGEST = 512 << 20  # RLlib trains on whole episodes only, and Arrow has cells of 2 GiB
 
 
 class MessagePackEpisodes(WholeColumns):

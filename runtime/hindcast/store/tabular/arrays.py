@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     """A column's leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
 
-    Numbers, booleans and text; lists and tensors of one shape; the reference's compressed and pickled cells.
+    Numbers, booleans and text; lists and tensors of one shape; RLlib's compressed and pickled cells.
 
     Args:
         column: as read.

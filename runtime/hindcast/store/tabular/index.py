@@ -26,7 +26,7 @@ from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, is_list, leaves_of
 from hindcast.store.tabular.decoding import ends_of, flag_columns
 from hindcast.store.tabular.names import NO_OUTPUTS, of_next
-from hindcast.store.unready import NotReadable, OutOfOrder
+from hindcast.store.unprepared import NotReadable, OutOfOrder
 
 SORT: Final = "the rows of an episode must stand together and in order: sort them by eps_id and t"
 _OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
@@ -255,7 +255,7 @@ def _leaves_of(table: pa.Table, name: str) -> Arrays:
 
 
 def _may_be_packed(field: pa.Field) -> bool:
-    """Whether cells may be the reference's own, which only damage makes odd."""
+    """Whether cells may be RLlib's own, which only damage makes odd."""
     kind = field.type
     is_plain = is_list(kind) or pa.types.is_struct(kind) or pa.types.is_primitive(kind)
     return not is_plain or b"ARROW:extension:name" in (field.metadata or {})

@@ -77,7 +77,7 @@ class ColumnsLayout:
 
 
 def is_tabular(schema: pa.Schema) -> bool:
-    """Whether a file without our metadata has the reference's columns."""
+    """Whether a file without our metadata has RLlib's columns."""
     return Columns.OBS in schema.names and bool({Columns.ACTIONS, Columns.REWARDS} & set(schema.names))
 
 

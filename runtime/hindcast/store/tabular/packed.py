@@ -1,4 +1,4 @@
-"""The reference's compressed cells: base64 of an LZ4 frame of a pickled array."""
+"""RLlib's compressed cells: base64 of an LZ4 frame of a pickled array."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reading the pickles of arrays without unpickling: a machine that knows what arrays are made of, and nothing else.
 
-The reference packs observations with pickle. Such a pickle says: take these bytes, that dtype, that shape. This
+RLlib packs observations with pickle. Such a pickle says: take these bytes, that dtype, that shape. This
 reader carries out the few instructions that saying so takes, and knows the names of the functions only as words; a
 pickle that names any other function is refused before anything happens. Python's own pickle module is not used.
 """

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.episodes.block import I64, Block
-from hindcast.store.atomic import AtomicFile
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import Location
 from hindcast.store.data_file import Group, entry_of
 from hindcast.store.entries import FileEntry, RowGroup
-from hindcast.store.filesystem import Location
 
 SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hindcast.storage.location import Location
 from hindcast.store.commits import commit_of, read_commits
-from hindcast.store.filesystem import Location
 from hindcast.store.layouts import TEXT_LAYOUTS
 from hindcast.store.manifest import Manifest, read_manifest
 

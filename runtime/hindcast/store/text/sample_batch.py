@@ -1,4 +1,4 @@
-"""The layout "SampleBatch": one episode a line, as the reference's JSON writer writes its batches."""
+"""The layout "SampleBatch": one episode a line, as RLlib's JSON writer writes its batches."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hindcast.store.text.infos import info_json
 from hindcast.store.text.json_layout import nest
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
-_WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what the reference writes and reads
+_WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RLlib writes and reads
 
 
 class SampleBatchLayout:
     """A `WrittenLayout`.
 
     Args:
-        packed: columns that are packed, as the reference does by default with `obs` and `new_obs`.
+        packed: columns that are packed, as RLlib does by default with `obs` and `new_obs`.
     """
 
     name = SAMPLE_BATCH_LAYOUT
@@ -103,7 +103,7 @@ def _packable(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
 
 
 def _plain(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
-    """Floats as double ones, which is what the reference makes of them: others read the very same value."""
+    """Floats as double ones, which is what RLlib makes of them: others read the very same value."""
     if leaf.dtype is None:
         return column
     values = as_numbers(column, leaf)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hindcast.episodes.block import I64
-from hindcast.store.atomic import AtomicFile
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import Location
 from hindcast.store.data_file import entry_of
 from hindcast.store.entries import FileEntry, RowGroup
-from hindcast.store.filesystem import Location
 from hindcast.store.text.csv_layout import CSV_LAYOUT
 from hindcast.store.text.sample_batch import SAMPLE_BATCH_LAYOUT
 

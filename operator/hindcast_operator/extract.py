@@ -1,0 +1,163 @@
+"""Facts, taken from objects as the API server returns them."""
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from hindcast.api.attempt import INTENT_KEY, POOL_LABEL, REPORT_KEY, Pool, Report
+from hindcast_operator.facts import (
+    ConfigMapFacts,
+    ContainerEnd,
+    PodFacts,
+    RayClusterFacts,
+    RayJobFacts,
+)
+from hindcast_operator.times import parse, parse_optional
+
+Raw = dict[str, Any]
+
+# Reported of every container that is about to start; other reasons mean that something prevents it.
+_USUAL_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_POOLS: Final = ("head", "data", "runner", "learner")
+
+
+def owner_uid(raw: Raw) -> str | None:
+    """The uid of an object's controller; None where it has none."""
+    for owner in raw["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner["uid"])
+    return None
+
+
+def _deleting(raw: Raw) -> bool:
+    return "deletionTimestamp" in raw["metadata"]
+
+
+def ray_job(raw: Raw) -> RayJobFacts:
+    """Facts of a RayJob."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    return RayJobFacts(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=owner_uid(raw),
+        deleting=_deleting(raw),
+        created=parse(metadata["creationTimestamp"]),
+        suspended=bool(raw.get("spec", {}).get("suspend", False)),
+        job_status=status.get("jobStatus") or "",
+        deployment_status=status.get("jobDeploymentStatus") or "",
+        reason=status.get("reason") or "",
+        message=(status.get("message") or "")[:1000],
+        started=parse_optional(status.get("startTime")),
+        ended=parse_optional(status.get("endTime")),
+    )
+
+
+def ray_cluster(raw: Raw) -> RayClusterFacts:
+    """Facts of a RayCluster."""
+    status = raw.get("status") or {}
+    failure = _condition(status, "ReplicaFailure")
+    failed = failure is not None and failure.get("status") == "True"
+    return RayClusterFacts(
+        name=raw["metadata"]["name"],
+        ready=status.get("state") == "ready",
+        replica_failure=(failure.get("reason", ""), failure.get("message", ""))
+        if failure and failed
+        else None,
+    )
+
+
+def config_map(raw: Raw, before: ConfigMapFacts | None, now: datetime) -> ConfigMapFacts:
+    """Facts of an attempt's ConfigMap; `before` knows since when its beat and progress have not changed."""
+    metadata, data = raw["metadata"], raw.get("data") or {}
+    if before is not None and before.uid != metadata["uid"]:
+        before = None
+    report = _report(data.get(REPORT_KEY))
+    known = before.report if before else None
+    beats_on = report is not None and (known is None or known.beat != report.beat)
+    moves_on = report is not None and (known is None or known.moved != report.moved)
+    return ConfigMapFacts(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=owner_uid(raw),
+        deleting=_deleting(raw),
+        intent=data.get(INTENT_KEY) or "",
+        report=report,
+        beat_seen=now if beats_on else (before.beat_seen if before and report else None),
+        moved_seen=now if moves_on else (before.moved_seen if before and report else None),
+    )
+
+
+def _report(text: str | None) -> Report | None:
+    if not text:
+        return None
+    try:
+        return Report.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def pod(raw: Raw) -> PodFacts:
+    """Facts of a pod."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    ready = _condition(status, "Ready")
+    return PodFacts(
+        name=metadata["name"],
+        pool=_pool(metadata.get("labels", {}).get(POOL_LABEL)),
+        created=parse(metadata["creationTimestamp"]),
+        phase=status.get("phase") or "Pending",
+        ready=ready is not None and ready.get("status") == "True",
+        deleting=_deleting(raw),
+        reason=status.get("reason") or "",
+        unreachable_since=_unreachable_since(raw),
+        unschedulable=_unschedulable(status),
+        waiting=next(filter(None, map(_waiting, containers)), None),
+        ends=tuple(end for container in containers for end in _ends(container)),
+    )
+
+
+def _pool(label: str | None) -> Pool | Literal["submitter"]:
+    return label if label in _POOLS else "submitter"  # type: ignore[return-value]
+
+
+def _unreachable_since(raw: Raw) -> datetime | None:
+    """Since when a pod's node is unreachable, as far as the pod shows it (the operator may not read nodes).
+
+    A reachable node removes a pod by its deletion timestamp. On pods of an unreachable node the node controller sets
+    only `Ready` to False; their containers were ready when they last reported.
+    """
+    if _deleting(raw):
+        return parse(raw["metadata"]["deletionTimestamp"])
+    status = raw.get("status") or {}
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    if ready is None or containers is None or raw.get("spec", {}).get("readinessGates"):
+        return None
+    silent = status.get("phase") == "Running" and (ready["status"], containers["status"]) == ("False", "True")
+    return parse_optional(ready.get("lastTransitionTime")) if silent else None
+
+
+def _unschedulable(status: Raw) -> str | None:
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled is None or scheduled.get("reason") != "Unschedulable":
+        return None
+    return str(scheduled.get("message") or "no node fits")
+
+
+def _waiting(container: Raw) -> tuple[str, str] | None:
+    waits = (container.get("state") or {}).get("waiting") or {}
+    reason = waits.get("reason")
+    return None if not reason or reason in _USUAL_WAITS else (reason, waits.get("message") or "")
+
+
+def _ends(container: Raw) -> list[ContainerEnd]:
+    states = (container.get("lastState") or {}, container.get("state") or {})
+    return [
+        ContainerEnd(container["name"], end.get("reason") or "", int(end.get("exitCode", 0)))
+        for end in (state.get("terminated") for state in states)
+        if end
+    ]
+
+
+def _condition(status: Raw, kind: str) -> Raw | None:
+    return next((c for c in status.get("conditions") or () if c.get("type") == kind), None)

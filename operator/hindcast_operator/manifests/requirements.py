@@ -1,0 +1,203 @@
+"""What the pods of each pool require: sums and products of measured and given numbers, each with its origin.
+
+What a process takes was measured with Ray 2.60 and torch 2.13 (resident bytes, shared pages counted once).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hindcast.api import OfflineRecording, OfflineTraining, Resource, parse_bytes
+from hindcast.api.attempt import Input, Pool
+from hindcast_operator.manifests.data_size import DataSize, data_size
+from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
+
+NODE: Final = 256 * MI
+"""Ray's daemons on a pod (raylet, agents, log monitor: 210 MiB)."""
+HEAD: Final = 768 * MI
+"""Ray's daemons on the head (with GCS and dashboard: 650 MiB)."""
+PROCESS: Final = 512 * MI
+"""A Python process with torch, Ray and Hindcast in it (370 MiB)."""
+CUDA: Final = 3 * GI
+"""Host memory of a process with a GPU, for its libraries, context and pinned buffers (assumed)."""
+ENVIRONMENT: Final = 32 * MI
+"""One environment of a runner (assumed: a small simulator)."""
+LEAST_OBJECT_STORE: Final = 128 * MI
+"""Ray takes no less than 75 MiB."""
+RESIDENT_LIMIT: Final = 2 * GI
+"""Data up to this size are given the memory to stay resident on a learner without a GPU."""
+RESIDENT_SHARE: Final = 4
+"""Data are resident where they take at most a fourth of the container's memory (`pipeline/residency.py`)."""
+
+Part = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a pool's pods require, before values that the resource sets."""
+
+    pool: Pool
+    pods: Part
+    cpu: tuple[float, str]
+    num_cpus: Part
+    memory: tuple[Part, ...]
+    gpus: Part = (0, "CPUs only")
+    max_pods: int = 0
+    least_memory: Part = (0, "")
+    object_store: Part = (LEAST_OBJECT_STORE, "nothing large passes through it")
+    spill: int = 1 * GI
+
+
+def requirements(resource: Resource, inputs: Mapping[str, Input]) -> tuple[Requirements, ...]:
+    """Of the head, then of the other pools."""
+    found = _recording(resource) if isinstance(resource, OfflineRecording) else _training(resource, inputs)
+    return _head(sum(max(need.pods[0], need.max_pods) for need in found)), *found
+
+
+def _head(workers: int) -> Requirements:
+    return Requirements(
+        pool="head",
+        pods=(1, "supervises only; no work is scheduled on it"),
+        cpu=(round(0.5 + 0.02 * workers, 2), f"0.5 + 0.02 for each other pod ({workers})"),
+        num_cpus=(0, "no task may be scheduled on the head"),
+        memory=(
+            (HEAD, "Ray's daemons"),
+            (2 * PROCESS, "driver, mailbox and job supervisor"),
+            (16 * MI * workers, f"at 16Mi for each other pod ({workers})"),
+        ),
+    )
+
+
+def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
+    runners = resource.spec.runners
+    expert: tuple[Part, ...] = ((GI, "training of the expert"),) if resource.spec.policy.train else ()
+    envs = runners.envs_per_runner
+    return (
+        Requirements(
+            pool="runner",
+            pods=(runners.replicas, "spec.runners.replicas"),
+            cpu=(runners.cpus, "spec.runners.cpus"),
+            num_cpus=(math.ceil(runners.cpus), "spec.runners.cpus, rounded up: one runner a pod"),
+            memory=(
+                (NODE, "Ray's daemons"),
+                (2 * PROCESS, "a runner, and the coordinator on one of the pods"),
+                *expert,
+                (ENVIRONMENT * envs, f"at {as_bytes(ENVIRONMENT)} for each environment ({envs})"),
+                (256 * MI, "episodes being written"),
+            ),
+        ),
+    )
+
+
+def _training(resource: OfflineTraining, inputs: Mapping[str, Input]) -> tuple[Requirements, ...]:
+    size = data_size(resource.spec, inputs)
+    data = _data(resource, size)
+    return (*data, _learner(resource, size))
+
+
+def evaluation_runners(resource: OfflineTraining) -> int:
+    """Runners that evaluate in the data pool; none where the learner's process evaluates."""
+    evaluation = resource.spec.evaluation
+    if evaluation is None:
+        return 0
+    return max(evaluation.runners, int(evaluation.parallel_to_training))
+
+
+def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
+    workers = resource.spec.pipeline.data_workers
+    fewest, most = workers.interval
+    cpus, runners = math.ceil(workers.cpus), evaluation_runners(resource)
+    evaluating = math.ceil(runners / cpus)
+    if most + evaluating == 0:
+        return ()
+    named = "replicas" if fewest == most else "minReplicas and maxReplicas"
+    extra = f", and {evaluating} for evaluation.runners {runners}" if evaluating else ""
+    in_flight = round_up(2 * size.window / max(fewest, 1), MI) if most else 0
+    play = PROCESS + ENVIRONMENT * _envs(resource) if runners else 0
+    return (
+        Requirements(
+            pool="data",
+            pods=(fewest + evaluating, f"{fewest} by spec.pipeline.dataWorkers.{named}{extra}"),
+            max_pods=most + evaluating,
+            cpu=(workers.cpus, "spec.pipeline.dataWorkers.cpus"),
+            num_cpus=(cpus, "spec.pipeline.dataWorkers.cpus, rounded up: one worker a pod"),
+            gpus=(math.ceil(workers.gpus), "spec.pipeline.dataWorkers.gpus"),
+            memory=(
+                (NODE, "Ray's daemons"),
+                (max(PROCESS + 3 * size.unit, cpus * play), _data_process(cpus if runners else 0)),
+                *_cuda(math.ceil(workers.gpus)),
+            ),
+            object_store=_object_store(in_flight, f"this and the next window, over {fewest} workers", size),
+            spill=max(GI, in_flight),
+        ),
+    )
+
+
+def _data_process(runners: int) -> str:
+    worker = "a worker with a unit as read, decoded and pre-learned"
+    return f"{worker}, or evaluation runners ({runners})" if runners else worker
+
+
+def _envs(resource: OfflineTraining) -> int:
+    evaluation = resource.spec.evaluation
+    if evaluation is None:
+        return 0
+    duration = evaluation.duration if isinstance(evaluation.duration, int) else 8
+    return evaluation.envs_per_runner or min(duration, 8)
+
+
+def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
+    learners, pipeline = resource.spec.learners, resource.spec.pipeline
+    gpus = math.ceil(learners.gpus)
+    cpus, why = _learner_cpus(learners.cpus, gpus)
+    fed = pipeline.data_workers.interval[1] > 0
+    return Requirements(
+        pool="learner",
+        pods=(learners.replicas, "spec.learners.replicas"),
+        cpu=(cpus, why),
+        num_cpus=(math.ceil(cpus), f"{why}, rounded up: one learner a pod"),
+        gpus=(gpus, "spec.learners.gpus"),
+        memory=(
+            (NODE, "Ray's daemons"),
+            (2 * PROCESS, "a learner, and the coordinator on one of the pods"),
+            *_cuda(gpus),
+            (round_up(2 * size.window, MI), "this and the next window"),
+        ),
+        least_memory=_resident(resource, size) if not gpus else (0, ""),
+        object_store=_object_store(
+            round_up(size.window, MI) if fed else 0, "the window that data workers have sent", size
+        ),
+        spill=max(GI, size.window),
+    )
+
+
+def _learner_cpus(given: float | None, gpus: int) -> tuple[float, str]:
+    if given is not None:
+        return given, "spec.learners.cpus"
+    if gpus:
+        return 4.0 * gpus, "4 for each GPU, to gather and copy its batches"
+    return 1.0, "1 without a GPU"
+
+
+def _resident(resource: OfflineTraining, size: DataSize) -> Part:
+    """Memory with which the data stay resident, where they should."""
+    pipeline = resource.spec.pipeline
+    if pipeline.residency == "Streaming" or size.total is None:
+        return 0, ""
+    if pipeline.resident_budget is not None:
+        budget = min(parse_bytes(pipeline.resident_budget), size.total)
+        return NODE + 2 * PROCESS + 2 * budget, "twice spec.pipeline.residentBudget, while data are loaded"
+    if pipeline.residency == "Auto" and size.total > RESIDENT_LIMIT:
+        return 0, ""
+    return RESIDENT_SHARE * size.total, "four times all data, so that they stay resident"
+
+
+def _cuda(gpus: int) -> tuple[Part, ...]:
+    return ((CUDA * gpus, f"of host memory at {as_bytes(CUDA)} for each GPU"),) if gpus else ()
+
+
+def _object_store(wanted: int, what: str, size: DataSize) -> Part:
+    if wanted <= LEAST_OBJECT_STORE:
+        return LEAST_OBJECT_STORE, f"the minimum; {what}: {as_bytes(wanted)}"
+    return wanted, f"{what}; {size.reason}"

@@ -1,0 +1,198 @@
+"""How an attempt has ended: what it reported, what happened to its objects, which deadline it exceeded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from hindcast.api.attempt import AttemptOutcome
+from hindcast.api.status import RunStatus
+from hindcast_operator.planning.attempts import (
+    Deadline,
+    LiveAttempt,
+    active_deadline,
+    final_report_deadline,
+    head_deadline,
+    heartbeat_deadline,
+    is_queued,
+    progress_deadline,
+    start_deadline,
+    stop_deadline,
+)
+from hindcast_operator.planning.diagnosis import POD_LOSSES, more_memory, quoted
+from hindcast_operator.planning.reasons import Reason
+from hindcast_operator.planning.runs import Outcome, ended
+from hindcast_operator.times import earliest, stamp
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An attempt's end. `Failed` is final; `Lost` is worth another attempt."""
+
+    outcome: Outcome
+    reason: Reason
+    message: str
+
+
+def ending_of(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
+    """The attempt's entry, and how it has ended; None while it is running.
+
+    An attempt that is to be suspended, and has reported, is asked to stop.
+    """
+    ending = _ending(attempt, resolved)
+    run = attempt.run
+    if ending is not None:
+        return run, ending
+    if not attempt.revision.suspend or run.asked_to_stop is not None:
+        return run, None
+    if run.heard is None:
+        return run, Ending("Suspended", Reason.SUSPENDED, "Suspended before it started")
+    return run.model_copy(update={"asked_to_stop": stamp(attempt.now)}), None
+
+
+def ended_run(attempt: LiveAttempt, ending: Ending) -> RunStatus:
+    """The entry of the attempt that has ended; the loss that exhausts the retries is final."""
+    run, limit = attempt.run, attempt.policy.backoff_limit
+    if ending.outcome == "Lost" and run.retries + 1 > limit:
+        lost = "1 attempt was" if run.retries == 0 else f"{run.retries + 1} attempts were"
+        text = f"{lost} lost (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
+        return ended(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
+    return ended(run, ending.outcome, ending.reason, ending.message, attempt.now)
+
+
+def _ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:
+    outcome = None if attempt.report is None else attempt.report.outcome
+    if outcome is not None:
+        return _while_stopping(attempt, _reported(outcome, resolved))
+    ending = _deleted(attempt) or _invalid(attempt) or _preempted(attempt) or _too_late(attempt)
+    return None if ending is None else _while_stopping(attempt, ending)
+
+
+def _too_late(attempt: LiveAttempt) -> Ending | None:
+    for deadline, exceeded in _DEADLINES:
+        due = deadline(attempt)
+        if due is not None and attempt.now >= due:
+            return exceeded(attempt)
+    return None
+
+
+def next_deadline(attempt: LiveAttempt) -> datetime | None:
+    """When the attempt ends unless it reports, makes progress, stops …"""
+    return earliest(*(deadline(attempt) for deadline, _ in _DEADLINES))
+
+
+def _while_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
+    """An attempt that was asked to stop, and was lost before it had, is suspended: no retry is counted."""
+    if attempt.run.asked_to_stop is None or ending.outcome not in ("Lost", "Preempted"):
+        return ending
+    return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
+
+
+def _reported(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
+    message = outcome.message
+    if outcome.reason == "OutOfMemory" and "spec." not in message:
+        message = f"{message.rstrip('. ')}; {more_memory(outcome.pool, resolved)}"
+    return Ending(outcome.state, Reason.of(outcome.reason), message)
+
+
+# -- what happened to its objects ---------------------------------------------------------------------------
+
+
+def _deleted(attempt: LiveAttempt) -> Ending | None:
+    job = attempt.job
+    if (job is None and attempt.run.child_uid is not None) or (job is not None and job.deleting):
+        message = f"RayJob {attempt.run.child} was deleted by a user or another controller"
+        return Ending("Lost", Reason.RAY_JOB_DELETED, message)
+    return None
+
+
+def _invalid(attempt: LiveAttempt) -> Ending | None:
+    if attempt.job is None or attempt.job.deployment_status != "ValidationFailed":
+        return None
+    message = (
+        f"KubeRay rejected the RayJob: {quoted(attempt.job.message)}; correct it and raise spec.revision"
+    )
+    return Ending("Failed", Reason.INVALID_RAY_JOB, message)
+
+
+def _preempted(attempt: LiveAttempt) -> Ending | None:
+    if attempt.job is None or not is_queued(attempt.job) or attempt.run.heard is None:
+        return None
+    return Ending("Preempted", Reason.PREEMPTED, "Preempted by Kueue; the next attempt is queued again")
+
+
+# -- which deadline it exceeded -----------------------------------------------------------------------------
+
+
+def _no_final_report(attempt: LiveAttempt) -> Ending:
+    """The RayJob has ended, and the report does not say how."""
+    job = attempt.job
+    assert job is not None
+    if job.reason == "PreRunningDeadlineExceeded":
+        return _not_started(attempt)
+    if job.reason == "DeadlineExceeded":
+        return _ran_too_long(attempt)
+    if job.reason == "SubmissionFailed":
+        return _lost(attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster")
+    status = job.job_status or job.deployment_status
+    return _lost(attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report")
+
+
+def _not_stopped(attempt: LiveAttempt) -> Ending:
+    limit = f"{attempt.policy.suspend_grace_seconds} s (spec.runPolicy.suspendGraceSeconds)"
+    message = f"No checkpoint within {limit}; it will resume from the last one"
+    return Ending("Suspended", Reason.SUSPENDED, message)
+
+
+def _ran_too_long(attempt: LiveAttempt) -> Ending:
+    limit = attempt.policy.active_deadline_seconds
+    text = f"its attempts together exceeded spec.runPolicy.activeDeadlineSeconds ({limit} s)"
+    message = f"Stopped: {text}; raise it and spec.revision to run again"
+    return Ending("Failed", Reason.DEADLINE_EXCEEDED, message)
+
+
+def _no_head(attempt: LiveAttempt) -> Ending:
+    """The head is gone, and with it the driver: KubeRay may take long to see it."""
+    return _lost(attempt, Reason.LOST_DRIVER, "Its head pod, which ran the driver, is gone")
+
+
+def _no_heartbeat(attempt: LiveAttempt) -> Ending:
+    text = f"No report for {attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
+    return _lost(attempt, Reason.NO_HEARTBEAT, text)
+
+
+def _no_progress(attempt: LiveAttempt) -> Ending:
+    limit = f"{attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
+    return Ending("Lost", Reason.NO_PROGRESS, f"It is reporting, but has made no progress for {limit}")
+
+
+def _not_started(attempt: LiveAttempt) -> Ending:
+    """A known cause would stop the next attempt too: only an unknown one is worth another attempt."""
+    limit = attempt.policy.start_deadline_seconds
+    text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
+    if attempt.diagnosis is None:
+        return Ending("Lost", Reason.START_DEADLINE_EXCEEDED, text)
+    cause = f"{text}: {attempt.diagnosis.message}; then raise spec.revision"
+    return Ending("Failed", Reason.START_DEADLINE_EXCEEDED, cause)
+
+
+def _lost(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
+    """A loss, explained by what killed the pods: seen now, or remembered from before they were gone."""
+    if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
+        return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
+    old = attempt.cluster
+    if old is not None and old.status == "False" and old.reason in POD_LOSSES:
+        return Ending("Lost", Reason.of(old.reason), f"{message}: {old.message}")
+    return Ending("Lost", reason, message)
+
+
+_DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] = (
+    (final_report_deadline, _no_final_report),
+    (stop_deadline, _not_stopped),
+    (active_deadline, _ran_too_long),
+    (head_deadline, _no_head),
+    (heartbeat_deadline, _no_heartbeat),
+    (progress_deadline, _no_progress),
+    (start_deadline, _not_started),
+)
+"""Each deadline with what it ends in; of several that have passed, the first counts."""

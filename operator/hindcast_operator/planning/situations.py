@@ -1,0 +1,349 @@
+"""The situation of a resource: of its live attempt, of a finished run, or of what precedes the next attempt."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from hindcast.api.attempt import CHECKPOINT
+from hindcast.api.status import RunStatus
+from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.facts import AttemptFacts, Facts
+from hindcast_operator.manifests import refusals
+from hindcast_operator.names import child_name
+from hindcast_operator.planning.attempts import (
+    LiveAttempt,
+    is_gone,
+    is_over,
+    is_queued,
+    next_gone,
+    start_deadline,
+)
+from hindcast_operator.planning.diagnosis import POD_LOSSES, kuberay_deadline
+from hindcast_operator.planning.outcomes import next_deadline
+from hindcast_operator.planning.reasons import Reason
+from hindcast_operator.planning.revisions import Revision, data_ready, invalid_message, new_run
+from hindcast_operator.planning.runs import (
+    attempt_of,
+    current_run,
+    next_number,
+    number_of,
+    replace_latest,
+    retry_time,
+    with_new,
+)
+from hindcast_operator.planning.status import Check, Situation, State
+from hindcast_operator.times import after, earliest, for_people, parse
+
+ENDING_SECONDS: Final = 120
+"""A driver that has reported its end exits, and KubeRay then deletes the cluster; after this long we do."""
+POLL_SECONDS: Final = 30
+"""Between checks of an object that is in the way."""
+CREATION_SECONDS: Final = 60
+"""A creation that the API server refused is tried again."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A resource, the revision that it asks for, and the history of its runs."""
+
+    facts: Facts
+    revision: Revision
+    runs: tuple[RunStatus, ...]
+    now: datetime
+
+    @property
+    def run(self) -> RunStatus | None:
+        """The revision's latest attempt."""
+        return current_run(self.runs, self.revision.number)
+
+    @property
+    def data(self) -> Check | None:
+        """DataReady, where the resource refers to others."""
+        return data_ready(self.facts, self.run)
+
+    def with_run(self, run: RunStatus) -> "Case":
+        """The same with a changed latest entry."""
+        return replace(self, runs=replace_latest(self.runs, run))
+
+    def situation(
+        self,
+        state: State,
+        reason: Reason,
+        message: str,
+        *actions: Action,
+        cluster: Check | None = None,
+        requeue_at: datetime | None = None,
+    ) -> Situation:
+        """The situation with this history."""
+        return Situation(state, reason, message, self.runs, actions, self.data, cluster, requeue_at)
+
+
+# -- the live attempt ---------------------------------------------------------------------------------------
+
+
+def of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
+    """The situation of the live attempt; what is left of earlier ones is deleted."""
+    situation = _of_live_attempt(case.with_run(attempt.run), attempt)
+    return replace(situation, actions=(*_deletions(case, kept=attempt.run.child), *situation.actions))
+
+
+def without_kuberay(case: Case) -> Situation:
+    """No attempt can be created or observed."""
+    message = "KubeRay is not installed: install KubeRay 1.6 or later; the run then continues by itself"
+    return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
+
+
+def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
+    run = attempt.run
+    if attempt.job is None:
+        return _not_created(case, attempt)
+    if run.asked_to_stop is not None:
+        return _suspending(case, attempt)
+    if is_queued(attempt.job):
+        message = f"RayJob {run.child} is queued by Kueue; no deadline applies while it waits"
+        return case.situation("Queued", Reason.QUEUED, message, cluster=Check(False, Reason.QUEUED, message))
+    if attempt.report is None and run.heard is None:
+        return _starting(case, attempt)
+    return _running(case, attempt)
+
+
+def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
+    obstacle = _invalid_spec(case) or _name_taken(case, attempt.facts)
+    if obstacle is not None:
+        return obstacle
+    assert case.revision.resource is not None
+    create = CreateAttempt(case.revision.resource, attempt_of(attempt.run, case.facts))
+    if attempt.facts.refusal is not None:
+        message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
+        again = after(case.now, CREATION_SECONDS)
+        return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=again)
+    return _creating(case, attempt.run, create)
+
+
+def _creating(case: Case, run: RunStatus, create: CreateAttempt) -> Situation:
+    message = f"Creating attempt {run.attempt} of revision {run.revision}"
+    return case.situation("Pending", Reason.ACCEPTED, message, create)
+
+
+def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
+    found = attempt.config_map
+    asked = found is None or found.intent == CHECKPOINT
+    return case.situation(
+        "Suspending",
+        Reason.SUSPENDING,
+        "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
+        *(() if asked else (SetIntent(attempt.run.child, CHECKPOINT),)),
+        cluster=_cluster_ready(attempt),
+        requeue_at=next_deadline(attempt),
+    )
+
+
+def _starting(case: Case, attempt: LiveAttempt) -> Situation:
+    due = start_deadline(attempt)
+    until = "" if due is None else f"; waiting until {for_people(due)} (startDeadlineSeconds)"
+    reason, message = (
+        Reason.CLUSTER_STARTING,
+        f"The pods of attempt {attempt.run.attempt} are starting{until}",
+    )
+    if attempt.diagnosis is not None:
+        reason, message = attempt.diagnosis.reason, f"{_sentence(attempt.diagnosis.message)}{until}"
+    kuberay = kuberay_deadline(attempt.facts)
+    again = earliest(next_deadline(attempt), kuberay if kuberay is not None and kuberay > case.now else None)
+    return case.situation("Starting", reason, message, cluster=_cluster_ready(attempt), requeue_at=again)
+
+
+def _running(case: Case, attempt: LiveAttempt) -> Situation:
+    report = attempt.report
+    message = f"Attempt {attempt.run.attempt} is running"
+    if report is not None and report.stage:
+        message = f"{message}: {report.stage}"
+    if report is not None and report.note:
+        message = f"{message}. {report.note}"
+    cluster = _cluster_ready(attempt)
+    if not cluster.is_true:
+        message = f"{message}. {cluster.message}"
+    return case.situation(
+        "Running", Reason.RUNNING, message, cluster=cluster, requeue_at=next_deadline(attempt)
+    )
+
+
+def _cluster_ready(attempt: LiveAttempt) -> Check:
+    """ClusterReady; what killed the head's pod is remembered after it is gone."""
+    if attempt.diagnosis is not None:
+        return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
+    if attempt.run.heard is None:
+        return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
+    old = attempt.cluster
+    if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
+        return Check(False, Reason.of(old.reason), old.message)
+    return Check(True, Reason.CLUSTER_READY, "The pods are running and the attempt is reporting")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- a finished run -----------------------------------------------------------------------------------------
+
+_STOPPED_BY_US: Final = (
+    Reason.BACKOFF_LIMIT_EXCEEDED,
+    Reason.DEADLINE_EXCEEDED,
+    Reason.START_DEADLINE_EXCEEDED,
+    Reason.INVALID_RAY_JOB,
+)
+
+
+def of_finished_run(case: Case, run: RunStatus) -> Situation:
+    """The run is over: its status stays, its RayJob too, once that uses no nodes."""
+    state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
+    reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
+    actions = _deletions(case, kept=run.child)
+    job = case.facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
+    again = None
+    if job is not None and job.owner_uid == case.facts.uid and not is_over(job) and not job.deleting:
+        due = after(parse(run.finished or ""), ENDING_SECONDS)
+        again = due if run.reason not in _STOPPED_BY_US and case.now < due else None
+        if again is None:
+            actions = (*actions, DeleteAttempt(run.child, keep_config_map=True))
+    message = run.message or "Done"
+    if state == "Failed" and "spec.revision" not in message:
+        message = f"{message.rstrip('.')}. Fix this, then raise spec.revision to run again"
+    return case.situation(state, reason, message, *actions, requeue_at=again)
+
+
+# -- before the next attempt --------------------------------------------------------------------------------
+
+
+def before_next_attempt(case: Case) -> Situation:
+    """What must happen before the next attempt, or its creation."""
+    actions = _deletions(case, kept=None)
+    waiting = _suspended(case) or _waiting(case)
+    if waiting is None and not actions:
+        return _created(case)
+    return replace(waiting or _cleaning_up(case), actions=actions)
+
+
+def adopted_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
+    """The entry of an attempt that exists although the status, which was lost or wiped, has none."""
+    if revision.resource is None:
+        return ()
+    stem = child_name(facts.kind, facts.name, revision.number, 0)[:-1]
+    numbers = [
+        number
+        for child, attempt in facts.attempts.items()
+        if attempt.ray_job is not None and attempt.ray_job.owner_uid == facts.uid
+        if (number := number_of(child, stem)) is not None
+    ]
+    return (new_run(facts, revision, max(numbers), None, now),) if numbers else ()
+
+
+def _suspended(case: Case) -> Situation | None:
+    if not case.revision.suspend:
+        return None
+    if _unfinished_deletion(case):
+        return case.situation("Suspending", Reason.SUSPENDING, "The pods are being deleted")
+    message = "Suspended by spec.suspend, with no pods; set it to false to resume"
+    return case.situation("Suspended", Reason.SUSPENDED, message)
+
+
+def _waiting(case: Case) -> Situation | None:
+    """What the next attempt has to wait for; None where it can be created."""
+    if (invalid := _invalid_spec(case)) is not None:
+        return invalid
+    data, run = case.data, case.run
+    if data is not None and not data.is_true:
+        state: State = "Stalled" if data.reason == Reason.DEPENDENCY_FAILED else "Waiting"
+        return case.situation(state, data.reason, data.message)
+    if case.facts.kuberay == "NotInstalled":
+        return without_kuberay(case)
+    if _unfinished_deletion(case):
+        return _cleaning_up(case)
+    if run is not None and run.outcome == "Lost" and case.now < (begins := retry_time(run)):
+        message = (
+            f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
+            f"Attempt {run.attempt + 1} starts at {for_people(begins)}"
+        )
+        return case.situation("Retrying", Reason.RETRYING, message, requeue_at=begins)
+    number = next_number(case.runs, case.revision.number)
+    child = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
+    return _name_taken(case, case.facts.attempts.get(child, AttemptFacts(child)))
+
+
+def _cleaning_up(case: Case) -> Situation:
+    state: State = "Retrying" if case.run is not None and case.run.outcome == "Lost" else "Pending"
+    message = "Waiting for the pods and objects of the previous attempt to be deleted"
+    again = next_gone(_own_attempts(case.facts), case.now)
+    return case.situation(state, Reason.CLEANING_UP, message, requeue_at=again)
+
+
+def _created(case: Case) -> Situation:
+    resource, number = case.revision.resource, next_number(case.runs, case.revision.number)
+    assert resource is not None, "an obstacle otherwise"
+    run = new_run(case.facts, case.revision, number, case.run, case.now)
+    create = CreateAttempt(resource, attempt_of(run, case.facts))
+    return replace(_creating(case, run, create), runs=with_new(case.runs, run))
+
+
+# -- what an attempt that is over leaves behind -------------------------------------------------------------
+
+
+def _deletions(case: Case, kept: str | None) -> tuple[Action, ...]:
+    """Deletes the objects of all attempts but the kept one."""
+    return tuple(DeleteAttempt(child) for child in _leftovers(case.facts) if child != kept)
+
+
+def _leftovers(facts: Facts) -> Iterator[str]:
+    for child in sorted(facts.attempts):
+        attempt = facts.attempts[child]
+        for found in (attempt.ray_job, attempt.config_map):
+            if found is not None and found.owner_uid == facts.uid and not found.deleting:
+                yield child
+                break
+
+
+def _unfinished_deletion(case: Case) -> bool:
+    return any(not is_gone(attempt, case.now) for attempt in _own_attempts(case.facts))
+
+
+def _own_attempts(facts: Facts) -> Iterator[AttemptFacts]:
+    """Attempts of which anything is left, and not another resource's."""
+    for attempt in facts.attempts.values():
+        job = attempt.ray_job
+        if job is None or job.owner_uid == facts.uid:
+            yield attempt
+
+
+# -- what prevents the creation of an attempt ---------------------------------------------------------------
+
+
+def _invalid_spec(case: Case) -> Situation | None:
+    """No attempt can be created from the spec."""
+    revision = case.revision
+    if revision.resource is None:
+        return case.situation("Stalled", Reason.INVALID_SPEC, invalid_message(case.facts))
+    if revision.drift is not None:
+        return case.situation("Stalled", revision.drift.reason, revision.drift.message)
+    if refused := refusals(revision.resource, revision.defaults):
+        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(refused))
+    return None
+
+
+def _name_taken(case: Case, attempt: AttemptFacts) -> Situation | None:
+    """An object has the name of one of the attempt's. It is not watched for this resource: check again."""
+    again = after(case.now, POLL_SECONDS)
+    if attempt.conflict is not None:
+        message = f"{attempt.conflict} has a name that the attempt needs; rename this resource or delete that object"
+        return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=again)
+    for kind, found in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
+        if found is None or (found.owner_uid == case.facts.uid and not found.deleting):
+            continue
+        name = f"{kind}/{attempt.child}"
+        if found.owner_uid is None and not found.deleting:
+            message = (
+                f"{name} has no owner, but a name that the attempt needs; delete it or rename this resource"
+            )
+            return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=again)
+        message = f"Waiting for {name} of an earlier resource or attempt to be deleted"
+        return case.situation("Pending", Reason.CLEANING_UP, message, requeue_at=again)
+    return None

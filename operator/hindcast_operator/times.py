@@ -1,0 +1,34 @@
+"""Times: UTC, whole seconds in the status."""
+
+from datetime import UTC, datetime, timedelta
+
+
+def stamp(at: datetime) -> str:
+    """As the status has it: `2026-11-21T06:00:00Z`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse(text: str) -> datetime:
+    """The time of a timestamp of the status or of the API server."""
+    return datetime.fromisoformat(text)
+
+
+def parse_optional(text: str | None) -> datetime | None:
+    """The same; None where there is none."""
+    return parse(text) if text else None
+
+
+def after(start: datetime, seconds: float) -> datetime:
+    """`seconds` later, rounded up to a whole second: a timer set for it never fires too early."""
+    end = start + timedelta(seconds=seconds)
+    return end if end.microsecond == 0 else end.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def earliest(*times: datetime | None) -> datetime | None:
+    """The first of them; None where there is none."""
+    return min((time for time in times if time is not None), default=None)
+
+
+def for_people(at: datetime) -> str:
+    """In messages: `2026-11-21 06:00:00 UTC`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

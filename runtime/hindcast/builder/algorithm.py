@@ -1,0 +1,332 @@
+"""`RunningAlgorithm`: what `build_algo()` gives. It trains, evaluates, records, saves and restores, step by step."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.builder.names import UnknownName
+from hindcast.builder.recording import EvaluationRecording
+from hindcast.builder.restoring import load_policy, part_named
+from hindcast.builder.running import FromData, PolicyAlone, Running, from_environment
+from hindcast.builder.saving import CONFIG, OneFolder, config_json, saved_config
+from hindcast.errors import DataError, SpecError
+from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.run.evaluations import Evaluations
+from hindcast.run.events import Outcome, Progress
+from hindcast.run.results import Result
+from hindcast.storage.location import resolve
+
+if TYPE_CHECKING:
+    from hindcast.builder.config import AlgorithmConfig
+
+_SAMPLING = "evaluate() plays episodes, and records them where there is an output"
+_GONE: Final = {
+    **dict.fromkeys(("env_runner", "env_runner_group", "workers"), _SAMPLING),
+    **dict.fromkeys(("eval_env_runner", "eval_env_runner_group", "evaluation_workers"), _SAMPLING),
+    **dict.fromkeys(("compute_single_action", "compute_actions"), "get_policy()(observation) acts"),
+    **dict.fromkeys(("get_weights", "get_state"), "get_module().get_state() gives the weights"),
+    **dict.fromkeys(
+        ("set_weights", "set_state"), "restore_from_path(path, component=COMPONENT_RL_MODULE) takes weights"
+    ),
+    **dict.fromkeys(("export_model", "export_policy_model"), "get_policy().save(path) writes the policy"),
+    **dict.fromkeys(("add_policy", "remove_policy"), "there is one policy"),
+    **dict.fromkeys(("step", "training_step"), "train() is one iteration"),
+    "learner_group": "there is one learner, in this process; get_module() gives its network, train() its metrics",
+    "metrics": "train() and evaluate() return them",
+    "training_iteration": "it is called iteration",
+}
+"""What RLlib's algorithms have and these do not, and what does its work."""
+
+_NOT_RECORDED = "output: evaluate() adds episodes to the dataset; train() records none"
+
+_LOG = logging.getLogger("hindcast")
+
+
+class SavedCheckpoint(NamedTuple):
+    """Where `save()` wrote."""
+
+    path: str
+
+
+class Saved(NamedTuple):
+    """What `save()` returns and `restore()` takes, in the form that RLlib's have."""
+
+    checkpoint: SavedCheckpoint
+
+
+class RunningAlgorithm:
+    """An algorithm in this process.
+
+    Args:
+        config: what it was built from.
+
+    Attributes:
+        config: a frozen copy of it.
+        notes: what the user should know: options without effect, clamps, how data were prepared, what was found at an
+            output.
+
+    Raises:
+        UserError: what is wrong with the options, the environment or the data.
+    """
+
+    def __init__(self, config: AlgorithmConfig) -> None:
+        self.config = config.copy(copy_frozen=True)
+        self.notes: list[str] = []
+        plan = self.config.plan()
+        for line in self.config.replaced:
+            self._note(line)
+        reporter = _Notes(self._note)
+        self._recording = EvaluationRecording(plan.recording, reporter) if plan.recording else None
+        self._evaluations: Evaluations | None = None
+        self._evaluation: Result | None = None
+        self._environment: EnvironmentSpec | None = None
+        if plan.training is None:
+            assert plan.recording is not None
+            spec = plan.recording.spec
+            self._running: Running = PolicyAlone(
+                plan.algorithm, plan.config, plan.model, spec.environment, spec.seed
+            )
+            self._warm_start(plan.initial_checkpoint)
+            return
+        self._environment = plan.training.spec.environment
+        self._evaluations = Evaluations(plan.training, OneFolder(resolve(".")), reporter)
+        try:
+            self._running = (
+                from_environment(plan.training, plan.width)
+                if plan.online
+                else FromData(plan.training, self._evaluations.processes, reporter)
+            )
+            if plan.online:
+                self._warm_start(plan.initial_checkpoint)
+        except BaseException:
+            self.stop()
+            raise
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, config: AlgorithmConfig | None = None) -> Self:
+        """The algorithm that `save_to_path` was called on, built again; it goes on from there.
+
+        Args:
+            path: a checkpoint, or a folder of checkpoints: its best, else its latest.
+            config: None is the one that the checkpoint was written with.
+
+        Raises:
+            DataError: there is no checkpoint, or it does not hold the whole config.
+            UserError: what else keeps it from being built.
+        """
+        algo = cls(config or saved_config(find_checkpoint(path)))
+        try:
+            algo.restore_from_path(path)
+        except BaseException:
+            algo.stop()
+            raise
+        return algo
+
+    @property
+    def iteration(self) -> int:
+        """Iterations finished."""
+        return self._running.iteration
+
+    @property
+    def offline_data(self) -> OfflineData | None:
+        """Where batches come from; None where there are no data to train on."""
+        return self._running.data if isinstance(self._running, FromData) else None
+
+    def train(self) -> Result:
+        """One iteration.
+
+        Returns:
+            RLlib's names, nested: `learners/default_policy/…`, `num_env_steps_trained_lifetime` …; from the
+            first evaluation on also `evaluation/env_runners/episode_return_mean` …, of the latest one, whose
+            `evaluation/training_iteration` says which weights it was of.
+
+        Raises:
+            SpecError: there is nothing to train on.
+            DataError: the data are not as they should be.
+        """
+        if self._recording is not None and _NOT_RECORDED not in self.notes:
+            self._note(_NOT_RECORDED)
+        result = self._running.iterate()
+        if found := self._evaluated():
+            self._evaluation = found
+        if self._evaluation is not None:
+            result[EVALUATION_RESULTS] = self._evaluation
+        return result
+
+    def evaluate(self) -> Result:
+        """Evaluate the policy as it is; with an `output`, play and record the next episodes with it.
+
+        Returns:
+            `{"training_iteration": …, "env_runners": {"episode_return_mean": …, …}}`.
+
+        Raises:
+            SpecError: there is no environment.
+            OutputConflict: the output holds something else.
+        """
+        if self._recording is not None:
+            report = self._recording.evaluate(self.get_policy())
+            return {TRAINING_ITERATION: self.iteration, ENV_RUNNER_RESULTS: report.summary()}
+        if self._evaluations is None or self._environment is None:
+            raise SpecError("env is missing: .environment(env=...) names the environment to evaluate in.")
+        return self._evaluations.now(self.get_policy(), self.iteration)
+
+    def save_to_path(self, path: str | Path | None = None) -> str:
+        """Write a checkpoint.
+
+        Args:
+            path: its folder: new, empty, or an earlier checkpoint; None makes a temporary one.
+
+        Returns:
+            The folder. `Policy.load` opens it too.
+
+        Raises:
+            DataError: the folder holds something else.
+            StorageError: it cannot be written.
+        """
+        folder = resolve(path or tempfile.mkdtemp(prefix="hindcast-"))
+        pending = self._evaluations.pending_updates if self._evaluations else None
+        counters = {
+            "evaluating": pending,
+            EVALUATION_RESULTS: self._evaluation,
+            CONFIG: config_json(self.config.to_dict()),
+        }
+        self._running.save(OneFolder(folder, counters))
+        return str(folder)
+
+    def save(self, checkpoint_dir: str | Path | None = None) -> Saved:
+        """`save_to_path` under RLlib's older name: the folder is `.checkpoint.path`."""
+        return Saved(SavedCheckpoint(self.save_to_path(checkpoint_dir)))
+
+    def restore(self, checkpoint_path: str | Path | Saved) -> None:
+        """`restore_from_path` under RLlib's older name; takes what `save` returned too."""
+        path = checkpoint_path.checkpoint.path if isinstance(checkpoint_path, Saved) else checkpoint_path
+        self.restore_from_path(path)
+
+    def restore_from_path(self, path: str | Path, component: str | None = None) -> None:
+        """Go on from a checkpoint, or take a part of it.
+
+        Args:
+            path: a checkpoint, or a folder of checkpoints: its best, else its latest.
+            component: None for everything: the next batch and the next update are those that would have followed.
+                COMPONENT_RL_MODULE for the policy alone, COMPONENT_LEARNER for it and its optimisers.
+
+        Raises:
+            DataError: there is no such thing at the path, or it is of another algorithm, model or environment.
+            SpecError: no checkpoint has such a component.
+        """
+        part = part_named(component)
+        if part == "policy":
+            if note := load_policy(self.get_policy(), path):
+                self._note(note)
+            return
+        checkpoint = find_checkpoint(path)
+        if checkpoint.training.algorithm != self.config.algorithm:
+            raise DataError(
+                f"{path} is a checkpoint of {checkpoint.training.algorithm}, this is {self.config.algorithm}: "
+                "component=COMPONENT_RL_MODULE takes its policy alone."
+            )
+        load_policy(self.get_policy(), str(checkpoint.location))
+        if part == "learner":
+            self._running.learner.load(checkpoint.learner_state())
+            return
+        if self._evaluations is not None:
+            self._evaluations.collect()
+        self._running.load(checkpoint)
+        self._evaluation = checkpoint.training.counters.get(EVALUATION_RESULTS)
+        in_parallel = self._evaluations is not None and self._evaluations.beside
+        if in_parallel and checkpoint.training.counters.get("evaluating") is not None:
+            self._launch()
+
+    def get_policy(self) -> Policy:
+        """The policy: acts with the weights as they are, without this object too."""
+        return self._running.policy
+
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
+        """The policy's network.
+
+        Raises:
+            SpecError: there is no module of that name.
+        """
+        if module_id != DEFAULT_MODULE_ID:
+            raise SpecError(f"module_id is {module_id!r}: there is one module, {DEFAULT_MODULE_ID!r}.")
+        return self.get_policy().module
+
+    def stop(self) -> None:
+        """Complete the dataset, stop the processes, close the environments."""
+        if self._recording is not None:
+            self._recording.close()
+        if self._evaluations is not None:
+            self._evaluations.close()
+        if hasattr(self, "_running"):
+            self._running.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _GONE:
+            raise UnknownName(f"{name} is not here: {_GONE[name]}.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _warm_start(self, path: str | None) -> None:
+        """Where there are no data to train on; a training on data begins with it by itself."""
+        if path is None:
+            return
+        try:
+            note = load_policy(self.get_policy(), path)
+        except DataError as error:
+            raise DataError(f"initial_checkpoint: {error}") from error
+        if note:
+            self._note(note)
+
+    def _evaluated(self) -> Result | None:
+        """The evaluation whose result came with this iteration, if any; one in parallel to training is begun."""
+        if self._evaluations is None:
+            return None
+        found = self._evaluations.collect()
+        if not self._evaluations.due(self.iteration):
+            return found
+        if self._evaluations.beside:
+            self._launch()
+            return found
+        return self._evaluations.now(self.get_policy(), self.iteration)
+
+    def _launch(self) -> None:
+        assert self._evaluations is not None
+        self._evaluations.launch(self.get_policy(), self.iteration, self._running.learner.updates)
+
+    def _note(self, message: str) -> None:
+        self.notes.append(message)
+        _LOG.warning(message)
+
+
+class _Notes:
+    """A reporter that keeps what is worth a note."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def progress(self, progress: Progress) -> None:
+        """Results say it."""
+
+    def note(self, resource: str, message: str) -> None:  # noqa: ARG002
+        """Hand it on."""
+        self._note(message)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Nothing is finished by itself."""

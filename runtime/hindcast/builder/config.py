@@ -1,0 +1,324 @@
+"""`AlgorithmConfig`: RLlib's chainable description of a training or a recording, in Python.
+
+    config = (
+        BCConfig()
+        .environment("CartPole-v1")
+        .offline_data(input_="data/cartpole")
+        .training(lr=8e-4)
+        .evaluation(evaluation_interval=3, evaluation_duration=5)
+    )
+    config.lr = 1e-3  # the same as .training(lr=1e-3)
+    with config.build_algo() as algo:
+        for _ in range(100):
+            result = algo.train()
+        algo.save_to_path("checkpoint")
+
+It makes the same resources as YAML (`config.to_resource()`). What becomes of each option stands in
+`options.toml`; methods refuse names that are not in it, with the nearest one that is. `BCConfig` and the like are
+in `algorithm_configs`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic.alias_generators import to_camel
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.options import is_custom, schemas
+from hindcast.api.sentences import nearest
+from hindcast.builder.model_config import as_dict
+from hindcast.builder.names import GONE, UnknownName, check_names, default_of, method_of
+from hindcast.builder.plan import Plan, plan_of
+from hindcast.builder.replaced import replaced
+from hindcast.builder.resources import learns_online, recording, training
+from hindcast.builder.user_objects import portable
+from hindcast.builder.values import is_filesystem
+from hindcast.errors import SpecError
+from hindcast.user_code import refuse_uncalled
+
+if TYPE_CHECKING:
+    from hindcast.builder.algorithm import RunningAlgorithm
+
+_AS_RECORDED = (
+    "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
+)
+_UNCALLED = {
+    "build_learner_connector": "give the connectors to learners(learner_connector=...)",
+    "build_env_to_module_connector": _AS_RECORDED,
+    "build_module_to_env_connector": _AS_RECORDED,
+    "get_default_learner_class": 'an own loss is an own algorithm: AlgorithmConfig("package.module:Class")',
+    "get_default_rl_module_spec": "give model_config to rl_module(); own modules are not available yet",
+}
+"""RLlib's methods of a config that have no place here, and what to do instead of overriding them."""
+_OWN = ("algorithm", "_options", "_is_frozen")
+
+
+class AlgorithmConfig:
+    """Options of an algorithm and of all around it.
+
+    Args:
+        algorithm: a name ("BC", "PPO"), or "package.module:Class" of one's own. Without one the config holds options
+            alone, for `BCConfig.from_dict(config.to_dict())`.
+
+    Attributes:
+        algorithm: as given.
+
+    Every option is an attribute too: reading gives the value given, else the algorithm's default, else None.
+    """
+
+    default_algorithm: ClassVar[str | None] = None
+    algorithm: str | None
+    _options: dict[str, Any]
+    _is_frozen: bool
+
+    def __init__(self, algorithm: str | None = None) -> None:
+        refuse_uncalled(type(self), AlgorithmConfig, _UNCALLED)
+        chosen = algorithm or self.default_algorithm
+        if chosen is not None and not (is_custom(chosen) or chosen in schemas()):
+            raise SpecError(f"algorithm is {chosen!r}, which is no algorithm{nearest(chosen, schemas())}")
+        self._is_frozen = False
+        self.algorithm = chosen
+        self._options = {}
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Self:
+        """A config with these options, by name: the inverse of `to_dict`.
+
+        Raises:
+            SpecError: a name that is no option.
+        """
+        return cls().update_from_dict(options)
+
+    @classmethod
+    def overrides(cls, **options: Any) -> dict[str, Any]:
+        """The options as a dictionary, checked by name: `evaluation_config=BCConfig.overrides(explore=False)`.
+
+        Raises:
+            SpecError: a name that is no option.
+        """
+        cls.from_dict(options)
+        return options
+
+    def environment(self, env: Any = None, **options: Any) -> Self:
+        """The environment, or the spaces where there is none."""
+        return self._take("environment", {"env": env, **options} if env is not None else options)
+
+    def env_runners(self, **options: Any) -> Self:
+        """How environments are stepped and recorded."""
+        return self._take("env_runners", options)
+
+    def training(self, **options: Any) -> Self:
+        """The algorithm's own options, as in `spec.config`: `docs/reference.md` has them all."""
+        return self._take("training", options)
+
+    def learners(self, **options: Any) -> Self:
+        """How many learners, and on what."""
+        return self._take("learners", options)
+
+    def offline_data(self, **options: Any) -> Self:
+        """The data to train on (`input_`) and the dataset to record (`output`)."""
+        return self._take("offline_data", options)
+
+    def evaluation(self, **options: Any) -> Self:
+        """When and how the policy is evaluated; with an `output`, how much `evaluate()` records."""
+        return self._take("evaluation", options)
+
+    def rl_module(self, **options: Any) -> Self:
+        """The policy network."""
+        return self._take("rl_module", options)
+
+    def debugging(self, **options: Any) -> Self:
+        """The seed."""
+        return self._take("debugging", options)
+
+    def framework(self, framework: str = "torch", **options: Any) -> Self:
+        """PyTorch."""
+        if framework != "torch":
+            raise SpecError(f"framework is {framework!r}: Hindcast computes with PyTorch, which is 'torch'.")
+        return self._take("framework", options)
+
+    def api_stack(self, **options: Any) -> Self:
+        """There is one stack; nothing to choose."""
+        return self._take("api_stack", options)
+
+    def resources(self, **options: Any) -> Self:
+        """Of RLlib's old API stack."""
+        return self._take("resources", options)
+
+    def reporting(self, **options: Any) -> Self:
+        """What results hold."""
+        return self._take("reporting", options)
+
+    def checkpointing(self, **options: Any) -> Self:
+        """What checkpoints hold."""
+        return self._take("checkpointing", options)
+
+    def fault_tolerance(self, **options: Any) -> Self:
+        """What is retried."""
+        return self._take("fault_tolerance", options)
+
+    def callbacks(self, *classes: Any, **options: Any) -> Self:
+        """Not available yet."""
+        return self._take("callbacks", {"callbacks_class": classes[0], **options} if classes else options)
+
+    def multi_agent(self, **options: Any) -> Self:
+        """Not available yet."""
+        return self._take("multi_agent", options)
+
+    @property
+    def replaced(self) -> list[str]:
+        """The options given that change nothing, each with what does their work or why they do not apply.
+
+        They are warned of when the algorithm is built.
+        """
+        return replaced(self.algorithm, self._options)
+
+    def to_resource(
+        self,
+        name: str | None = None,
+        *,
+        stop: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+    ) -> OfflineTraining | OfflineRecording:
+        """The resource that YAML would have given: a recording where only an `output` is given, else a training.
+
+        Args:
+            name: `metadata.name`; the algorithm's, in lower case, if None.
+            stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
+                is one iteration, which is what one `train()` does.
+            policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
+
+        Raises:
+            SpecError: a line for every problem, in the words that a file's problems have.
+        """
+        for option in ("input_filesystem", "output_filesystem"):
+            if is_filesystem(self.get(option)):
+                raise SpecError(
+                    f"{option} is a {type(self[option]).__name__}, which a resource cannot hold: write the paths as "
+                    "URIs (s3://bucket/folder); credentials come from the environment."
+                )
+        algorithm, name = self._chosen, name or self._name
+        ends = {to_camel(key): value for key, value in stop.items()} if stop else None
+        if self._options.get("output") and not self._options.get("input_"):
+            return recording(algorithm, self._options, name, dict(policy) if policy else None, ends)
+        if learns_online(algorithm):
+            raise SpecError(
+                f"{algorithm} learns in its environment: as a resource it makes the policy of a recording; "
+                "give .offline_data(output=...)."
+            )
+        return training(algorithm, self._options, name, ends)
+
+    def plan(self) -> Plan:
+        """What `build_algo` builds.
+
+        Raises:
+            SpecError: a line for every problem.
+        """
+        return plan_of(self._chosen, self._options, self._name)
+
+    def validate(self) -> None:
+        """Check all options, as `build_algo` does before it builds.
+
+        Raises:
+            SpecError: a line for every problem.
+        """
+        self.plan()
+
+    def build_algo(self, env: Any = None) -> RunningAlgorithm:
+        """The algorithm, ready to train, evaluate, record. Later changes of the config do not reach it.
+
+        Args:
+            env: as of `environment()`; None is the config's.
+
+        Raises:
+            UserError: what is wrong with the options, the environment or the data.
+        """
+        from hindcast.builder.algorithm import RunningAlgorithm
+
+        return RunningAlgorithm(self if env is None else self.copy(copy_frozen=False).environment(env))
+
+    build = build_algo
+
+    def freeze(self) -> None:
+        """Refuse all changes from now on."""
+        self._is_frozen = True
+
+    def copy(self, copy_frozen: bool | None = None) -> Self:
+        """A config of its own with the same options.
+
+        Args:
+            copy_frozen: whether it is frozen; None: as this one is.
+        """
+        twin = type(self)(self.algorithm)
+        twin._options = copy.copy(self._options)
+        twin._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
+        return twin
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options given, by name, search spaces of Tune as they are: `update_from_dict` takes them back."""
+        options = dict(self._options)
+        if "env" in options:
+            options["env"] = portable(options["env"])
+        if "model_config" in options:
+            options["model_config"] = as_dict(options["model_config"])
+        return options
+
+    def update_from_dict(self, options: Mapping[str, Any]) -> Self:
+        """Take options by name, whichever method they are of.
+
+        Raises:
+            SpecError: a name that is no option.
+        """
+        for name, value in options.items():
+            getattr(self, method_of(self.algorithm, name))(**{name: value})
+        return self
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value given to an option, else `default`."""
+        return self._options.get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options[name] if name in self._options else default_of(self.algorithm, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN or name.startswith("__"):
+            raise AttributeError(name)
+        if name in GONE:
+            raise UnknownName(f"{name}(): {GONE[name]}.")
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            super().__setattr__(name, value)
+        else:
+            self.update_from_dict({name: value})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"{type(self).__name__}({given})"
+
+    @property
+    def _chosen(self) -> str:
+        if self.algorithm is None:
+            raise SpecError(
+                "AlgorithmConfig() holds options alone: begin with BCConfig() or another algorithm's config, or take "
+                "them over by BCConfig.from_dict(config.to_dict())."
+            )
+        return self.algorithm
+
+    @property
+    def _name(self) -> str:
+        return self._chosen.rpartition(":")[2].lower()
+
+    def _take(self, method: str, options: Mapping[str, Any]) -> Self:
+        if self._is_frozen:
+            raise SpecError("the config is frozen: change config.copy(copy_frozen=False) in its place.")
+        check_names(self.algorithm, method, options)
+        self._options.update(options)
+        return self

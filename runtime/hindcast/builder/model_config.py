@@ -1,0 +1,133 @@
+"""`DefaultModelConfig`: RLlib's description of a policy network, and what becomes of each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from hindcast.api.sentences import nearest
+from hindcast.builder.options import OPTIONS
+from hindcast.errors import SpecError
+
+Initializer = str | None
+
+
+@dataclass
+class DefaultModelConfig:
+    """Networks of a policy, with RLlib's names and defaults.
+
+    Its `vf_share_layers` is True, as in RLlib; without a model config the value head has layers of its own.
+    """
+
+    fcnet_hiddens: list[int] = field(default_factory=lambda: [256, 256])
+    fcnet_activation: str | None = "tanh"
+    fcnet_kernel_initializer: Initializer = None
+    fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    fcnet_bias_initializer: Initializer = None
+    fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    fcnet_use_layernorm: bool = False
+    conv_filters: list[Any] | None = None
+    conv_activation: str = "relu"
+    conv_kernel_initializer: Initializer = None
+    conv_kernel_initializer_kwargs: dict[str, Any] | None = None
+    conv_bias_initializer: Initializer = None
+    conv_bias_initializer_kwargs: dict[str, Any] | None = None
+    head_fcnet_hiddens: list[int] = field(default_factory=list)
+    head_fcnet_activation: str = "relu"
+    head_fcnet_kernel_initializer: Initializer = None
+    head_fcnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    head_fcnet_bias_initializer: Initializer = None
+    head_fcnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    head_fcnet_use_layernorm: bool = False
+    free_log_std: bool = False
+    log_std_clip_param: float = 20.0
+    vf_share_layers: bool = True
+    use_lstm: bool = False
+    max_seq_len: int = 20
+    lstm_cell_size: int = 256
+    lstm_use_prev_action: bool = False
+    lstm_use_prev_reward: bool = False
+    lstm_kernel_initializer: Initializer = None
+    lstm_kernel_initializer_kwargs: dict[str, Any] | None = None
+    lstm_bias_initializer: Initializer = None
+    lstm_bias_initializer_kwargs: dict[str, Any] | None = None
+    fusionnet_hiddens: list[int] = field(default_factory=lambda: [256, 256])
+    fusionnet_activation: str = "tanh"
+    fusionnet_kernel_initializer: Initializer = None
+    fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
+    fusionnet_bias_initializer: Initializer = None
+    fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    distribution: str = "auto"
+    observation_filter: str = "none"
+    frame_stack: int = 1
+
+
+METHOD: Final = "DefaultModelConfig"
+_OWN: Final = ("distribution", "observation_filter", "frame_stack")
+_DEFAULTS: Final = asdict(DefaultModelConfig())
+_ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
+_FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
+
+
+def as_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a model config; those of a mapping are the ones given, no more.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    if isinstance(config, DefaultModelConfig):
+        return asdict(config)
+    if isinstance(config, Mapping):
+        return dict(config)
+    raise SpecError(
+        f"model_config is a {type(config).__name__}, expected a DefaultModelConfig or a dictionary."
+    )
+
+
+def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The resource's model section, by its YAML names.
+
+    Raises:
+        SpecError: a field that does not exist, or one that is refused and not at its default.
+    """
+    section: dict[str, Any] = {}
+    for name, value in as_dict(config).items():
+        option = OPTIONS[METHOD].get(name)
+        if option is None:
+            raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[METHOD])}")
+        if name in _OWN and value == _DEFAULTS[name]:
+            continue
+        if option.kind == "mapped":
+            section[option.training.removeprefix("model.")] = _converted(name, value)
+        elif option.kind == "refused" and value != _DEFAULTS[name]:
+            raise SpecError(f"model_config.{name} is {value!r}: {option.remark}.")
+    return section
+
+
+def replaced_model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> list[str]:
+    """Sentences on the fields whose values something else stands for."""
+    given = as_dict(config)
+    if not given.get("head_fcnet_hiddens") or "head_fcnet_activation" not in given:
+        return []
+    return [f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}"]
+
+
+def observation_filter(name: Any) -> Any:
+    """RLlib's name of an observation filter as ours; others stay as they are."""
+    return _FILTERS.get(name, name) if isinstance(name, str) else name
+
+
+def _converted(name: str, value: Any) -> Any:
+    if name in ("fcnet_activation", "conv_activation"):
+        return _ACTIVATIONS.get(value, value)
+    if name == "observation_filter":
+        return observation_filter(value)
+    if name == "conv_filters" and value is not None:
+        return [[_square(size) for size in layer] for layer in value]
+    return value
+
+
+def _square(size: Any) -> Any:
+    """`(4, 4)` as 4; what is not square is left to the model's own check."""
+    return size[0] if isinstance(size, list | tuple) and len(size) == 2 and size[0] == size[1] else size

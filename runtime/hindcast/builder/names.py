@@ -1,0 +1,127 @@
+"""Which names a method of the builder takes, and what it says of others."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel, to_snake
+
+from hindcast.api.options import is_custom, schemas
+from hindcast.api.sentences import nearest, similar
+from hindcast.builder.options import MODEL, OPTIONS, methods_with
+from hindcast.errors import SpecError
+
+_OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
+_OFF = (None, False)
+"""Values with which a refused option asks for nothing."""
+GONE: Final = {
+    "exploration": "RLlib renamed it; use env_runners(explore=...)",
+    "experimental": "nothing of it applies here; leave it out",
+    "python_environment": "processes have the variables of os.environ; on a cluster, spec.cluster.env sets more",
+    "rollouts": "RLlib renamed it; use env_runners()",
+}
+"""Methods of RLlib's configs that are not here, and what to do instead."""
+
+
+class UnknownName(SpecError, AttributeError):
+    """Neither an option nor a method; `hasattr` and `getattr` see that it is missing."""
+
+
+def algorithm_options(algorithm: str | None) -> list[str]:
+    """The names of an algorithm's own options, in Python's spelling; those of all where None is chosen yet."""
+    names = [to_snake(name) for schema in _schemas_of(algorithm) for name in schema["properties"]]
+    return [f"{name}_" if keyword.iskeyword(name) else name for name in names]
+
+
+def schema_of(algorithm: str | None, name: str) -> Mapping[str, Any]:
+    """The JSON schema of an algorithm's own option, empty where there is none of that name.
+
+    Of a user's own algorithm only the options that every algorithm has are known.
+    """
+    known = [schema["properties"].get(to_camel(name.rstrip("_"))) for schema in _schemas_of(algorithm)]
+    return known[0] if all(known) else {}
+
+
+def default_of(algorithm: str | None, name: str) -> Any:
+    """What an option is that was not given: the algorithm's default, else None.
+
+    Raises:
+        UnknownName: it is no option, or one of another algorithm.
+    """
+    try:
+        check_names(algorithm, method_of(algorithm, name), {name: None})
+    except SpecError as error:
+        raise UnknownName(str(error)) from None
+    return schema_of(algorithm, name).get("default") if algorithm in schemas() else None
+
+
+def method_of(algorithm: str | None, name: str) -> str:
+    """The method that takes an option.
+
+    Raises:
+        SpecError: there is none.
+    """
+    if found := methods_with(name):
+        return found[0]
+    if _is_own(algorithm, name) or _owners(name):
+        return "training"
+    if name in OPTIONS[MODEL]:
+        raise SpecError(f"{name} is {_OF_MODEL}.")
+    known = {*_taken(*OPTIONS), *algorithm_options(algorithm)}
+    raise SpecError(f"{name} is not an option of a config{similar(name, known)}")
+
+
+def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) -> None:
+    """Refuse what the method does not take.
+
+    Raises:
+        SpecError: a name that is no option, or of another method or algorithm; an option that is refused.
+    """
+    for name, value in options.items():
+        option = OPTIONS[method].get(name)
+        if option is None and not (method == "training" and _is_own(algorithm, name)):
+            raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
+        if option is not None and option.kind == "refused" and value not in _OFF:
+            raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
+
+
+def _place_of(algorithm: str | None, method: str, name: str) -> str:
+    """Where a name belongs that the method does not take."""
+    if others := [f"{other}()" for other in methods_with(name)]:
+        return f"is an option of {' and '.join(others)}."
+    if algorithm in (None, *schemas()) and _is_own(algorithm, name):
+        return "is an option of training()."
+    if name in OPTIONS[MODEL]:
+        return f"is {_OF_MODEL}."
+    if owners := _owners(name):
+        return f"does not apply to {algorithm}; it is an option of {', '.join(owners)}."
+    known = algorithm_options(algorithm) if method == "training" else _taken(method)
+    return f"is not an option{nearest(name, known)}"
+
+
+def _is_own(algorithm: str | None, name: str) -> bool:
+    """Whether an algorithm has an option of this name; a user's own algorithm may have any."""
+    return (algorithm is not None and is_custom(algorithm)) or name in algorithm_options(algorithm)
+
+
+def _schemas_of(algorithm: str | None) -> list[Mapping[str, Any]]:
+    """Those that may apply: the algorithm's, else all."""
+    return [schemas()[algorithm]] if algorithm in schemas() else [*schemas().values()]
+
+
+def _owners(name: str) -> list[str]:
+    return [algorithm for algorithm in schemas() if name in algorithm_options(algorithm)]
+
+
+def _taken(*methods: str) -> list[str]:
+    """The options that methods take: those that are refused are no advice."""
+    return [
+        name for method in methods for name, option in OPTIONS[method].items() if option.kind != "refused"
+    ]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else "..."

@@ -1,0 +1,91 @@
+"""Every option of RLlib's config, and what becomes of it: the one table, `options.toml`.
+
+An option is *mapped* to a field of a resource, *replaced* (accepted; something else does its work, `config.replaced`
+says what) or *refused* (there is nothing like it yet).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any, Final, Literal, NamedTuple
+
+Kind = Literal["mapped", "replaced", "refused"]
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        method: the config's method that takes it; `MODEL` is the class of a model config.
+        name: its name.
+        kind: what becomes of it.
+        training: field of an OfflineTraining's spec ("" for none), by its YAML names.
+        recording: field of an OfflineRecording's spec.
+        remark: what it means here, what does its work, or why it is refused.
+        only_with: the option without which it has no effect, None where it needs no other.
+    """
+
+    method: str
+    name: str
+    kind: Kind
+    training: str
+    recording: str
+    remark: str
+    only_with: str | None
+
+
+MODEL: Final = "DefaultModelConfig"
+
+
+def _options(method: str, row: dict[str, Any]) -> list[Option]:
+    kind: Kind = "replaced" if "replaced" in row else "refused" if "refused" in row else "mapped"
+    training, recording = (row.get(of, row.get("field", "")) for of in ("training", "recording"))
+    remark, only_with = row.get("remark", ""), row.get("only_with")
+    names = [row["option"]] if kind == "mapped" else row[kind]
+    return [Option(method, name, kind, training, recording, remark, only_with) for name in names]
+
+
+_ROWS: Final = {
+    method: [_options(method, row) for row in rows]
+    for method, rows in tomllib.loads(
+        files("hindcast.builder").joinpath("options.toml").read_text(encoding="utf-8")
+    ).items()
+}
+OPTIONS: Final = {
+    method: {option.name: option for row in rows for option in row} for method, rows in _ROWS.items()
+}
+"""Method -> name -> option. `training` takes the algorithm's own options too."""
+
+
+def methods_with(name: str) -> list[str]:
+    """The methods of a config that take an option of this name."""
+    return [method for method, options in OPTIONS.items() if name in options and method != MODEL]
+
+
+BY_NAME: Final = {
+    name: OPTIONS[methods_with(name)[0]][name]
+    for method, options in OPTIONS.items()
+    for name in options
+    if method != MODEL
+}
+"""The options of a config, in the table's order; the same name means the same in all methods."""
+
+
+def option_table() -> str:
+    """The table of all options as Markdown, a line for each of its rows."""
+    lines = ["| Method | RLlib's option | Field | Remarks |", "|---|---|---|---|"]
+    for method, rows in _ROWS.items():
+        for row in rows:
+            names = ", ".join(f"`{option.name}`" for option in row)
+            lines.append(f"| `{method}` | {names} | {_fate(row[0])} | {row[0].remark} |")
+    return "\n".join(lines)
+
+
+def _fate(option: Option) -> str:
+    if option.kind != "mapped":
+        return option.kind
+    if option.training == option.recording:
+        return f"`{option.training}`"
+    kinds = (("training", option.training), ("recording", option.recording))
+    return ", ".join(f"{label}: `{field}`" for label, field in kinds if field)

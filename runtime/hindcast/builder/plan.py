@@ -1,0 +1,97 @@
+"""What a config comes to when it is built: a training, a recording, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.recording import RunnersSpec
+from hindcast.builder.resources import (
+    algorithm_config,
+    learns_online,
+    model_section,
+    recording,
+    section,
+    training,
+)
+from hindcast.builder.user_objects import only_here
+from hindcast.builder.values import plain
+from hindcast.errors import SpecError
+
+_POLICY = "_hindcast/policy/module"
+"""In the dataset itself; where the dataset lies does not count among what defines it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to build.
+
+    Attributes:
+        training: trains the policy; of an algorithm that learns online, from samples. None where there are no data.
+        recording: what `evaluate()` adds to a dataset; None without an output.
+        online: the algorithm learns in its environment.
+        algorithm: its name.
+        width: environments that it samples from side by side.
+        config: the algorithm's options.
+        model: the policy network.
+        initial_checkpoint: whose policy it starts from.
+    """
+
+    training: OfflineTraining | None
+    recording: OfflineRecording | None
+    online: bool
+    algorithm: str
+    width: int
+    config: Mapping[str, Any]
+    model: ModelSpec
+    initial_checkpoint: str | None
+
+
+def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
+    """What a config's options come to.
+
+    Raises:
+        SpecError: a line for every problem.
+    """
+    online = learns_online(algorithm)
+    recorded = None
+    if options.get("output"):
+        recorded = recording(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
+        _refuse_unreachable(recorded.spec.environment.id, recorded.spec.runners.replicas > 1)
+    trained, width = None, options.get("num_envs_per_env_runner")
+    if online or options.get("input_") or recorded is None:
+        trained = _evaluated(training(algorithm, options, name, None), plain(width))
+    return Plan(
+        training=trained,
+        recording=recorded,
+        online=online,
+        algorithm=algorithm,
+        width=RunnersSpec().envs_per_runner if width is None else width,
+        config=algorithm_config(options),
+        model=section(ModelSpec, model_section(options), ("spec", "model")),
+        initial_checkpoint=options.get("initial_checkpoint"),
+    )
+
+
+def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
+    """With an evaluation section wherever there is an environment, so that `evaluate()` can be called."""
+    spec = resource.spec
+    if spec.environment is None:
+        return resource
+    if spec.evaluation is not None:
+        _refuse_unreachable(spec.environment.id, spec.evaluation.parallel_to_training)
+        return resource
+    evaluation = section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
+    return resource.model_copy(update={"spec": spec.model_copy(update={"evaluation": evaluation})})
+
+
+def _refuse_unreachable(environment: str, in_processes: bool) -> None:
+    if in_processes and only_here(environment):
+        raise SpecError(
+            f"env {environment!r} is known in this process alone, and evaluation plays in others: define its class "
+            'at the top level of a module of its own and give it, or its "package.module:Class"; or leave '
+            "evaluation_parallel_to_training and evaluation_num_env_runners out."
+        )

@@ -1,0 +1,208 @@
+"""Recording by `evaluate()`: every call adds whole episodes to one dataset, each of them exactly once.
+
+A call is a fixed set of ranges (see `record.ranges`), and episode i is seeded by (seed, i), as in any recording. So a
+script that was killed and is run again finds the ranges of its first calls there, and plays only what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.api import OfflineRecording
+from hindcast.builder.recorders import InProcess, InProcesses, Made
+from hindcast.errors import OutputConflict
+from hindcast.evaluate.environment import EnvReport
+from hindcast.foreign.format import Format, ReadOptions
+from hindcast.foreign.formats import FORMATS
+from hindcast.models.policy import Policy
+from hindcast.record.fence import wait_for_runners
+from hindcast.record.recorder import Task, Work
+from hindcast.run.claim import claim
+from hindcast.run.events import Reporter
+from hindcast.run.interruption import Interruption
+from hindcast.run.machine import clamp_replicas
+from hindcast.run.recording import RecordingRun
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location
+from hindcast.store.commits import Commit, read_commits, remove_temporary_files
+from hindcast.store.entries import FileEntry
+from hindcast.store.episode_dataset import EpisodeDataset
+from hindcast.store.footers import Indexed
+from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
+
+_WAVES = 4
+
+
+class EvaluationRecording(RecordingRun):
+    """A dataset that grows with every evaluation.
+
+    Args:
+        resource: where to; its duration is what one evaluation adds.
+        reporter: gets notes of clamps, and of what was there.
+    """
+
+    def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
+        super().__init__(resource, reporter, Interruption())
+        self._held = contextlib.ExitStack()
+        self._commits_made: dict[int, Commit] = {}
+        self._next = Work(0, range(0))
+        self._digests: list[str] = []
+        self._recorded_task: Task | None = None
+        self._recorders: InProcess | InProcesses | None = None
+
+    def evaluate(self, policy: Policy) -> EnvReport:
+        """Play and write the next episodes with the policy as it is.
+
+        Raises:
+            OutputConflict: the folder holds something else, or what another policy played.
+            UserError: nothing of an unfinished range counts.
+        """
+        recorders = self._ready(policy)
+        report = EnvReport()
+        duration = self._spec.duration
+        if duration.episodes is not None:
+            self._add(recorders.record(policy, self._missing(self._cut(duration.episodes))), report)
+            return report
+        assert duration.timesteps is not None
+        while sum(report.lengths) < duration.timesteps:
+            self._add(recorders.record(policy, self._missing(self._cut(self._range_size))), report)
+        return report
+
+    def close(self) -> None:
+        """Write the manifest: the dataset is complete then, until the next evaluation adds to it."""
+        try:
+            if self._recorders is not None:
+                self._recorders.close()
+            if self._recorded_task is not None and self._commits_made:
+                manifest = self._manifest(
+                    self._recorded_task, self._module, dict(sorted(self._commits_made.items()))
+                )
+                if len(self._digests) > 1:
+                    manifest = manifest.model_copy(
+                        update={"policy": {**manifest.policy, "digests": self._digests}}
+                    )
+                write_manifest(self._folder, manifest)
+        finally:
+            self._held.close()
+            self._recorders, self._recorded_task = None, None
+
+    @property
+    def _module(self) -> str:
+        return str(self._policy_folder.child("module"))
+
+    @property
+    def _range_size(self) -> int:
+        """Episodes of a range: whole files where they are limited, and enough to keep all slots busy."""
+        width, rows = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
+        return rows * math.ceil(width / rows) if rows is not None else _WAVES * width
+
+    def _ready(self, policy: Policy) -> InProcess | InProcesses:
+        if self._recorders is None:
+            self._open(policy)
+        self._note_policy(policy)
+        if self._recorders is None:
+            self._recorded_task = self._task(self._module)
+            runners, note = clamp_replicas(self._spec.runners.replicas, "evaluation runners")
+            if note:
+                self._reporter.note(self._name, note)
+            self._recorders = (
+                InProcesses(self._recorded_task, runners) if runners > 1 else InProcess(self._recorded_task)
+            )
+        return self._recorders
+
+    def _open(self, policy: Policy) -> None:
+        self._check_folder()
+        self._check_output()
+        self._write_under(self._held.enter_context(sole_writer(self._state)))
+        remove_temporary_files(self._state)
+        self._make_way()
+        wait_for_runners(self._folder)
+        if self._is_of_another(policy):
+            self._clear()
+        self._commits_made = read_commits(self._folder)
+        claim(self._state, self._resource, bool(self._commits_made))
+        self._clean(self._commits_made)
+        if read_manifest(self._folder) is not None:
+            self._refuse_finished()
+        if self._commits_made:
+            self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+
+    def _is_of_another(self, policy: Policy) -> bool:
+        """Whether there are episodes of another policy, to be replaced.
+
+        Raises:
+            OutputConflict: there are, and they are not to be replaced.
+        """
+        module = self._policy_folder.child("module")
+        if not read_commits(self._folder) or (
+            module.exists() and Policy.load(module).digest == policy.digest
+        ):
+            return False
+        if self._spec.output.on_existing != "Replace":
+            raise OutputConflict(
+                f"{self._folder} holds episodes of another policy than the one that is to be recorded: give another "
+                'output, or output_on_existing="Replace".'
+            )
+        return True
+
+    def _note_policy(self, policy: Policy) -> None:
+        digest = policy.digest
+        if digest not in self._digests[-1:]:
+            policy.save(self._module)
+            self._digests.append(digest)
+
+    def _cut(self, episodes: int) -> list[Work]:
+        """The next episodes as ranges."""
+        start = self._next.indices.stop
+        ranges = [
+            range(first, min(first + self._range_size, start + episodes))
+            for first in range(start, start + episodes, self._range_size)
+        ]
+        works = [Work(self._next.number + offset, indices) for offset, indices in enumerate(ranges)]
+        self._next = Work(works[-1].number + 1, works[-1].indices)
+        return works
+
+    def _missing(self, works: list[Work]) -> list[Work | Commit]:
+        """What is committed already, and what is to be recorded."""
+        found = [self._commits_made.get(work.number, work) for work in works]
+        if any(isinstance(each, Work) for each in found):
+            self._folder.child(MANIFEST).delete()
+        return found
+
+    def _add(self, made: Iterator[Made], report: EnvReport) -> None:
+        for commit, played in made:
+            self._commits_made[commit.range] = commit
+            part = played or self._read(commit)
+            report.returns.extend(part.returns)
+            report.lengths.extend(part.lengths)
+
+    def _read(self, commit: Commit) -> EnvReport:
+        """Returns and lengths of a range that was there."""
+        assert self._recorded_task is not None
+        lengths = np.array([length for file in commit.files for length in file.episode_lengths])
+        rewards = np.concatenate(list(self._rewards(self._recorded_task, commit.files)))
+        returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
+        return EnvReport(returns.tolist(), lengths.tolist())
+
+    def _rewards(self, task: Task, files: tuple[FileEntry, ...]) -> Iterator[NDArray[Any]]:
+        """Of all timesteps, in order."""
+        if task.output.is_text:
+            for file in files:
+                yield from _rewards_in_text(self._folder.child(file.path), FORMATS[task.layout])
+            return
+        indexed = [Indexed(self._folder.child(file.path), file, task.data, task.layout) for file in files]
+        dataset = EpisodeDataset(task.data, indexed)
+        for unit in dataset.units:
+            yield dataset.read(unit, ["rewards"]).columns["rewards"]
+
+
+def _rewards_in_text(location: Location, form: Format) -> Iterator[NDArray[Any]]:
+    for piece in form.pieces(location, ReadOptions()):
+        for rows in form.read(piece, ReadOptions()):
+            yield rows.columns["rewards"]

@@ -1,0 +1,85 @@
+"""What is said of options given that change nothing of what is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic.alias_generators import to_snake
+
+from hindcast.builder.model_config import replaced_model_fields
+from hindcast.builder.names import schema_of
+from hindcast.builder.options import BY_NAME, Option
+from hindcast.builder.plan import plan_of
+from hindcast.builder.resources import learns_online, packs_columns
+from hindcast.builder.values import replaced_parts
+from hindcast.errors import SpecError
+from hindcast.run.without_effect import without_effect
+
+_READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint")
+"""Sections of a training that an algorithm which learns in its environment reads."""
+
+
+def replaced(algorithm: str | None, options: Mapping[str, Any]) -> list[str]:
+    """A line for each option that changes nothing: its name, and what does its work or why it does not apply."""
+    given = {name: value for name, value in options.items() if value is not None}
+    idle = _idle_fields(algorithm, given)
+    return [f"{name}: {line}" for name in given for line in _lines(algorithm, given, name, idle)]
+
+
+def _lines(
+    algorithm: str | None, given: Mapping[str, Any], name: str, idle: Mapping[str, str]
+) -> Iterator[str]:
+    option = BY_NAME.get(name)
+    needed = option.only_with if option else to_snake(schema_of(algorithm, name).get("x-only-with", ""))
+    if needed and not given.get(needed):
+        yield f"it has an effect with {needed} alone"
+    elif option is None or option.kind == "refused":
+        return
+    elif option.kind == "replaced":
+        yield option.remark
+    elif reason := _out_of_place(algorithm, given, option):
+        yield reason
+    else:
+        found = [idle[field] for field in (option.training, option.recording) if field in idle]
+        yield from (f"it {why}" for why in found[:1])
+        yield from _within(given, name)
+
+
+def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Option) -> str | None:
+    """Why none of the resources that are built has the option's field."""
+    records, online = bool(given.get("output")), algorithm is not None and learns_online(algorithm)
+    if option.recording and records:
+        return None
+    if not option.training:
+        return "it is of recordings, and no output is given"
+    if online:
+        is_read = option.training.split(".")[0] in _READ_ONLINE
+        return None if is_read else f"{algorithm} learns from samples of its own, in this process"
+    if records and not given.get("input_") and option.name != "initial_checkpoint":
+        return "it is of trainings, and no input_ is given"
+    return None
+
+
+def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
+    """On parts of a value."""
+    value = given[name]
+    if name == "model_config":
+        yield from replaced_model_fields(value)
+    yield from replaced_parts(name, value)
+    if name == "output_compress_columns" and not packs_columns(given):
+        yield "it is of output_format='SampleBatch'; Parquet's columns have output_compression"
+    if name == "evaluation_parallel_to_training" and value and not given.get("evaluation_num_env_runners"):
+        yield "one process evaluates; evaluation_num_env_runners says how many"
+    if name == "materialize_mapped_data" and bool(value) != bool(given.get("materialize_data", value)):
+        yield "it contradicts materialize_data: the data stay resident, since one of the two is True"
+
+
+def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, str]:
+    """Of what is built; none where it cannot be."""
+    try:
+        plan = plan_of(algorithm or "", given, "config")
+    except SpecError:
+        return {}
+    built = [resource for resource in (plan.training, plan.recording) if resource is not None]
+    return {field: why for each in built for field, why in without_effect(each, True).items()}

@@ -1,0 +1,184 @@
+"""From the builder's options to the resources: the same models that YAML makes, checked by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.input import check_samplers
+from hindcast.api.options import algorithms, check_algorithm, is_custom
+from hindcast.api.sentences import problems_of, sentence
+from hindcast.builder.options import BY_NAME
+from hindcast.builder.values import CONVERTERS, check_batching, output_path, plain, sources
+from hindcast.errors import SpecError
+
+Options = Mapping[str, Any]
+Fields = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+_ONE_ITERATION: Final = {"iterations": 1}
+_MODEL: Final = ("model_config", "observation_filter")
+_OF_SOURCES: Final = ("input_", "input_filesystem")
+"""Of these `spec.input` is a list; the other options of the input go to each of its entries."""
+
+
+def learns_online(algorithm: str) -> bool:
+    """Whether the algorithm samples its own data."""
+    return algorithm in algorithms("OfflineRecording")
+
+
+def training(algorithm: str, options: Options, name: str, stop: Fields | None) -> OfflineTraining:
+    """The training that the options describe.
+
+    Args:
+        algorithm: one that learns online trains on samples of its own (`input: [{sampler: {}}]`).
+        options: name -> value as given.
+        name: `metadata.name`.
+        stop: `spec.stop`; None is one iteration.
+
+    Raises:
+        SpecError: a line for every problem.
+    """
+    online = learns_online(algorithm)
+    if online and options.get("input_"):
+        raise SpecError(f"input_ does not apply to {algorithm}, which learns from samples of its own.")
+    check_batching(options.get("iter_batches_kwargs"))
+    spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
+    if options.get("materialize_data"):
+        _put(spec, "pipeline.residency", "Resident")
+    if options.get("num_gpus_per_learner") == 0:
+        _put(spec, "learners.device", "cpu")
+    if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
+        del spec["evaluation"]  # how many environments, should an evaluation be asked for
+    config = algorithm_config(options)
+    spec["customConfig" if is_custom(algorithm) else "config"] = config
+    spec["input"] = [{"sampler": {}}] if online else sources(options, spec.get("input", {}))
+    _need_environment(spec, online)
+    problems = check_algorithm(
+        "OfflineRecording" if online else "OfflineTraining", algorithm, config, ("spec",)
+    )
+    if not online:
+        problems += check_samplers(spec["input"], ("spec", "input"))
+    return _checked(OfflineTraining, "OfflineTraining", name, spec, problems)
+
+
+def recording(
+    algorithm: str, options: Options, name: str, policy: Fields | None, stop: Fields | None
+) -> OfflineRecording:
+    """The recording that the options describe.
+
+    Args:
+        algorithm: trains the policy, where `policy` does not say another.
+        options: name -> value as given.
+        name: `metadata.name`.
+        policy: `spec.policy`; None trains one.
+        stop: of the policy's training; None is one iteration.
+
+    Raises:
+        SpecError: a line for every problem.
+    """
+    spec: Fields = {"runners": {}, **_fields(options, "recording")}
+    given, duration = spec.pop("policy", {}), _duration(options)
+    problems = []
+    if policy is None:
+        if options.get("initial_checkpoint") is not None:
+            raise SpecError(
+                "initial_checkpoint: the expert of a recording starts afresh; to record that policy give "
+                'policy={"checkpoint": {"path": ...}}.'
+            )
+        config = algorithm_config(options)
+        train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
+        if duration.get("episodes"):
+            train["evaluation"] = {"duration": duration["episodes"]}
+        policy = {"train": {**train, **given.get("train", {})}}
+        problems = check_algorithm("OfflineRecording", algorithm, config, ("spec", "policy", "train"))
+    explore = {"explore": given["explore"]} if "explore" in given else {}
+    spec |= {"policy": {**policy, **explore}, "duration": duration}
+    if spec["runners"].get("replicas") == 0:
+        spec["runners"]["replicas"] = 1
+    _put(spec, "output.path", output_path(options))
+    if not packs_columns(options):
+        spec["output"].pop("compressColumns", None)
+    _need_environment(spec, True)
+    return _checked(OfflineRecording, "OfflineRecording", name, spec, problems)
+
+
+def packs_columns(options: Options) -> bool:
+    """Whether the output's format has packed columns: SampleBatch. (RLlib packs those of Parquet, too.)"""
+    return _fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
+
+
+def algorithm_config(options: Options) -> Fields:
+    """The algorithm's own options, all others being in the table, by their YAML names: `lambda_` is `lambda`."""
+    own = {name: value for name, value in options.items() if name not in BY_NAME}
+    return {to_camel(name.rstrip("_")): plain(value) for name, value in own.items()}
+
+
+def model_section(options: Options) -> Fields:
+    """The model section, by its YAML names."""
+    fields = _fields({name: options.get(name) for name in _MODEL}, "training")
+    return dict(fields.get("model", {}))
+
+
+def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
+    """A part of a resource on its own, with the same sentences.
+
+    Raises:
+        SpecError: a line for every problem.
+    """
+    try:
+        return model.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        lines = [sentence(problem) for problem in problems_of(error, model, data, at)]
+        raise SpecError("\n".join(lines)) from error
+
+
+def _checked(model: type[M], kind: str, name: str, spec: Fields, problems: list[Any]) -> M:
+    data = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    lines = [sentence(problem) for problem in problems]
+    try:
+        resource = section(model, data, ())
+    except SpecError as error:
+        raise SpecError("\n".join([str(error), *lines])) from error
+    if lines:
+        raise SpecError("\n".join(lines))
+    return resource
+
+
+def _fields(options: Options, kind: str) -> Fields:
+    """Every option that has a field in this kind of resource, in the table's order: the last one counts."""
+    spec: Fields = {}
+    for name, option in BY_NAME.items():
+        field = option.training if kind == "training" else option.recording
+        if options.get(name) is None or not field or name in _OF_SOURCES:
+            continue
+        value = plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
+        if value is not None:
+            _put(spec, field, value)
+    return spec
+
+
+def _put(spec: Fields, field: str, value: Any) -> None:
+    *parents, last = field.split(".")
+    for parent in parents:
+        spec = spec.setdefault(parent, {})
+    here = spec.get(last)
+    spec[last] = {**here, **value} if isinstance(here, dict) and isinstance(value, dict) else value
+
+
+def _duration(options: Options) -> Fields:
+    given = options.get("evaluation_duration")
+    return {str(options.get("evaluation_duration_unit") or "episodes"): 10 if given is None else given}
+
+
+def _need_environment(spec: Fields, needed: bool) -> None:
+    if "environment" in spec and "id" not in spec["environment"]:
+        raise SpecError(
+            "env is missing: .environment(env=...) names the environment that the other options are of."
+        )
+    if needed and "environment" not in spec:
+        raise SpecError("env is missing: .environment(env=...) names the environment to play in.")

@@ -1,0 +1,83 @@
+"""Algorithms as Ray Tune's trainables: `tune.Tuner("BC", param_space=config, ...)`. See `hindcast.tune`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import ray
+from ray.tune import PlacementGroupFactory, Trainable
+
+from hindcast.api.options import schemas
+from hindcast.builder.algorithm import RunningAlgorithm
+from hindcast.builder.config import AlgorithmConfig
+from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
+
+
+class AlgorithmTrainable(Trainable):
+    """A trial: one `RunningAlgorithm` in an actor of Tune's; `config` is `AlgorithmConfig.to_dict()`, resolved."""
+
+    algorithm: ClassVar[str]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Check the options and build.
+
+        Raises:
+            UserError: what is wrong with them, the environment or the data.
+        """
+        built = AlgorithmConfig(self.algorithm).update_from_dict(config)
+        self._awaits_evaluation = bool(built.get("evaluation_interval"))
+        self._running: RunningAlgorithm = built.build_algo()
+
+    def step(self) -> dict[str, Any]:
+        """One iteration. Before the first evaluation its return is NaN, so that a stop criterion finds its name."""
+        result = self._running.train()
+        if self._awaits_evaluation and EVALUATION_RESULTS not in result:
+            result[EVALUATION_RESULTS] = {ENV_RUNNER_RESULTS: {EPISODE_RETURN_MEAN: math.nan}}
+        return result
+
+    def save_checkpoint(self, checkpoint_dir: str) -> str:
+        """A checkpoint of ours; `Policy.load` opens it."""
+        return self._running.save_to_path(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        """Go on from it."""
+        self._running.restore_from_path(checkpoint)
+
+    def cleanup(self) -> None:
+        """Stop its processes."""
+        if hasattr(self, "_running"):
+            self._running.stop()
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+        """One CPU for the trial and one for each process that it starts, together on one node.
+
+        Never more than the largest node has: the processes are then fewer, and the trial is not kept waiting for ever.
+        """
+        cpus = min(1 + _processes(config), _largest_node())
+        gpus = float(config.get("num_gpus_per_learner") or 0)
+        return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
+
+
+def __getattr__(name: str) -> type[AlgorithmTrainable]:
+    """The trainable of a registered algorithm, which bears its name."""
+    if name not in schemas():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Kept, so that a class is one and the same wherever it is imported, and travels by its name.
+    about = schemas()[name]["description"].partition("\n\n")[0]
+    body = {"__module__": __name__, "__doc__": about, "algorithm": name}
+    globals()[name] = found = type(name, (AlgorithmTrainable,), body)
+    return found
+
+
+def _processes(config: Mapping[str, Any]) -> int:
+    """Processes that evaluate in parallel to training."""
+    runners = int(config.get("evaluation_num_env_runners") or 0)
+    return max(1, runners) if config.get("evaluation_parallel_to_training") else 0
+
+
+def _largest_node() -> int:
+    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return max([1, *sizes])

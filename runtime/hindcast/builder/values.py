@@ -1,0 +1,240 @@
+"""Values of the builder's options as the fields of a resource; what is wrong with them otherwise, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from hindcast.api.sentences import nearest
+from hindcast.builder.expressions import comparisons, is_expression
+from hindcast.builder.model_config import model_fields, observation_filter
+from hindcast.builder.user_objects import environment_id, importable
+from hindcast.errors import SpecError
+
+Options = Mapping[str, Any]
+
+_READ_METHODS: Final = {
+    "read_parquet": "Parquet",
+    "read_json": "JSON",
+    "read_csv": "CSV",
+    "read_text": "Text",
+    "read_images": "Images",
+    "read_binary_files": "Binary",
+    "read_tfrecords": "TFRecord",
+}
+_WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
+_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+_WORKERS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
+_BATCHING: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
+_SIZES: Final = ("override_num_blocks", "concurrency")
+_REPLACED_PARTS: Final = {
+    "input_read_method_kwargs": dict.fromkeys(_SIZES, "pieces are as large as suits the format"),
+    "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
+}
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, numbers of NumPy as Python's: what YAML could have said."""
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if type(value).__module__ == "numpy":
+        return plain(value.tolist())
+    return value
+
+
+def space(value: Any) -> Any:
+    """A Gymnasium space as the resource's JSON; JSON and None stay."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    from hindcast.store.spaces import space_to_json
+
+    return space_to_json(value)
+
+
+def sources(options: Options, common: Options) -> list[dict[str, Any]]:
+    """`spec.input`: an entry for each path of `input_`, each with the fields that the inputs have in common.
+
+    Raises:
+        SpecError: there are none, one is no path, or how they are read contradicts itself.
+    """
+    given = options.get("input_")
+    if not given:
+        raise SpecError("input_ is missing: .offline_data(input_=...) names the data to train on.")
+    if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
+        raise SpecError(
+            "input_read_sample_batches and input_read_episodes are both True: the data hold one or the other."
+        )
+    if isinstance(given, Mapping):
+        return [{**_source(path, options), "weight": weight, **common} for path, weight in given.items()]
+    paths = given if isinstance(given, list | tuple) else [given]
+    return [{**_source(path, options), **common} for path in paths]
+
+
+def output_path(options: Options) -> str:
+    """`spec.output.path`.
+
+    Raises:
+        SpecError: there is none, it is no path, or there is no such file system.
+    """
+    path = options.get("output")
+    if not path:
+        raise SpecError("output is missing: .offline_data(output=...) names the folder of the dataset.")
+    if not _is_path(path):
+        raise SpecError(f"output is {path!r}, expected one path: a recording writes into one folder.")
+    return _located(path, options.get("output_filesystem"))
+
+
+def is_filesystem(value: Any) -> bool:
+    """Whether this is a file system of pyarrow or of fsspec, or a store of obstore's."""
+    if value is None or isinstance(value, str):
+        return False
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
+
+    from hindcast.storage.backend import is_obstores
+
+    return isinstance(value, FileSystem | AbstractFileSystem) or is_obstores(value)
+
+
+def check_batching(given: Any) -> None:
+    """Refuse what `iter_batches_kwargs` does not take.
+
+    Raises:
+        SpecError: it holds something else.
+    """
+    if given is not None:
+        _only("iter_batches_kwargs", given, _BATCHING)
+
+
+def replaced_parts(option: str, given: Any) -> list[str]:
+    """The entries of a dictionary of options that change nothing, each with what does their work."""
+    if not isinstance(given, Mapping):
+        return []
+    parts = _REPLACED_PARTS.get(option, {})
+    return [f"{name}: {remark}" for name, remark in parts.items() if given.get(name) is not None]
+
+
+def _is_path(given: Any) -> bool:
+    return isinstance(given, str) or hasattr(given, "__fspath__")
+
+
+def _source(path: Any, options: Options) -> dict[str, Any]:
+    if isinstance(path, str) and path == "sampler":
+        return {"sampler": {}}
+    if not _is_path(path):
+        raise SpecError(f"input_ holds {path!r}, expected a path: convert other sources to a dataset first.")
+    return {"path": _located(path, options.get("input_filesystem"))}
+
+
+def _located(path: Any, filesystem: Any) -> str:
+    """A path with the scheme of the file system, which goes before its own where it is an object."""
+    text = str(path)
+    if is_filesystem(filesystem):
+        from hindcast.storage.filesystem_objects import scheme_of
+
+        return f"{scheme_of(filesystem)}://{text.partition('://')[2] or text}"
+    if filesystem is None or "://" in text:
+        return text
+    if not isinstance(filesystem, str) or filesystem not in _SCHEMES:
+        raise SpecError(
+            f"the file system is {filesystem!r}: name it in the path, as in s3://bucket/folder, or give one of "
+            f"{', '.join(_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore's."
+        )
+    return _SCHEMES[filesystem] + text.lstrip("/")
+
+
+def _read_kwargs(given: Any) -> dict[str, Any]:
+    """The input's fields of `input_read_method_kwargs`."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"input_read_method_kwargs is {given!r}, expected a dictionary.")
+    fields = {name: given[name] for name in ("columns", "filter") if given.get(name) is not None}
+    if is_expression(fields.get("filter")):
+        fields["filter"] = comparisons(fields["filter"])
+    rest = {name: value for name, value in given.items() if name not in (*_SIZES, "columns", "filter")}
+    return {**fields, "readOptions": rest} if rest else fields
+
+
+def _data_workers(given: Any) -> dict[str, Any]:
+    """`spec.pipeline.dataWorkers` of `map_batches_kwargs`."""
+    _only("map_batches_kwargs", given, ("concurrency", "zero_copy_batch", *_WORKERS))
+    workers = {_WORKERS[name]: value for name, value in given.items() if name in _WORKERS}
+    concurrency = given.get("concurrency")
+    if isinstance(concurrency, tuple | list):
+        workers["minReplicas"], workers["maxReplicas"] = concurrency
+    elif concurrency is not None:
+        workers["replicas"] = concurrency
+    return workers
+
+
+def _explore(given: Any) -> Any:
+    """`explore` of `evaluation_config`, None where it is not in it."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"evaluation_config is {given!r}, expected a dictionary.")
+    if others := [name for name in given if name != "explore"]:
+        raise SpecError(
+            f"evaluation_config holds {', '.join(map(repr, others))}, and takes explore alone: evaluations play in the "
+            "environment of .environment(), with the options of .evaluation()."
+        )
+    return given.get("explore")
+
+
+def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
+    if not isinstance(value, str) or value not in choices:
+        raise SpecError(f"{option} is {value!r}: allowed are {', '.join(map(repr, choices))}.")
+    return choices[value]
+
+
+def _connectors(value: Any) -> list[Any]:
+    given = value if isinstance(value, list | tuple) else [value]
+    return [importable("learner_connector", each) for each in given]
+
+
+def _at_least_one(value: Any) -> Any:
+    return max(value, 1) if isinstance(value, int) else value
+
+
+def _residency(value: Any) -> str:
+    return "Resident" if value else "Streaming"
+
+
+def _bytes(value: Any) -> Any:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else value
+
+
+def _only(option: str, given: Any, names: Iterable[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise SpecError(f"{option} is {given!r}, expected a dictionary.")
+    for name in given:
+        if name not in names:
+            raise SpecError(f"{option}: {name!r} has no meaning here{nearest(name, names)}")
+
+
+CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "env": environment_id,
+    "observation_space": space,
+    "action_space": space,
+    "observation_filter": observation_filter,
+    "num_env_runners": _at_least_one,
+    "num_learners": _at_least_one,
+    "num_cpus_per_learner": lambda value: None if value == "auto" else value,
+    "learner_connector": _connectors,
+    "input_read_method": partial(_choice, "input_read_method", _READ_METHODS),
+    "input_read_method_kwargs": _read_kwargs,
+    "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
+    "map_batches_kwargs": _data_workers,
+    "materialize_data": _residency,
+    "materialize_mapped_data": _residency,
+    "prelearner_class": partial(importable, "prelearner_class"),
+    "offline_data_class": partial(importable, "offline_data_class"),
+    "output_write_episodes": lambda value: "Episodes" if value else "Columns",
+    "output_write_method": partial(_choice, "output_write_method", _WRITE_METHODS),
+    "output_max_file_size": _bytes,
+    "evaluation_interval": lambda value: value or None,
+    "evaluation_config": _explore,
+    "custom_evaluation_function": partial(importable, "custom_evaluation_function"),
+    "model_config": model_fields,
+}
+"""How the value of an option becomes that of its field, where it is not the same; None leaves the field out."""

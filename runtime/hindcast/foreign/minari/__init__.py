@@ -1,0 +1,1 @@
+"""Minari's datasets, read with the package `minari`."""

@@ -1,0 +1,47 @@
+"""The fields of a resource that change nothing where it is carried out: the table, and the notes on those given.
+
+A test finds by the code's syntax trees which fields nothing reads, and that these are they.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hindcast.api import OfflineRecording, OfflineTraining
+
+NOWHERE: Final[Mapping[str, str]] = {
+    "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
+    "pipeline.windowSteps says how large they are",
+}
+"""Field by its YAML names -> what is so."""
+
+_POD = "has no effect on one machine, whose processes take what they need"
+ON_ONE_MACHINE: Final[Mapping[str, str]] = {
+    "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
+    "learners.replicas": "sets the size of a batch alone on one machine, where one learner takes all of it",
+    "learners.cpus": _POD,
+    "learners.memory": _POD,
+    "runners.cpus": _POD,
+    "runners.memory": _POD,
+    "cluster": "has no effect on one machine",
+    "runPolicy": "has no effect on one machine",
+    "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command goes on",
+}
+
+
+def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
+    """The fields given, and not at their defaults, that change nothing: by their YAML names, with what is so."""
+    table = {**NOWHERE, **ON_ONE_MACHINE} if is_one_machine else NOWHERE
+    given = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
+    return {field: why for field, why in table.items() if _is_in(given, field)}
+
+
+def notes_on(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> list[str]:
+    """A sentence for each of them."""
+    return [f"spec.{field} {why}" for field, why in without_effect(resource, is_one_machine).items()]
+
+
+def _is_in(given: Mapping[str, Any], field: str) -> bool:
+    first, _, rest = field.partition(".")
+    return first in given and (not rest or _is_in(given[first], rest))

@@ -1,0 +1,112 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, cast
+
+from hindcast.storage.backend import Place, Store
+from hindcast.storage.failures import storage_errors
+from hindcast.storage.local_files import sync_folder, temporary_for
+
+_IN_MEMORY: Final = 8 << 20
+
+
+class AtomicFile:
+    """A file being written. It exists under its name only after `commit`.
+
+    Locally it is written under a temporary name, fsynced, renamed. Elsewhere it is collected here, in memory and then
+    in a temporary file, and put there as a whole by `commit`: nothing that was given up is ever sent.
+
+    As a context manager it commits at the end, and aborts on an exception.
+
+    Attributes:
+        size: bytes written so far.
+    """
+
+    def __init__(self, location: Place) -> None:
+        self.location = location
+        self.size = 0
+        self._hash = hashlib.sha256()
+        self._temporary: Path | None = None
+        with storage_errors("write", location):
+            self._stream = self._open()
+
+    @property
+    def checksum(self) -> str:
+        """sha256 (hex) of what was written so far."""
+        return self._hash.hexdigest()
+
+    def write(self, data: Any) -> int:
+        """Append bytes (any buffer).
+
+        Raises:
+            StorageError: with path and reason.
+        """
+        view = memoryview(data).cast("B")
+        with storage_errors("write", self.location):
+            self._write_all(view)
+        self._hash.update(view)
+        self.size += len(view)
+        return len(view)
+
+    def commit(self) -> None:
+        """Make the file durable and visible under its name.
+
+        Raises:
+            StorageError: with path and reason; the file is not there then.
+        """
+        self.location.check_guard()
+        with storage_errors("write", self.location):
+            if self._temporary is None:
+                self._put()
+                return
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+            final = self._temporary.replace(self.location.path)
+            sync_folder(final.parent)
+
+    def abort(self) -> None:
+        """Give the file up; what was written is removed."""
+        with suppress(Exception):  # a full disk fails here once more
+            self._stream.close()
+        if self._temporary is not None:
+            with suppress(Exception):
+                self._temporary.unlink()
+
+    def __enter__(self) -> AtomicFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _open(self) -> IO[bytes]:
+        if not self.location.is_local:
+            return tempfile.SpooledTemporaryFile(_IN_MEMORY)
+        self.location.check_guard()
+        self._temporary = temporary_for(Path(self.location.path))
+        return self._temporary.open("xb", buffering=0)
+
+    def _put(self) -> None:
+        with self._stream as stream:
+            stream.seek(0)
+            cast(Store, self.location.backend).put(self.location.path, stream)
+
+    def _write_all(self, view: memoryview) -> None:
+        while view:
+            written = self._stream.write(view)
+            view = view[len(view) if written is None else written :]

@@ -1,0 +1,87 @@
+"""What each kind of storage can do, so that nothing above asks which one it is."""
+
+from __future__ import annotations
+
+from typing import IO, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+
+class Backend(Protocol):
+    """One file system or bucket. Paths are below its root; each raises what its client raises.
+
+    Attributes:
+        root: how URIs in it begin; two of one root are the same place.
+        is_foreign: a client that the user brought: it has exceptions of its own, and may not create conditionally.
+    """
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def is_foreign(self) -> bool: ...
+
+    def info(self, path: str) -> pafs.FileInfo:
+        """Type and size; the type is `NotFound` where nothing is."""
+
+    def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
+        """Files and folders in a folder, in any order; none where there is no folder."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """A file for reading, at any offset."""
+
+    def read(self, path: str) -> bytes:
+        """A file's content."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file unless one is there; whether this call made it. `data` are nobody else's."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+
+    def delete_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those on the way to it."""
+
+
+class Store(Backend, Protocol):
+    """Storage that takes whole files; the machine's own is written through `AtomicFile`."""
+
+    def put(self, path: str, content: IO[bytes]) -> None:
+        """Make or replace a file, all or nothing."""
+
+
+class Place(Protocol):
+    """Of a `Location`: what it takes to write a file there, and to say what went wrong."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def is_local(self) -> bool: ...
+
+    def check_guard(self) -> None:
+        """Raise where the right to write there was lost."""
+
+
+def folders_between(base: str, path: str) -> list[str]:
+    """The folders below `base` that `path` lies in: stores of objects list no folders of their own."""
+    parts = path[len(base) :].strip("/").split("/")
+    return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
+
+
+def is_obstores(value: object) -> bool:
+    """Whether a store or an exception is obstore's, which need not be imported for it."""
+    return type(value).__module__.startswith("obstore")

@@ -1,0 +1,147 @@
+"""What storage refuses, as one sentence with the path and the reason."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from hindcast.errors import DataError, StorageError, UserError
+from hindcast.storage.backend import Place, is_obstores
+
+_REASONS: Final = {
+    errno.ENOSPC: "the disk is full: free some space, then run again",
+    errno.EDQUOT: "the quota is used up: free some space, then run again",
+    errno.EROFS: "the file system is read-only: choose another path",
+    errno.EACCES: "permission denied: choose another path or change its permissions",
+    errno.EPERM: "the operation is not permitted: choose another path or change its permissions",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another path",
+    errno.EEXIST: "a file is in the way: choose another path",
+    errno.EISDIR: "it is a folder, and a file was expected",
+    errno.EIO: "the disk reported an input/output error",
+}
+_NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"
+_OBSTORES_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
+_BUSY: Final = "the store is busy or failing: try again later"
+_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
+_OF_STORES: Final = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (
+            r"bucket is located in '(?P<region>[^']+)'",
+            "the bucket is in the region {region}: set AWS_REGION={region}",
+        ),
+        (r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", _NO_BUCKET),
+        (
+            r"INVALID_ACCESS_KEY_ID|InvalidAccessKeyId",
+            "the store does not know the access key: check it, and the endpoint",
+        ),
+        (
+            r"SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate the request",
+            "the secret key is not that of the account: check the credentials in the environment",
+        ),
+        (r"EXPIRED_TOKEN|ExpiredToken", "the credentials have expired: renew them"),
+        (
+            r"AuthenticationException|DefaultAzureCredential|[Dd]efault credentials|NoCredentials"
+            r"|Unable to locate cred|performing token request|latest/(?:api/token|meta-data)|metadata/identity",
+            "no credentials were found: give them by environment variables",
+        ),
+        (
+            r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|UNAUTHENTICATED|Authorization\w*Failure"
+            r"|AuthorizationPermission|(?:status|status_code=|status code:|\]) ?40[13]\b",
+            _DENIED,
+        ),
+        (
+            r"status (?:code: )?301|PermanentRedirect|AuthorizationHeaderMalformed|redirect without LOCATION",
+            "the bucket is in another region: set AWS_REGION",
+        ),
+        (
+            r"status (?:code: )?400\b",
+            "the store refused the request: check AWS_REGION, the endpoint and the credentials",
+        ),
+        (
+            r"[Cc]ould not resolve host|curlCode: 6\b|dns error",
+            "its host cannot be found: check the endpoint and the network",
+        ),
+        (
+            r"[Cc]ould not connect|[Ff]ailed to connect|Fail to get a new connection|curlCode: 7\b|Connection refused"
+            r"|error trying to connect|tcp connect error",
+            "nothing answers at the endpoint: see whether the store runs, and check the endpoint",
+        ),
+        (
+            r"curlCode: 28|[Tt]imed? ?out|DEADLINE_EXCEEDED|REQUEST_TIMEOUT|stalled",
+            "the store is too slow: try again later",
+        ),
+        (
+            r"SLOW_DOWN|SlowDown|THROTTL|SERVICE_UNAVAILABLE|ServerBusy|RESOURCE_EXHAUSTED|UNAVAILABLE|INTERNAL"
+            r"|ABORTED|InternalError|(?:status|status code:|\]) ?(?:408|429|5\d\d)\b|NoSuchUpload",
+            _BUSY,
+        ),
+        (
+            r"NETWORK_CONNECTION|curlCode|[Cc]onnection (?:reset|closed|aborted)|[Bb]roken pipe|disconnected"
+            r"|IncompleteMessage|body error|error sending request",
+            "the connection broke: try again later",
+        ),
+    )
+)
+
+
+@contextmanager
+def storage_errors(action: str, place: Place) -> Iterator[None]:
+    """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`).
+
+    Args:
+        action: a verb, for the message.
+        place: what it is done to.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        if _known(error) == _NO_BUCKET:
+            raise StorageError(f"cannot {action} {place.uri}: {_NO_BUCKET}") from error
+        if action == "read":
+            raise DataError(f"cannot read {place.uri}: it does not exist") from error
+        raise StorageError(f"cannot {action} {place.uri}: {_missing(place)}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot {action} {place.uri}: {reason_of(error)}") from error
+    except Exception as error:
+        if not (is_obstores(error) or place.backend.is_foreign):
+            raise
+        raise StorageError(f"cannot {action} {place.uri}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Why storage failed, in words."""
+    if isinstance(error, OSError) and error.errno in _REASONS and error.filename is not None:
+        return _REASONS[error.errno]
+    if (known := _known(error)) is not None:
+        return known
+    if isinstance(error, OSError) and error.errno in _REASONS:
+        return _REASONS[error.errno]
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _known(error: BaseException) -> str | None:
+    """What an exception of a store's client means; None where it is not known."""
+    text = f"{type(error).__name__}: {_OBSTORES_SETTINGS.sub('', str(error))}"
+    for pattern, reason in _OF_STORES:
+        if found := pattern.search(text):
+            return reason.format(**found.groupdict())
+    if isinstance(error, ConnectionError | TimeoutError):
+        return f"the connection broke ({type(error).__name__}): try again later"
+    if isinstance(error, PermissionError) and error.errno is None:
+        return _DENIED
+    return None
+
+
+def _missing(place: Place) -> str:
+    if place.is_local:
+        return "there is no such file or folder"
+    return "there is no such bucket, container or folder: create it, or correct its name"

@@ -1,0 +1,266 @@
+"""Who may write to a folder: one process at a time, on every kind of storage.
+
+A lease is a folder of numbered marks, each created on the condition that it is not there; the highest number holds
+the right. So of any that take it in one moment exactly one wins, and whoever was superseded finds a higher number than
+its own when it looks again, which it does before every change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from hindcast.errors import DataError, OutputConflict, StorageError, UserError
+from hindcast.storage.failures import storage_errors
+from hindcast.storage.location import Guard, Location
+
+LOCK: Final = "lock"
+_RENEWED_EVERY_S: Final = 20.0
+_LAPSES_AFTER_S: Final = 180.0
+_MOST_TRIES: Final = 10
+_held: set[str] = set()
+"""Tokens of the leases that this process holds."""
+
+Mark = dict[str, Any]
+
+
+class Lease:
+    """The right to change what is in a folder, until somebody else's mark has a higher number. It pickles.
+
+    Args:
+        folder: of the marks.
+        number: of this lease's mark.
+        token: in that mark.
+        superseded: the error to raise when it was lost, given the mark that took it over, where there is one.
+    """
+
+    def __init__(
+        self,
+        folder: Location,
+        number: int,
+        token: str,
+        superseded: Callable[[Location, Mark | None], Exception],
+    ) -> None:
+        self.folder, self.number, self._token = folder, number, token
+        self._superseded = superseded
+
+    @classmethod
+    def take(
+        cls,
+        folder: Location,
+        mark: Mark,
+        may_take: Callable[[Location, Mark], None],
+        superseded: Callable[[Location, Mark | None], Exception],
+    ) -> Lease:
+        """Put a mark into the folder, with the next number.
+
+        Args:
+            folder: of the marks.
+            mark: what it says; its `token` is nobody else's.
+            may_take: called with the folder and the mark of the present holder; raises where that one is to stay.
+            superseded: see the class.
+
+        Raises:
+            OutputConflict: others take it again and again.
+        """
+        for _ in range(_MOST_TRIES):
+            number, holder = newest(folder)
+            if holder is not None:
+                may_take(folder, holder)
+            if _file(folder, number + 1).create_exclusive(orjson.dumps(mark)):
+                return cls(folder, number + 1, mark["token"], superseded)
+        raise OutputConflict(
+            f"{folder.parent()} is being taken over by other runs again and again: stop all but one."
+        )
+
+    def check(self) -> None:
+        """Look whether the right still stands: one small request, two where marks may be written over each other.
+
+        Raises:
+            OutputConflict: another process has taken it.
+        """
+        number = max(_numbers(self.folder), default=0)
+        if number == self.number and not self.folder.backend.is_foreign:
+            return
+        found = _read(self.folder, number) if number else None
+        if found is None or found["token"] != self._token:
+            raise self._superseded(self.folder, found)
+
+    def write(self, mark: Mark) -> None:
+        """Replace what the mark says."""
+        _file(self.folder, self.number).write_bytes(orjson.dumps(mark))
+
+    def remove_older(self) -> None:
+        """Delete the marks that do not count any more."""
+        for number in _numbers(self.folder):
+            if number < self.number:
+                _file(self.folder, number).delete()
+
+    def end(self) -> None:
+        """Give the right back: nobody holds it then."""
+        self.check()
+        _file(self.folder, self.number).delete()
+
+
+def newest(folder: Location) -> tuple[int, Mark | None]:
+    """The highest number in a folder of marks, and what its mark says; 0 where there is none."""
+    number = max(_numbers(folder), default=0)
+    return number, _read(folder, number) if number else None
+
+
+@contextlib.contextmanager
+def sole_writer(state: Location) -> Iterator[Guard | None]:
+    """Keep other processes out of the folder while the block runs.
+
+    On this machine a lock of the kernel's goes with the process, however it ends. In a store it is a lease that is
+    renewed; that of a killed process lapses, and what is yielded is to guard every change.
+
+    Raises:
+        OutputConflict: another process is writing there.
+    """
+    if not state.is_local:
+        with _lease_in_store(state) as guard:
+            yield guard
+        return
+    state.mkdirs()
+    path = Path(state.path) / LOCK
+    with storage_errors("write", state):
+        descriptor = _lock(path)
+    if descriptor is None:
+        raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
+    try:
+        yield None
+    finally:
+        with contextlib.suppress(OSError):  # a file system that has become read-only
+            path.unlink()
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _lease_in_store(state: Location) -> Iterator[Guard]:
+    token = uuid.uuid4().hex
+    _held.add(token)
+    ended = threading.Event()
+    try:
+        lease = Lease.take(state.child(LOCK), _mark(token), _refuse_while_alive, _lost)
+        lease.remove_older()
+        renewing = threading.Thread(
+            target=_renew, args=(lease, token, ended), name="hindcast-lease", daemon=True
+        )
+        renewing.start()
+        has_failed = False
+        try:
+            yield lease.check
+        except StorageError:  # the store would be waited for once more: the lease lapses
+            has_failed = True
+            raise
+        finally:
+            ended.set()
+            if not has_failed:
+                renewing.join()  # a renewal under way would put the mark there again
+                with contextlib.suppress(UserError):  # it lapses
+                    lease.end()
+    finally:
+        ended.set()
+        _held.discard(token)
+
+
+def _renew(lease: Lease, token: str, ended: threading.Event) -> None:
+    """Write the mark again every while, until the lease has ended or somebody else has it."""
+    while not ended.wait(_RENEWED_EVERY_S):
+        try:
+            lease.check()
+            lease.write(_mark(token))
+        except OutputConflict:
+            return
+        except UserError:  # the store may be back the next time
+            continue
+
+
+def _mark(token: str) -> Mark:
+    """Who holds a lease: a token of its own, its machine and process, and when it last wrote this."""
+    return {"token": token, "machine": _machine(), "process": os.getpid(), "renewed": time.time()}
+
+
+def _refuse_while_alive(folder: Location, holder: Mark) -> None:
+    if not _is_alive(holder):
+        return
+    lapses = max(1, round(holder["renewed"] + _LAPSES_AFTER_S - time.time()))
+    raise OutputConflict(
+        f"another process ({holder['process']} on {holder['machine'].split()[0]}) is writing to "
+        f"{folder.parent()}: wait for it, or stop it. If it was killed, its lease lapses in {lapses} seconds."
+    )
+
+
+def _lost(folder: Location, _: Mark | None) -> OutputConflict:
+    return OutputConflict(
+        f"another process has begun to write to {folder.parent()}: this one has stopped, and writes nothing more "
+        "there."
+    )
+
+
+def _is_alive(holder: Mark) -> bool:
+    """Whether a holder may still be at work: of those on this machine we know, others have to have lapsed."""
+    has_lapsed = time.time() - holder["renewed"] >= _LAPSES_AFTER_S
+    if holder["machine"] != _machine():
+        return not has_lapsed
+    if holder["process"] == os.getpid():
+        return holder["token"] in _held
+    try:
+        os.kill(holder["process"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not has_lapsed
+
+
+def _file(folder: Location, number: int) -> Location:
+    return folder.child(f"{number:06d}.json")
+
+
+def _numbers(folder: Location) -> list[int]:
+    return [int(stem) for entry in folder.files() if (stem := entry.relative.partition(".")[0]).isdigit()]
+
+
+def _read(folder: Location, number: int) -> Mark | None:
+    """What a mark says; None where it is gone meanwhile, or none of ours."""
+    with contextlib.suppress(DataError, ValueError):
+        found = orjson.loads(_file(folder, number).read_bytes())
+        return found if isinstance(found, dict) else None
+    return None
+
+
+@cache
+def _machine() -> str:
+    """What sees the same processes by the same numbers: containers of one machine do not."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(parts)
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor that holds the lock file's lock; None where another process holds it."""
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)  # its last holder removed it between our opening and locking it

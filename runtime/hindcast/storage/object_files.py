@@ -1,0 +1,173 @@
+"""Files in a bucket, through obstore, which retries what can pass and puts objects whole, on request conditionally."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO, Any, Final, TypeVar
+
+import obstore
+import pyarrow as pa
+import pyarrow.fs as pafs
+from obstore.exceptions import AlreadyExistsError, GenericError
+
+from hindcast.storage.backend import folders_between
+from hindcast.storage.patience import FIRST_PAUSE_S, patience
+
+Result = TypeVar("Result")
+
+_PART: Final = 8 << 20
+_PARTS_AT_ONCE: Final = 4
+
+
+class ObjectFiles:
+    """The objects of a bucket as files and folders; see `storage.backend.Store`.
+
+    Args:
+        store: any store of obstore's.
+        root: how URIs in it begin, without a slash at the end: `s3://bucket`.
+        reopen: makes the same in another process, from that process's environment; by default `store` travels, with
+            the credentials that are in it.
+    """
+
+    is_foreign = False
+
+    def __init__(self, store: Any, root: str, reopen: Callable[[], ObjectFiles] | None = None) -> None:
+        self._store, self.root, self._reopen = store, root, reopen
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectFiles) and (self.root, self._store) == (other.root, other._store)
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._reopen is not None:
+            return _call, (self._reopen,)
+        return ObjectFiles, (self._store, self.root)
+
+    def info(self, path: str) -> pafs.FileInfo:
+        found = None
+        if path:
+            with suppress(FileNotFoundError):
+                found = obstore.head(self._store, path)
+        if found is not None and found["size"]:
+            return _file(found)
+        if self._has_objects_below(path) or not path:  # an empty object above others marks a folder
+            return pafs.FileInfo(path, pafs.FileType.Directory)
+        return pafs.FileInfo(path, pafs.FileType.NotFound) if found is None else _file(found)
+
+    def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
+        if recursive:
+            objects: Sequence[Any] = self._below(path)
+            folders = {parent for found in objects for parent in folders_between(path, found["path"])}
+        else:
+            level = self._whole(lambda: obstore.list_with_delimiter(self._store, path or None))
+            objects, folders = level["objects"], set(level["common_prefixes"])
+        markers = {path, *folders}  # consoles make empty objects that stand for folders
+        files = [_file(found) for found in objects if found["size"] or found["path"] not in markers]
+        return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
+
+    def open(self, path: str) -> pa.NativeFile:
+        size = obstore.head(self._store, path)["size"]
+        return pa.PythonFile(_Object(self._store, path, size), mode="r")
+
+    def read(self, path: str) -> bytes:
+        return bytes(obstore.get(self._store, path).bytes())
+
+    def put(self, path: str, content: IO[bytes]) -> None:
+        obstore.put(self._store, path, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
+
+    def create(self, path: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            return self.read(path) == data  # ours, where an answer was lost and the request made again
+        return True
+
+    def delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):  # Azure's answer; the others do not mind
+            obstore.delete(self._store, path)
+
+    def delete_folder(self, path: str) -> None:
+        if below := [found["path"] for found in self._below(path)]:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._store, below)
+
+    def make_folder(self, path: str) -> None:
+        """Nothing: a folder is there while an object lies below it."""
+
+    def _has_objects_below(self, path: str) -> bool:
+        return self._whole(lambda: next(iter(obstore.list(self._store, path or None)), None)) is not None
+
+    def _below(self, path: str) -> Sequence[Any]:
+        return self._whole(
+            lambda: [found for chunk in obstore.list(self._store, path or None) for found in chunk]
+        )
+
+    def _whole(self, listing: Callable[[], Result]) -> Result:
+        """A listing, asked for again while its answer breaks off: the one failure that obstore does not retry."""
+        end, pause = time.monotonic() + patience(), FIRST_PAUSE_S
+        while True:
+            try:
+                return listing()
+            except GenericError as error:
+                if "ListResponseBody" not in str(error) or time.monotonic() + pause > end:
+                    raise
+            time.sleep(pause)
+            pause *= 2
+
+
+class _Object:
+    """An object to be read: each read is one request, which obstore tries again where it fails."""
+
+    closed = False
+
+    def __init__(self, store: Any, path: str, size: int) -> None:
+        self._store, self._path, self._size = store, path, size
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._offset = (0, self._offset, self._size)[whence] + offset
+        return self._offset
+
+    def read(self, nbytes: int | None = None) -> Any:
+        """At most `nbytes`; all that is left by default."""
+        left = max(0, self._size - self._offset)
+        wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
+        if not wanted:
+            return b""
+        found = obstore.get_range(self._store, self._path, start=self._offset, length=wanted)
+        self._offset += wanted
+        return found
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _file(found: Any) -> pafs.FileInfo:
+    modified = int(found["last_modified"].timestamp() * 1e9)
+    return pafs.FileInfo(found["path"], pafs.FileType.File, size=found["size"], mtime_ns=modified)
+
+
+def _call(reopen: Callable[[], ObjectFiles]) -> ObjectFiles:
+    return reopen()

@@ -1,0 +1,278 @@
+"""Buckets by URI; credentials, endpoints and regions come from the environment, by the clouds' own names.
+
+Everything after the bucket's name is taken as it stands: names of objects may hold `?`, `#`, `%` and spaces.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from hindcast.errors import StorageError
+from hindcast.storage.backend import is_obstores
+from hindcast.storage.patience import FIRST_PAUSE_S, patience
+
+if TYPE_CHECKING:  # obstore takes a while to import, and local runs do without
+    from hindcast.storage.object_files import ObjectFiles
+
+_LONGEST_ANSWER_S: Final = 20.0
+_CONNECT_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 5.0
+_MOST_TRIES: Final = 1000  # the patience ends first
+_ANONYMOUS: Final = "anonymous@"
+_AZURE_HOST: Final = re.compile(r"^(?:(?P<container>[^@/]+)@)(?P<account>[^./]+)(?P<suffix>\.[^/]+)?$")
+_CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
+_AWS_IDENTITIES: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+Environment = tuple[tuple[str, str], ...]
+
+
+class Bucket(NamedTuple):
+    """A bucket, and the path of a URI in it."""
+
+    backend: ObjectFiles
+    path: str
+
+
+def bucket_of(scheme: str, rest: str) -> Bucket | None:
+    """The bucket that a URI names; None where its scheme is not of one of the clouds.
+
+    Args:
+        scheme: before `://`.
+        rest: after it.
+
+    Raises:
+        StorageError: a URI or an environment that cannot be.
+    """
+    if scheme in ("s3", "gs", "gcs"):
+        opener = _s3 if scheme == "s3" else _gcs
+        is_anonymous = rest.startswith(_ANONYMOUS)
+        name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
+        return Bucket(opener(_named(scheme, name), is_anonymous), path.strip("/"))
+    if scheme in ("abfs", "abfss", "az"):
+        host, _, path = rest.partition("/")
+        found = _AZURE_HOST.match(host)
+        if found is None:
+            return Bucket(_azure(_named(scheme, host), None, None), path.strip("/"))
+        return Bucket(_azure(found["container"], found["account"], found["suffix"]), path.strip("/"))
+    return None
+
+
+def wrapped_store(store: object) -> ObjectFiles | None:
+    """A store of obstore's that the user gave; None of anything else."""
+    if not is_obstores(store):
+        return None
+    from hindcast.storage.object_files import ObjectFiles
+
+    config = getattr(store, "config", {})
+    name = config.get("bucket") or config.get("container_name") or f"{id(store):x}"
+    return ObjectFiles(store, f"{type(store).__name__}://{name}/{getattr(store, 'prefix', None) or ''}")
+
+
+def _named(scheme: str, name: str) -> str:
+    if not name:
+        raise StorageError(f"{scheme}:// names no bucket: write {scheme}://bucket/folder")
+    return name
+
+
+def _s3(bucket: str, is_anonymous: bool) -> ObjectFiles:
+    """S3 and what speaks its language, such as MinIO: `AWS_*` as everywhere."""
+    return _open_s3(bucket, is_anonymous, patience(), _environment("AWS_"))
+
+
+def _gcs(bucket: str, is_anonymous: bool) -> ObjectFiles:
+    """Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, the machine's account, or `STORAGE_EMULATOR_HOST`."""
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    return _open_gcs(bucket, is_anonymous, emulator, patience(), _environment("GOOGLE_"))
+
+
+def _azure(container: str, account: str | None, suffix: str | None) -> ObjectFiles:
+    """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
+
+    Args:
+        container: that the URI names.
+        account: that the URI names; that of the environment by default.
+        suffix: rest of its host name.
+
+    Raises:
+        StorageError: no account is named anywhere.
+    """
+    return _open_azure(container, account, suffix, patience(), _environment("AZURE_"))
+
+
+@lru_cache(maxsize=64)
+def _open_s3(bucket: str, is_anonymous: bool, seconds: float, environment: Environment) -> ObjectFiles:
+    from obstore.store import S3Store
+
+    given = dict(environment)
+    endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
+    config: Any = {} if is_anonymous else _aws_profile(given)
+    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or config.get("region")
+    if endpoint:
+        config["endpoint"] = endpoint if "://" in endpoint else f"https://{endpoint}"
+        config["region"] = region or "us-east-1"
+    if is_anonymous:
+        config["skip_signature"] = True
+    client = _client(seconds, config.get("endpoint"))
+    if certificates := given.get("AWS_CA_BUNDLE"):
+        client["root_certificate"] = _certificates(certificates)
+    store = S3Store(bucket, config=config, client_options=client, retry_config=_retries(seconds))
+    return _files(store, f"s3://{bucket}", partial(_s3, bucket, is_anonymous))
+
+
+@lru_cache(maxsize=64)
+def _open_gcs(
+    bucket: str, is_anonymous: bool, emulator: str | None, seconds: float, environment: Environment
+) -> ObjectFiles:
+    from obstore.store import GCSStore
+
+    config: Any = {"skip_signature": True} if is_anonymous else {}
+    endpoint = None
+    if emulator:
+        endpoint = emulator if "://" in emulator else f"http://{emulator}"
+        account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+        config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
+    elif "GOOGLE_APPLICATION_CREDENTIALS" in dict(environment):
+        config["application_credentials"] = dict(environment)["GOOGLE_APPLICATION_CREDENTIALS"]
+    store = GCSStore(
+        bucket, config=config, client_options=_client(seconds, endpoint), retry_config=_retries(seconds)
+    )
+    return _files(store, f"gs://{bucket}", partial(_gcs, bucket, is_anonymous))
+
+
+@lru_cache(maxsize=64)
+def _open_azure(
+    container: str, account: str | None, suffix: str | None, seconds: float, environment: Environment
+) -> ObjectFiles:
+    from obstore.store import AzureStore
+
+    given = dict(environment)
+    parts = _connection_parts(given.get(_CONNECTION_STRING, ""))
+    own = (
+        parts.get("AccountName")
+        or given.get("AZURE_STORAGE_ACCOUNT_NAME")
+        or given.get("AZURE_STORAGE_ACCOUNT")
+    )
+    name = account or own
+    if not name:
+        raise StorageError(
+            "no Azure account is named: write abfss://container@account.dfs.core.windows.net/path, or set "
+            "AZURE_STORAGE_ACCOUNT_NAME"
+        )
+    config: Any = {"account_name": name}
+    if own in (None, name):
+        key = (
+            parts.get("AccountKey")
+            or given.get("AZURE_STORAGE_ACCOUNT_KEY")
+            or given.get("AZURE_STORAGE_KEY")
+        )
+        token = parts.get("SharedAccessSignature") or given.get("AZURE_STORAGE_SAS_TOKEN")
+        config |= {"account_key": key} if key else {"sas_token": token} if token else {}
+        config["endpoint"] = _azure_endpoint(
+            parts.get("BlobEndpoint") or given.get("AZURE_STORAGE_SERVICE_ENDPOINT"), name
+        )
+    ending = suffix and (suffix.partition(".dfs.")[2] or suffix.partition(".blob.")[2])
+    if ending and not config.get("endpoint"):
+        config["endpoint"] = f"https://{name}.blob.{ending}"
+    config = {key: value for key, value in config.items() if value}
+    client = _client(seconds, config.get("endpoint"))
+    store = AzureStore(container, config=config, client_options=client, retry_config=_retries(seconds))
+    return _files(store, f"abfss://{container}@{name}", partial(_azure, container, account, suffix))
+
+
+def _files(store: Any, root: str, reopen: Callable[[], ObjectFiles]) -> ObjectFiles:
+    from hindcast.storage.object_files import ObjectFiles
+
+    return ObjectFiles(store, root, reopen)
+
+
+def _client(seconds: float, endpoint: str | None) -> Any:
+    """A request may take as long as its bytes need, but no longer than this between two of them."""
+    return {
+        "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
+        "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
+        "timeout": timedelta(hours=1),
+        "allow_http": bool(endpoint and endpoint.startswith("http://")),
+    }
+
+
+def _retries(seconds: float) -> Any:
+    return {
+        "max_retries": _MOST_TRIES,
+        "retry_timeout": timedelta(seconds=seconds),
+        "backoff": {
+            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "base": 2,
+        },
+    }
+
+
+def _aws_profile(given: dict[str, str]) -> dict[str, Any]:
+    """What `~/.aws` says of the profile, where the environment names no identity: obstore reads no such files."""
+    if any(given.get(name) for name in _AWS_IDENTITIES):
+        return {}
+    files = configparser.ConfigParser(interpolation=None)
+    home = Path.home() / ".aws"
+    files.read(
+        [
+            given.get("AWS_CONFIG_FILE", home / "config"),
+            given.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"),
+        ]
+    )
+    profile = given.get("AWS_PROFILE", "default")
+    keys = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
+    keys |= {"aws_session_token": "session_token", "region": "region"}
+    found = {
+        ours: value
+        for section in (f"profile {profile}", profile)
+        if files.has_section(section)
+        for name, ours in keys.items()
+        if (value := files.get(section, name, fallback=None))
+    }
+    if given.get("AWS_PROFILE") and "access_key_id" not in found:
+        raise StorageError(
+            f"the profile {profile!r} of AWS_PROFILE has no access key in ~/.aws: set the variables that "
+            "`aws configure export-credentials --format env` prints"
+        )
+    return found
+
+
+def _azure_endpoint(endpoint: str | None, account: str) -> str | None:
+    """With the account in it, as the emulator has it in its path and the cloud in its host name."""
+    if not endpoint:
+        return None
+    scheme, _, rest = endpoint.rpartition("://")
+    host = rest.strip("/").removesuffix(f"/{account}").removeprefix(f"{account}.")
+    is_emulator = host[0].isdigit() or ":" in host
+    return f"{scheme or 'https'}://" + (f"{host}/{account}" if is_emulator else f"{account}.{host}")
+
+
+def _connection_parts(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(";") if part)
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def _certificates(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StorageError(f"AWS_CA_BUNDLE names {path}, which cannot be read: {error.strerror}") from error
+
+
+def _environment(prefix: str) -> Environment:
+    """The variables of a cloud: a store is opened anew when one of them changes."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefix)))

@@ -1,0 +1,104 @@
+"""Files through file system objects of pyarrow and fsspec: those that users give, and schemes that only these know.
+
+Their clients keep their own credentials, patience and retries. None of pyarrow's, and few of fsspec's, can create a
+file on the condition that it is not there: of two writers that begin in the same moment both may believe that they are
+alone until they look again.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from hindcast.storage.backend import folders_between
+
+_CHUNK: Final = 8 << 20
+
+
+class UserFiles:
+    """A file system object; see `storage.backend.Store`.
+
+    Args:
+        filesystem: of pyarrow, or of fsspec in pyarrow's `FSSpecHandler`.
+        root: how URIs in it begin.
+    """
+
+    is_foreign = True
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
+        self._filesystem, self.root = filesystem, root
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserFiles) and (self.root, self._filesystem) == (
+            other.root,
+            other._filesystem,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def info(self, path: str) -> pafs.FileInfo:
+        return self._filesystem.get_file_info(path)
+
+    def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
+        lists_folders = (
+            self._filesystem.type_name != "gcs"
+        )  # that of pyarrow: only where an object stands for one
+        selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
+        found = list(self._filesystem.get_file_info(selector))
+        return found if lists_folders else _with_folders(path.strip("/"), found, recursive)
+
+    def open(self, path: str) -> pa.NativeFile:
+        return self._filesystem.open_input_file(path)
+
+    def read(self, path: str) -> bytes:
+        with self.open(path) as file:
+            return bytes(file.read())
+
+    def put(self, path: str, content: IO[bytes]) -> None:
+        if self._fsspec is None:
+            stream = self._filesystem.open_output_stream(path)
+        else:  # it may serve file systems that have folders
+            self.make_folder(path.rpartition("/")[0])
+            stream = self._fsspec.open(path, "wb")
+        shutil.copyfileobj(content, stream, _CHUNK)
+        stream.close()  # not where copying failed: closing would complete a part of the file
+
+    def create(self, path: str, data: bytes) -> bool:
+        if self.info(path).type != pafs.FileType.NotFound:
+            return False
+        if self._fsspec is None:
+            self.put(path, io.BytesIO(data))
+            return True
+        self.make_folder(path.rpartition("/")[0])
+        try:
+            self._fsspec.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def delete(self, path: str) -> None:
+        self._filesystem.delete_file(path)
+
+    def delete_folder(self, path: str) -> None:
+        self._filesystem.delete_dir(path)
+
+    def make_folder(self, path: str) -> None:
+        self._filesystem.create_dir(path, recursive=True)
+
+    @property
+    def _fsspec(self) -> Any:
+        handler = self._filesystem.handler if isinstance(self._filesystem, pafs.PyFileSystem) else None
+        return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
+
+
+def _with_folders(base: str, found: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
+    """What lies below `base`, with the folders that the names of files tell; at all depths, or right below."""
+    known = {info.path.strip("/"): info for info in found}
+    folders = {parent for path in known for parent in folders_between(base, path)} - known.keys()
+    known |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
+    return [info for path, info in known.items() if recursive or "/" not in path[len(base) :].strip("/")]

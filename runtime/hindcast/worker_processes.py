@@ -1,0 +1,87 @@
+"""Worker processes of this machine, which end with the process that started them, however that ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+_LOOK_S = 0.5
+
+Kept = TypeVar("Kept")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class WorkerProcesses(Generic[Kept]):
+    """Processes that call functions on an object of their own, which each keeps from one call to the next.
+
+    Args:
+        count: how many.
+        kept: sent to each of them once.
+        begin: called with it in each of them, before anything else.
+    """
+
+    def __init__(self, count: int, kept: Kept, begin: Callable[[Kept], None] | None = None) -> None:
+        import loky
+
+        self._pool: Any = loky.ProcessPoolExecutor(
+            count, initializer=_begin, initargs=(kept, begin, os.getpid()), timeout=None
+        )
+
+    def submit(
+        self,
+        function: Callable[Concatenate[Kept, Given], Result],
+        *arguments: Given.args,
+        **named: Given.kwargs,
+    ) -> Future[Result]:
+        """Call `function(kept, *arguments)` in one of them.
+
+        Args:
+            function: of a module, so that a process finds it.
+
+        Raises:
+            BrokenExecutor: here or from the future: a process was killed; the others are of no use any more.
+        """
+        future: Future[Result] = self._pool.submit(_call, function, arguments, named)
+        return future
+
+    def close(self) -> None:
+        """Stop the processes, at work or not."""
+        self._pool.shutdown(wait=True, kill_workers=True)
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process within a moment of its parent; a killed parent cannot do it itself.
+
+    Args:
+        parent: its process id, from the parent itself: it may have ended before this process can ask.
+    """
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+_kept: Any = None
+"""In a worker process: its object."""
+
+
+def _begin(kept: Any, begin: Callable[[Any], None] | None, parent: int) -> None:
+    global _kept  # noqa: PLW0603  (one for each process)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
+    end_with_parent(parent)
+    _kept = kept
+    if begin is not None:
+        begin(kept)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return function(_kept, *arguments, **named)

@@ -1,0 +1,427 @@
+"""`RunningAlgorithm`: iterations, evaluations, checkpoints, and parts of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hindcast import (
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+    BCConfig,
+    Policy,
+    PPOConfig,
+    RunningAlgorithm,
+    register_env,
+)
+from hindcast.errors import DataError, SpecError
+from toy_environments import Walk
+
+MODEL = {"fcnet_hiddens": [8]}
+
+
+def clone(data: Path) -> BCConfig:
+    return (
+        BCConfig()
+        .environment(Walk)
+        .offline_data(input_=data, dataset_num_iters_per_learner=10)
+        .training(lr=1e-2, train_batch_size_per_learner=16)
+        .rl_module(model_config=MODEL)
+        .evaluation(evaluation_interval=2, evaluation_duration=3)
+    )
+
+
+def expert() -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment("CartPole-v1", max_episode_steps=30)
+        .env_runners(num_envs_per_env_runner=4)
+        .training(lr=1e-2, train_batch_size_per_learner=64, minibatch_size=32, num_epochs=2)
+        .rl_module(model_config=MODEL)
+    )
+
+
+def weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:
+    return algo.get_module().get_state()
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in TIMES}
+
+
+TIMES = ("timers", "time_total_s", "timesteps_per_s")
+
+
+class TestTraining:
+    def test_result_has_the_reference_names(self, walks: Path) -> None:
+        with clone(walks).build_algo() as algo:
+            first, second, third = algo.train(), algo.train(), algo.train()
+        assert algo.iteration == 3
+        assert first["training_iteration"] == 1
+        assert first["num_env_steps_trained_lifetime"] == 160
+        assert "policy_loss" in first["learners"]["default_policy"]
+        assert "evaluation" not in first
+        assert second["evaluation"]["training_iteration"] == 2
+        assert second["evaluation"]["env_runners"]["num_episodes"] == 3
+        assert third["evaluation"] == second["evaluation"]
+
+    @pytest.mark.slow
+    def test_evaluation_beside_training_belongs_to_the_iteration_before(self, walks: Path) -> None:
+        config = clone(walks).evaluation(evaluation_parallel_to_training=True)
+        with clone(walks).build_algo() as algo:
+            expected = [algo.train() for _ in range(3)][-1]["evaluation"]
+        with config.build_algo() as algo:
+            results = [algo.train() for _ in range(3)]
+        assert "evaluation" not in results[1]
+        assert results[2]["evaluation"] == expected
+
+    def test_online(self) -> None:
+        with expert().build_algo() as algo:
+            result = algo.train()
+            assert "evaluation" not in result
+            assert result["num_env_steps_sampled_lifetime"] == 64
+            assert algo.evaluate()["env_runners"]["num_episodes"] == 10
+
+    def test_online_evaluates_at_its_interval(self) -> None:
+        with expert().evaluation(evaluation_interval=2, evaluation_duration=3).build_algo() as algo:
+            first, second = algo.train(), algo.train()
+        assert "evaluation" not in first
+        assert second["evaluation"]["env_runners"]["num_episodes"] == 3
+
+    def test_without_an_environment(self, walks: Path) -> None:
+        config = (
+            BCConfig()
+            .environment(observation_space=Walk.observation_space, action_space=Walk.action_space)
+            .offline_data(input_=walks, dataset_num_iters_per_learner=1)
+        )
+        with config.build_algo() as algo:
+            algo.train()
+            with pytest.raises(SpecError, match="env is missing"):
+                algo.evaluate()
+
+    def test_config_is_its_own(self, walks: Path) -> None:
+        config = clone(walks)
+        with config.build_algo() as algo:
+            config.training(lr=9.0)
+            assert algo.config["lr"] == 1e-2
+
+    def test_config_is_frozen_once_built(self, walks: Path) -> None:
+        with clone(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
+            algo.config.lr = 9.0
+
+    def test_environment_may_be_given_when_built(self) -> None:
+        frozen = expert()
+        frozen.freeze()
+        with frozen.build(env=Walk) as algo:
+            assert algo.config.env is Walk
+
+    def test_options_without_effect_are_warned_of(
+        self, walks: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        config = clone(walks).env_runners(batch_mode="complete_episodes")
+        config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
+        with config.build_algo() as algo:
+            said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert said == algo.notes == config.replaced
+        assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
+
+    def test_training_says_once_that_it_does_not_record(self, tmp_path: Path) -> None:
+        with expert().offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+            assert algo.notes == []
+            algo.train()
+            algo.train()
+        assert algo.notes == ["output: evaluate() adds episodes to the dataset; train() records none"]
+
+    def test_notes_say_what_this_machine_has_not(self, walks: Path) -> None:
+        with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
+            assert "num_learners: it sets the size of a batch alone on one machine" in algo.notes[0]
+
+
+class TestCheckpoints:
+    def test_hundred_updates_are_fifty_and_fifty(self, walks: Path, tmp_path: Path) -> None:
+        with clone(walks).build_algo() as whole:
+            results = [whole.train() for _ in range(10)]
+            final = weights(whole)
+        with clone(walks).build_algo() as first:
+            for _ in range(5):
+                first.train()
+            path = first.save_to_path(tmp_path / "half")
+        assert path == str(tmp_path / "half")
+        with clone(walks).build_algo() as second:
+            second.restore_from_path(path)
+            assert second.iteration == 5
+            again = [second.train() for _ in range(5)]
+            assert same(weights(second), final)
+        assert again[-1]["num_updates_lifetime"] == 100
+        assert [without_times(result) for result in again] == [without_times(r) for r in results[5:]]
+
+    @pytest.mark.slow
+    def test_evaluation_under_way_is_repeated(self, walks: Path, tmp_path: Path) -> None:
+        config = clone(walks).evaluation(evaluation_parallel_to_training=True)
+        with config.build_algo() as algo:
+            for _ in range(2):
+                algo.train()
+            path = algo.save_to_path(tmp_path / "ck")
+            expected = algo.train()["evaluation"]
+        with config.build_algo() as algo:
+            algo.restore_from_path(path)
+            assert algo.train()["evaluation"] == expected
+
+    def test_online_goes_on_exactly(self, tmp_path: Path) -> None:
+        with expert().build_algo() as algo:
+            algo.train()
+            path = algo.save_to_path(tmp_path / "ck")
+            expected, final = algo.train(), weights(algo)
+        with expert().build_algo() as algo:
+            algo.restore_from_path(path)
+            assert without_times(algo.train()) == without_times(expected)
+            assert same(weights(algo), final)
+
+    def test_folder_is_made_where_none_is_given(self) -> None:
+        with expert().build_algo() as algo:
+            path = algo.save_to_path()
+            assert Policy.load(path).digest == algo.get_policy().digest
+
+    def test_an_earlier_checkpoint_is_overwritten_and_nothing_else(self, tmp_path: Path) -> None:
+        with expert().build_algo() as algo:
+            algo.save_to_path(tmp_path / "ck")
+            algo.train()
+            algo.save_to_path(tmp_path / "ck")
+            (tmp_path / "mine").mkdir()
+            (tmp_path / "mine" / "notes.txt").write_text("mine")
+            with pytest.raises(DataError, match=r"holds notes\.txt and is no checkpoint"):
+                algo.save_to_path(tmp_path / "mine")
+        assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+        with expert().build_algo() as algo:
+            algo.restore_from_path(tmp_path / "ck")
+            assert algo.iteration == 1
+
+
+class TestComponents:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        path = tmp_path_factory.mktemp("component") / "ck"
+        with expert().build_algo() as algo:
+            algo.train()
+            algo.save_to_path(path)
+        return path
+
+    @pytest.mark.parametrize(
+        "component",
+        [
+            COMPONENT_RL_MODULE,
+            f"{COMPONENT_LEARNER_GROUP}/{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}/default_policy",
+        ],
+    )
+    def test_policy_alone(self, saved: Path, component: str) -> None:
+        with expert().build_algo() as algo:
+            algo.restore_from_path(saved, component=component)
+            assert algo.iteration == 0
+            assert algo.get_policy().digest == Policy.load(saved).digest
+            assert algo.get_module(DEFAULT_MODULE_ID) is algo.get_policy().module
+
+    def test_learner(self, saved: Path) -> None:
+        with expert().build_algo() as algo:
+            algo.restore_from_path(saved, component=COMPONENT_LEARNER)
+            assert algo.iteration == 0
+            assert algo._running.learner.updates == 4
+
+    def test_module_folder_serves_too(self, saved: Path) -> None:
+        with expert().build_algo() as algo:
+            algo.restore_from_path(saved / "module", component=COMPONENT_RL_MODULE)
+            assert algo.get_policy().digest == Policy.load(saved).digest
+
+    def test_clone_takes_an_experts_policy(self, saved: Path, tmp_path: Path) -> None:
+        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
+        with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+            algo.restore_from_path(saved, component=COMPONENT_RL_MODULE)
+            observation = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
+            assert algo.get_policy()(observation) == Policy.load(saved)(observation)
+            with pytest.raises(SpecError, match="BC has nothing to train on"):
+                algo.train()
+
+    def test_expert_starts_from_a_clone_with_a_value_head_of_its_own(
+        self, saved: Path, tmp_path: Path
+    ) -> None:
+        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
+        with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+            algo.save_to_path(tmp_path / "clone")
+        with expert().build_algo() as algo:
+            algo.restore_from_path(tmp_path / "clone", component=COMPONENT_RL_MODULE)
+            assert "has no value head" in algo.notes[0]
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (
+                lambda c: c.rl_module(model_config={**MODEL, "fcnet_activation": "relu"}),
+                "fcnet_activation='tanh'",
+            ),
+            (lambda c: c.rl_module(model_config={"fcnet_hiddens": [9]}), "fcnet_hiddens=[8]"),
+            (lambda c: c.rl_module(model_config={**MODEL, "vf_share_layers": True}), "vf_share_layers=False"),
+            (lambda c: c.environment("Acrobot-v1"), "it is of another environment"),
+            (lambda c: c.environment("CartPole-v1", clip_actions=True), "clipActions False between"),
+        ],
+    )
+    def test_another_policy_is_refused(self, saved: Path, change: Any, sentence: str) -> None:
+        with change(expert()).build_algo() as algo:
+            before = weights(algo)
+            for component in (COMPONENT_RL_MODULE, None):
+                with pytest.raises(DataError) as error:
+                    algo.restore_from_path(saved, component=component)
+                assert sentence in str(error.value)
+            assert same(weights(algo), before)
+
+    def test_nothing_is_restored_silently(self, saved: Path, tmp_path: Path, walks: Path) -> None:
+        with expert().build_algo() as algo:
+            with pytest.raises(DataError, match="there is no checkpoint at"):
+                algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
+            with pytest.raises(DataError, match="there is no complete checkpoint at"):
+                algo.restore_from_path(saved.parent / "ck" / "module")
+            with pytest.raises(SpecError, match="component is 'env_runner', which no checkpoint has"):
+                algo.restore_from_path(saved, component="env_runner")
+            with pytest.raises(SpecError, match="there is one module"):
+                algo.get_module("other")
+        with (
+            clone(walks).build_algo() as algo,
+            pytest.raises(DataError, match="a checkpoint of PPO, this is BC"),
+        ):
+            algo.restore_from_path(saved)
+
+
+class TestReferenceNames:
+    def test_save_and_restore(self, walks: Path, tmp_path: Path) -> None:
+        with clone(walks).build_algo() as first:
+            first.train()
+            saved = first.save(tmp_path / "saved")
+            expected = weights(first)
+        assert saved.checkpoint.path == str(tmp_path / "saved")
+        for given in (saved, saved.checkpoint.path):
+            with clone(walks).build_algo() as second:
+                second.restore(given)
+                assert second.iteration == 1
+                assert same(weights(second), expected)
+
+    def test_checkpoint_holds_its_config(self, walks: Path, tmp_path: Path) -> None:
+        with clone(walks).environment(env_config={"longest": 8}).build_algo() as first:
+            first.train()
+            first.save_to_path(tmp_path / "saved")
+            expected = without_times(first.train())
+        with RunningAlgorithm.from_checkpoint(tmp_path / "saved") as second:
+            assert second.config.to_resource() == first.config.to_resource()
+            assert without_times(second.train()) == expected
+
+    def test_checkpoint_without_its_config(self, tmp_path: Path) -> None:
+        config = expert().environment(env_config={"render_mode": object()})
+        saved = tmp_path / "saved"
+        with expert().build_algo() as algo:
+            algo.config = config
+            algo.save_to_path(saved)
+        with pytest.raises(DataError, match=r"has no env_config: give it, from_checkpoint\(path, config\)"):
+            RunningAlgorithm.from_checkpoint(saved)
+        with RunningAlgorithm.from_checkpoint(saved, expert()) as algo:
+            assert algo.iteration == 0
+
+    def test_offline_data_are_there_where_it_trains_on_data(self, walks: Path) -> None:
+        with clone(walks).build_algo() as algo:
+            assert algo.offline_data is not None
+            assert algo.offline_data.batch_size == 16
+        with expert().build_algo() as algo:
+            assert algo.offline_data is None
+
+    def test_others_say_what_does_their_work(self) -> None:
+        with expert().build_algo() as algo:
+            with pytest.raises(SpecError, match=r"learner_group is not here: .*get_module\(\)"):
+                algo.learner_group.foreach_learner(print)
+            with pytest.raises(SpecError, match=r"compute_single_action is not here: get_policy"):
+                algo.compute_single_action([0.0])
+            assert not hasattr(algo, "learner_group")
+            assert not hasattr(algo, "no_such_thing")
+
+
+class TestInitialCheckpoint:
+    def recorder(self, folder: Path) -> BCConfig:
+        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
+        return config.offline_data(output=str(folder / "out"))
+
+    def test_gives_an_expert_its_weights(self, tmp_path: Path) -> None:
+        with expert().debugging(seed=5).build_algo() as algo:
+            algo.save_to_path(tmp_path / "saved")
+            expected = weights(algo)
+        with expert().training(initial_checkpoint=str(tmp_path / "saved")).build_algo() as algo:
+            assert same(weights(algo), expected)
+
+    def test_gives_a_recorded_policy_its_weights(self, tmp_path: Path) -> None:
+        with self.recorder(tmp_path).debugging(seed=5).build_algo() as algo:
+            algo.save_to_path(tmp_path / "saved")
+            expected = weights(algo)
+        config = self.recorder(tmp_path).training(initial_checkpoint=str(tmp_path / "saved"))
+        with config.build_algo() as algo:
+            assert same(weights(algo), expected)
+
+    def test_that_is_not_there(self, walks: Path, tmp_path: Path) -> None:
+        for config in (expert(), self.recorder(tmp_path), clone(walks)):
+            config.training(initial_checkpoint="DOES_NOT_EXIST")
+            with pytest.raises(DataError, match=r"(initialCheckpoint|initial_checkpoint): .*DOES_NOT_EXIST"):
+                config.build_algo()
+
+
+class TestEnvironments:
+    def test_importable_class_is_known_by_its_path(self, walks: Path) -> None:
+        assert clone(walks).to_resource().spec.environment.id == "toy_environments:Walk"
+
+    def test_local_class_works_here(self) -> None:
+        class Local(Walk):
+            """Not to be imported."""
+
+        config = expert().environment(Local, env_config={"longest": 4})
+        for _ in range(2):
+            with config.build_algo() as algo:
+                assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
+
+    def test_local_class_says_that_other_processes_have_it_not(self) -> None:
+        class Hidden(Walk):
+            """Not to be imported."""
+
+        config = expert().environment(Hidden)
+        beside = config.copy().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True)
+        recorded = config.copy().offline_data(output="out").evaluation(evaluation_num_env_runners=2)
+        for each in (beside, recorded):
+            with pytest.raises(SpecError, match="'hindcast/Hidden' is known in this process alone"):
+                each.build_algo()
+
+    def test_two_local_classes_of_one_name(self) -> None:
+        made = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
+        spaces = [expert().environment(each).offline_data(output="o").to_resource() for each in made]
+        assert spaces[0].spec.environment.id != spaces[1].spec.environment.id
+
+    def test_registered_creator_gets_its_config_as_one_dictionary(self) -> None:
+        register_env("walk-by-name", lambda config: Walk(**config))
+        with expert().environment("walk-by-name", env_config={"longest": 4}).build_algo() as algo:
+            assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
+        register_env("walk-by-name", lambda config: Walk(shortest=20, longest=20))
+        with expert().environment("walk-by-name").build_algo() as algo:
+            assert algo.evaluate()["env_runners"]["episode_len_mean"] == 20
+
+    def test_registered_name_travels_with_the_config(self) -> None:
+        register_env("walk-that-travels", Walk)
+        options = expert().environment("walk-that-travels").to_dict()
+        assert options["env"].creator is Walk
+        restored = PPOConfig().update_from_dict(options).offline_data(output="o").to_resource()
+        assert restored.spec.environment.id == "walk-that-travels"
+
+    def test_name_of_gymnasiums_own_is_taken(self) -> None:
+        with pytest.raises(SpecError, match="Gymnasium has an environment 'CartPole-v1' already"):
+            register_env("CartPole-v1", Walk)

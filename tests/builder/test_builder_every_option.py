@@ -1,0 +1,134 @@
+"""Every option of the builder that is accepted changes what is built, or a warning says that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from pydantic.alias_generators import to_camel
+from test_builder_options import MAPPED, MODEL_SAMPLES, SAMPLES
+
+from hindcast import AlgorithmConfig, BCConfig, PPOConfig
+from hindcast.api.options import options_model
+from hindcast.builder.names import algorithm_options
+from hindcast.builder.options import OPTIONS
+from hindcast.errors import UserError
+from hindcast.run.without_effect import without_effect
+
+CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
+    "training": lambda: BCConfig().environment("CartPole-v1").offline_data(input_="data"),
+    "recording": lambda: BCConfig().environment("CartPole-v1").offline_data(output="out"),
+    "training and recording": lambda: (
+        BCConfig().environment("CartPole-v1").offline_data(input_="data", output="out")
+    ),
+    "learning online": lambda: PPOConfig().environment("CartPole-v1"),
+    "learning online and recording": lambda: (
+        PPOConfig().environment("CartPole-v1").offline_data(output="out")
+    ),
+}
+METHODS = [method for method in OPTIONS if method != "DefaultModelConfig"]
+VALUES: dict[str, Any] = {
+    **{name: given for name, (given, *_) in SAMPLES.items()},
+    "initial_checkpoint": "there",
+    "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
+}
+NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}, float("nan"))
+_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation")
+
+
+def built(config: AlgorithmConfig) -> dict[str, Any]:
+    """All that `build_algo` reads: of the resources no field that has no effect."""
+    plan = config.plan()
+    found: dict[str, Any] = {"config": plan.config, "model": plan.model, "start": plan.initial_checkpoint}
+    if plan.online:
+        found["width"] = plan.width
+    for resource in (plan.training, plan.recording):
+        if resource is None:
+            continue
+        spec = resource.spec.model_dump(by_alias=True)
+        for field in without_effect(resource, is_one_machine=True):
+            remove(spec, field)
+        if resource is plan.training and plan.online:
+            spec = {section: spec[section] for section in _READ_ONLINE}
+        found[resource.kind] = spec
+    return found
+
+
+def remove(spec: dict[str, Any], field: str) -> None:
+    first, _, rest = field.partition(".")
+    if rest:
+        remove(spec[first], rest)
+    else:
+        del spec[first]
+
+
+def fate(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
+    """What becomes of options given beside what the config has."""
+    before = built(config)
+    try:
+        getattr(config, method)(**options)
+        if built(config) != before:
+            return "has an effect"
+    except UserError:
+        return "is refused"
+    (name,) = options
+    return "is warned of" if any(line.startswith(f"{name}: ") for line in config.replaced) else "does nothing"
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_option_does_nothing_silently(kind: str, method: str) -> None:
+    given = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
+    if method == "evaluation":
+        given["evaluation_config"] = {"explore": "recording" not in kind}
+    fates = {name: fate(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
+    assert [name for name, found in fates.items() if found == "does nothing"] == []
+
+
+@pytest.mark.parametrize("kind", ["training", "learning online"])
+def test_no_option_of_an_algorithm_does_nothing_silently(kind: str) -> None:
+    algorithm = CONFIGS[kind]().algorithm
+    assert algorithm is not None
+    for name in algorithm_options(algorithm):
+        default = options_model(algorithm).model_fields[to_camel(name.rstrip("_"))].default
+        assert fate(CONFIGS[kind](), "training", {name: other_than(default)}) != "does nothing", name
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_no_field_of_the_model_does_nothing_silently(kind: str) -> None:
+    for name in OPTIONS["DefaultModelConfig"]:
+        given = MODEL_SAMPLES.get(name, (3,))[0]
+        config = CONFIGS[kind]()
+        before = built(config)
+        try:
+            config.rl_module(model_config={name: given, "head_fcnet_hiddens": [4]})
+            changed = built(config)["model"] != before["model"].model_copy(update={"head_fcnet_hiddens": [4]})
+            assert changed or name == "head_fcnet_hiddens" or any(name in line for line in config.replaced), (
+                name
+            )
+        except UserError:
+            continue
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("name", MAPPED)
+def test_a_wrong_value_is_refused_in_a_sentence(kind: str, name: str) -> None:
+    for value in NONSENSE:
+        config = CONFIGS[kind]()
+        try:
+            getattr(config, MAPPED[name].method)(**{name: value})
+            config.validate()
+        except UserError as error:
+            assert str(error)
+
+
+def other_than(default: Any) -> Any:
+    """A value that an option of this default takes, and is not it."""
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return "norm"
+    if isinstance(default, int):
+        return default + 1
+    return 0.5 if default is None else default / 2 + 0.01

@@ -1,0 +1,667 @@
+"""`AlgorithmConfig`: where each option goes, and what is said of those that go nowhere."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pytest
+
+from hindcast import AlgorithmConfig, BCConfig, DefaultModelConfig, OfflineData, OfflinePreLearner, PPOConfig
+from hindcast.api.loading import validate_resource
+from hindcast.builder.options import OPTIONS, Option, option_table
+from hindcast.errors import SpecError
+
+ROOT = Path(__file__).parents[2]
+
+OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+# Option -> (value given, what the training's field is, what the recording's field is).
+SAMPLES: dict[str, tuple[Any, Any, Any]] = {
+    "env": ("Acrobot-v1", "Acrobot-v1", "Acrobot-v1"),
+    "env_config": ({"size": (1, 2)}, {"size": [1, 2]}, {"size": [1, 2]}),
+    "observation_space": (
+        OBSERVATIONS,
+        {"type": "Box", "low": -1.0, "high": 1.0, "shape": [3], "dtype": "float32"},
+        None,
+    ),
+    "action_space": (gym.spaces.Discrete(2), {"type": "Discrete", "n": 2, "start": 0}, None),
+    "normalize_actions": (False, False, False),
+    "clip_actions": (True, True, True),
+    "wrappers": (
+        ["FlattenObservation"],
+        [{"name": "FlattenObservation", "kwargs": {}}],
+        [{"name": "FlattenObservation", "kwargs": {}}],
+    ),
+    "max_episode_steps": (20, 20, 20),
+    "num_env_runners": (3, None, 3),
+    "num_envs_per_env_runner": (4, None, 4),
+    "num_cpus_per_env_runner": (2, None, 2.0),
+    "explore": (False, None, False),
+    "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
+    "initial_checkpoint": ("somewhere", "somewhere", None),
+    "learner_connector": (
+        "AddNextObservationsFromEpisodesToTrainBatch",
+        [{"name": "AddNextObservationsFromEpisodesToTrainBatch", "kwargs": {}}],
+        None,
+    ),
+    "num_learners": (2, 2, None),
+    "num_cpus_per_learner": (4, 4.0, None),
+    "num_gpus_per_learner": (1, 1.0, None),
+    "input_": (["a", "b"], ["a", "b"], None),
+    "input_read_schema": ({"obs": "o_t"}, {"obs": "o_t"}, None),
+    "input_read_method_kwargs": (
+        {"columns": ["obs"], "delimiter": ";", "concurrency": 2},
+        {"columns": ["obs"], "readOptions": {"delimiter": ";"}},
+        None,
+    ),
+    "input_read_method": ("read_json", "JSON", None),
+    "input_read_sample_batches": (True, "SampleBatch", None),
+    "input_compress_columns": (["obs"], ["obs"], None),
+    "actions_in_input_normalized": (False, False, None),
+    "ignore_final_observation": (True, True, None),
+    "input_filesystem": ("gcs", "gs://data", None),
+    "map_batches_kwargs": (
+        {"concurrency": 3, "num_cpus": 2},
+        {"replicas": 3, "cpus": 2.0, "gpus": 0.0},
+        None,
+    ),
+    "dataset_num_iters_per_learner": (7, 7, None),
+    "materialize_data": (True, "Resident", None),
+    "materialize_mapped_data": (False, "Streaming", None),
+    "prelearner_class": (OfflinePreLearner, "hindcast.pipeline.prelearner:OfflinePreLearner", None),
+    "prelearner_kwargs": ({"a": 1}, {"a": 1}, None),
+    "offline_data_class": (OfflineData, "hindcast.pipeline.offline_data:OfflineData", None),
+    "sampling": ("WithReplacement", "WithReplacement", None),
+    "window_steps": (128, 128, None),
+    "window_bytes": ("1Mi", "1Mi", None),
+    "resident_budget": ("2Mi", "2Mi", None),
+    "validate_data": (False, False, None),
+    "output": ("there", None, "there"),
+    "output_write_episodes": (False, None, "Columns"),
+    "output_write_method": ("write_csv", None, "CSV"),
+    "output_format": ("SampleBatch", None, "SampleBatch"),
+    "output_max_rows_per_file": (25, None, 25),
+    "output_max_file_size": (2.0**20, None, "1048576"),
+    "output_filesystem": ("s3", None, "s3://out"),
+    "output_compress_columns": (["obs"], None, ["obs"]),
+    "output_compression": ("zstd", None, "zstd"),
+    "output_on_existing": ("Fail", None, "Fail"),
+    "evaluation_interval": (3, 3, None),
+    "evaluation_duration": (5, 5, {"episodes": 5}),
+    "evaluation_duration_unit": ("timesteps", "timesteps", {"timesteps": 10}),
+    "evaluation_num_env_runners": (2, 2, 2),
+    "evaluation_parallel_to_training": (True, True, None),
+    "evaluation_sample_timeout_s": (9, 9.0, None),
+    "evaluation_config": ({"explore": False}, False, False),
+    "custom_evaluation_function": ("my.module:evaluate", "my.module:evaluate", None),
+    "model_config": ({"fcnet_hiddens": (8, 8)}, {"fcnetHiddens": [8, 8]}, {"fcnetHiddens": [8, 8]}),
+    "seed": (11, 11, 11),
+}
+MAPPED = {
+    name: option
+    for options in OPTIONS.values()
+    for name, option in options.items()
+    if option.kind == "mapped" and option.method != "DefaultModelConfig"
+}
+MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
+    "fcnet_hiddens": ([8], [8]),
+    "fcnet_activation": ("swish", "silu"),
+    "conv_filters": ([[16, (4, 4), 2]], [[16, 4, 2]]),
+    "conv_activation": ("tanh", "tanh"),
+    "head_fcnet_hiddens": ([4], [4]),
+    "free_log_std": (True, True),
+    "log_std_clip_param": (3.0, 3.0),
+    "vf_share_layers": (True, True),
+    "distribution": ("gaussian", "gaussian"),
+    "observation_filter": ("MeanStdFilter", "meanStd"),
+    "frame_stack": (4, 4),
+}
+
+
+def at(resource: Any, field: str) -> Any:
+    """The value of a field, by its YAML name."""
+    here = resource.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
+    for step in field.split(".", 1)[1].split(".") if field.startswith("input.") else field.split("."):
+        here = (here["input"][0] if field.startswith("input.") else here)[step]
+    return here
+
+
+def take(config: AlgorithmConfig, option: Option, value: Any) -> AlgorithmConfig:
+    return getattr(config, option.method)(**{option.name: value})
+
+
+def bc() -> BCConfig:
+    return BCConfig().environment("CartPole-v1").offline_data(input_="data")
+
+
+def recorder() -> PPOConfig:
+    return PPOConfig().environment("CartPole-v1").offline_data(output="out")
+
+
+def test_samples_cover_the_table() -> None:
+    assert set(SAMPLES) == set(MAPPED)
+    shown = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
+    assert set(MODEL_SAMPLES) == shown
+
+
+@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
+def test_option_reaches_its_field_of_a_training(name: str) -> None:
+    option, (given, expected, _) = MAPPED[name], SAMPLES[name]
+    config = bc()
+    if name == "num_envs_per_env_runner":
+        config.evaluation(evaluation_interval=1)
+        expected = given
+    if name == "evaluation_config":
+        config.evaluation(evaluation_interval=1)
+    resource = take(config, option, given).to_resource()
+    if name == "input_":
+        assert [source.path for source in resource.spec.input] == expected
+    elif name == "input_read_method_kwargs":
+        assert resource.spec.input[0].columns == expected["columns"]
+        assert resource.spec.input[0].read_options == expected["readOptions"]
+    elif name == "model_config":
+        assert at(resource, "model.fcnetHiddens") == expected["fcnetHiddens"]
+    else:
+        assert at(resource, option.training) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.recording])
+def test_option_reaches_its_field_of_a_recording(name: str) -> None:
+    option, (given, _, expected) = MAPPED[name], SAMPLES[name]
+    config = recorder()
+    if name == "output_compress_columns":
+        config.offline_data(output_format="SampleBatch")
+    resource = take(config, option, given).to_resource()
+    if name == "model_config":
+        assert at(resource, "policy.train.model.fcnetHiddens") == expected["fcnetHiddens"]
+    else:
+        assert at(resource, option.recording) == expected
+
+
+@pytest.mark.parametrize("name", MODEL_SAMPLES)
+def test_model_field_reaches_its_field(name: str) -> None:
+    given, expected = MODEL_SAMPLES[name]
+    resource = bc().rl_module(model_config={name: given}).to_resource()
+    assert at(resource, OPTIONS["DefaultModelConfig"][name].training) == expected
+    whole = bc().rl_module(model_config=DefaultModelConfig(**{name: given})).to_resource()
+    assert at(whole, OPTIONS["DefaultModelConfig"][name].training) == expected
+
+
+REPLACED = [
+    (option.method, name)
+    for options in OPTIONS.values()
+    for name, option in options.items()
+    if option.kind == "replaced" and option.method not in ("DefaultModelConfig", "framework")
+]
+REFUSED = [
+    option
+    for options in OPTIONS.values()
+    for option in options.values()
+    if option.kind == "refused" and option.method != "DefaultModelConfig"
+]
+
+
+def test_the_most_particular_option_says_what_is_written() -> None:
+    packed = (
+        recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
+    )
+    assert packed.spec.output.compress_columns == []  # Parquet compresses all of them
+    config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
+    assert config.to_resource().spec.output.format == "Episodes"
+    config.offline_data(output_write_method="write_json")
+    assert config.to_resource().spec.output.format == "JSON"
+    config.offline_data(output_format="Columns")
+    assert config.to_resource().spec.output.format == "Columns"
+
+
+@pytest.mark.parametrize(("method", "name"), REPLACED)
+def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> None:
+    config = bc()
+    before = config.to_resource()
+    getattr(config, method)(**{name: {"prefetch_batches": 5} if name == "iter_batches_kwargs" else 3})
+    assert config.to_resource() == before
+    assert [line for line in config.replaced if line.startswith(f"{name}: ")]
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("input_read_method_kwargs", {"override_num_blocks": 9}, "pieces"),
+        ("input_read_method_kwargs", {"concurrency": 9}, "pieces"),
+        ("map_batches_kwargs", {"zero_copy_batch": True}, "shared memory"),
+    ],
+)
+def test_a_part_of_an_option_that_changes_nothing_says_so(option: str, given: Any, said: str) -> None:
+    config = bc().offline_data(**{option: given})
+    (line,) = config.replaced
+    assert line.startswith(f"{option}: {next(iter(given))}: ")
+    assert said in line
+    assert bc().offline_data(**{option: dict.fromkeys(given)}).replaced == []
+
+
+@pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
+def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
+    config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
+    said = [line for line in config.replaced if line.startswith("output_compress_columns: ")]
+    assert bool(said) == (form != "SampleBatch")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            lambda: bc().offline_data(output_compression="zstd"),
+            "output_compression: it is of recordings, and no",
+        ),
+        (
+            lambda: BCConfig().environment("CartPole-v1").offline_data(output="out", window_steps=8),
+            "window_steps: it is of trainings, and no input_ is given",
+        ),
+        (
+            lambda: PPOConfig().environment("CartPole-v1").learners(num_gpus_per_learner=1),
+            "num_gpus_per_learner: PPO learns from samples of its own, in this process",
+        ),
+        (
+            lambda: bc().learners(num_learners=4),
+            "num_learners: it sets the size of a batch alone on one machine",
+        ),
+        (
+            lambda: bc().offline_data(map_batches_kwargs={"concurrency": 2}),
+            "map_batches_kwargs: it has no effect on one machine",
+        ),
+        (
+            lambda: bc().offline_data(materialize_data=True, materialize_mapped_data=False),
+            "materialize_mapped_data: it contradicts materialize_data: the data stay resident",
+        ),
+        (
+            lambda: bc().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True),
+            "evaluation_parallel_to_training: one process evaluates; evaluation_num_env_runners says how many",
+        ),
+        (
+            lambda: bc().evaluation(evaluation_interval=1, evaluation_sample_timeout_s=3),
+            "evaluation_sample_timeout_s: it has an effect with evaluation_parallel_to_training alone",
+        ),
+    ],
+)
+def test_option_without_effect_says_why(config: Any, said: str) -> None:
+    (line,) = config().replaced
+    assert line.startswith(said)
+
+
+def test_options_at_their_defaults_say_nothing() -> None:
+    config = bc().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
+    config.offline_data(materialize_data=True, materialize_mapped_data=True).env_runners(batch_mode=None)
+    assert config.replaced == []
+
+
+@pytest.mark.parametrize("option", REFUSED, ids=lambda option: f"{option.method}-{option.name}")
+def test_refused_option_says_why(option: Option) -> None:
+    with pytest.raises(SpecError, match=option.name) as refusal:
+        take(bc(), option, 3)
+    assert option.remark in str(refusal.value)
+    take(bc(), option, None)
+
+
+def test_refused_model_field_says_why_unless_at_its_default() -> None:
+    with pytest.raises(SpecError, match="use_lstm is True: recurrent modules are not available yet"):
+        bc().rl_module(model_config=DefaultModelConfig(use_lstm=True)).to_resource()
+    with pytest.raises(SpecError, match=r"model_config\.lstm_cell_size is 8"):
+        bc().rl_module(model_config={"lstm_cell_size": 8}).to_resource()
+    bc().rl_module(model_config={"use_lstm": False, "max_seq_len": 20}).to_resource()
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("mistake", "sentence"),
+        [
+            (
+                lambda: BCConfig().evaluation(evaluation_intervall=3),
+                "evaluation_intervall is not an option; did you mean 'evaluation_interval'?",
+            ),
+            (
+                lambda: BCConfig().env_runners(num_workers=2),
+                "env_runners(num_workers=2): RLlib renamed it; use num_env_runners",
+            ),
+            (
+                lambda: BCConfig().update_from_dict({"num_workers": 2}),
+                "RLlib renamed it; use num_env_runners",
+            ),
+            (
+                lambda: BCConfig().env_runners(num_rolout_worker=2),
+                "num_rolout_worker is not an option; allowed: batch_mode",
+            ),
+            (lambda: BCConfig().environment(lr=1e-3), "lr is an option of training()"),
+            (lambda: BCConfig().training(seed=1), "seed is an option of debugging()"),
+            (lambda: BCConfig().training(fcnet_hiddens=[8]), "a field of rl_module(model_config="),
+            (
+                lambda: BCConfig().training(clip_param=0.2),
+                "clip_param does not apply to BC; it is an option of PPO",
+            ),
+            (lambda: BCConfig().framework("tf2"), "framework is 'tf2'"),
+            (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is no algorithm"),
+            (
+                lambda: AlgorithmConfig().plan(),
+                "AlgorithmConfig() holds options alone: begin with BCConfig()",
+            ),
+            (lambda: AlgorithmConfig().to_resource(), "AlgorithmConfig() holds options alone"),
+            (lambda: AlgorithmConfig().training(lrr=1), "lrr is not an option; did you mean 'lr'?"),
+            (lambda: bc().update_from_dict({"framework": "tf2"}), "framework is 'tf2'"),
+            (lambda: BCConfig().rollouts(num_workers=2), "rollouts(): RLlib renamed it; use env_runners()"),
+            (lambda: BCConfig().python_environment(), "python_environment(): processes have"),
+            (lambda: BCConfig().experimental(), "experimental(): nothing of it applies"),
+            (lambda: BCConfig().build_lerner(), "build_lerner is not an option of a config"),
+            (lambda: BCConfig().clip_param, "clip_param does not apply to BC; it is an option of PPO"),
+            (lambda: BCConfig()["lrr"], "lrr is not an option of a config; did you mean 'lr'?"),
+            (lambda: setattr(BCConfig(), "lrr", 1), "lrr is not an option of a config; did you mean 'lr'?"),
+            (lambda: setattr(BCConfig(), "training", 1), "training is not an option of a config"),
+            (lambda: setattr(BCConfig(), "fcnet_hiddens", [8]), "fcnet_hiddens is a field of rl_module("),
+            (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
+            (lambda: BCConfig().validate(), "input_ is missing"),
+            (
+                lambda: bc().training(lr="fast").to_resource(),
+                "spec.config.lr is 'fast' (text), expected a number",
+            ),
+            (
+                lambda: bc().training(train_batch_size_per_learner=0).to_resource(),
+                "spec.config.trainBatchSizePerLearner is 0, expected at least 1",
+            ),
+            (lambda: BCConfig().to_resource(), "input_ is missing"),
+            (lambda: PPOConfig().offline_data(output="o").to_resource(), "env is missing"),
+            (lambda: PPOConfig().environment("CartPole-v1").to_resource(), "give .offline_data(output=...)"),
+            (
+                lambda: PPOConfig().environment("CartPole-v1").offline_data(input_="a").plan(),
+                "input_ does not apply",
+            ),
+            (
+                lambda: bc().offline_data(map_batches_kwargs={"batch_size": 1}).to_resource(),
+                "map_batches_kwargs: 'batch_size' has no meaning here",
+            ),
+            (
+                lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
+                "iter_batches_kwargs: 'collate_fn' has no meaning here",
+            ),
+            (
+                lambda: recorder().training(initial_checkpoint="there").to_resource(),
+                "initial_checkpoint: the expert of a recording starts afresh",
+            ),
+            (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
+            (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
+            (
+                lambda: bc().offline_data(input_filesystem={}).plan(),
+                "the file system is {}: name it in the path",
+            ),
+            (
+                lambda: bc().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
+                "input_filesystem is a LocalFileSystem, which a resource cannot hold: write the paths as URIs",
+            ),
+            (
+                lambda: recorder().offline_data(output_write_method="write_avro").to_resource(),
+                "output_write_method is 'write_avro': allowed are 'write_parquet', 'write_json', 'write_csv'",
+            ),
+            (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ holds 3, expected a path"),
+            (
+                lambda: bc().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
+                "spec.input[0].sampler is not available yet: no algorithm takes live samples",
+            ),
+            (
+                lambda: bc().offline_data(input_=len).to_resource(),
+                "input_ holds <built-in function len>, expected a path",
+            ),
+            (
+                lambda: recorder().offline_data(output=["a", "b"]).to_resource(),
+                "output is ['a', 'b'], expected one path: a recording writes into one folder",
+            ),
+            (
+                lambda: bc().evaluation(evaluation_config={"env_config": {}, "explore": False}).plan(),
+                "evaluation_config holds 'env_config', and takes explore alone",
+            ),
+            (
+                lambda: bc().evaluation(evaluation_config=3).plan(),
+                "evaluation_config is 3, expected a dictionary",
+            ),
+            (
+                lambda: (
+                    bc().offline_data(input_read_episodes=True, input_read_sample_batches=True).to_resource()
+                ),
+                "input_read_sample_batches and input_read_episodes are both True",
+            ),
+            (lambda: bc().environment(3).to_resource(), "env is 3: give an id"),
+            (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),
+            (
+                lambda: bc().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
+                "model_config.fcnet_hidden is not a field; did you mean 'fcnet_hiddens'?",
+            ),
+            (
+                lambda: bc().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
+                "prelearner_class is Mine, which cannot be imported by its name",
+            ),
+            (
+                lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
+                "has duration auto without parallelToTraining",
+            ),
+            (
+                lambda: BCConfig().offline_data(input_="a").evaluation(evaluation_interval=1).to_resource(),
+                "has evaluation but no environment",
+            ),
+            (
+                lambda: BCConfig().environment(env_config={"a": 1}).offline_data(input_="a").to_resource(),
+                "env is missing: .environment(env=...) names the environment that the other options are of",
+            ),
+        ],
+    )
+    def test_is_one_sentence(self, mistake: Any, sentence: str) -> None:
+        with pytest.raises(SpecError) as error:
+            mistake()
+        assert sentence in str(error.value)
+
+    @pytest.mark.parametrize("name", ["build_learner_connector", "get_default_rl_module_spec"])
+    def test_an_override_that_nothing_calls_is_one_sentence(self, name: str) -> None:
+        own = type("Mine", (BCConfig,), {name: lambda *_: None})
+        with pytest.raises(SpecError, match=f"^Mine overrides {name}, which nothing calls: "):
+            own()
+
+    def test_are_all_reported_at_once(self) -> None:
+        config = bc().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
+        with pytest.raises(SpecError) as error:
+            config.to_resource()
+        assert [line.split(" is ")[0] for line in str(error.value).splitlines()] == [
+            "spec.evaluation.interval",
+            "spec.config.gradClip",
+            "spec.config.lr",
+        ]
+
+
+def test_reference_example_is_the_same_as_yaml() -> None:
+    config = (
+        BCConfig()
+        .environment(env="CartPole-v1")
+        .learners(num_learners=0)
+        .training(train_batch_size_per_learner=1024, lr=8e-4)
+        .offline_data(
+            input_=["data"],
+            input_read_episodes=True,
+            input_read_batch_size=512,
+            map_batches_kwargs={"concurrency": 2, "num_cpus": 1},
+            iter_batches_kwargs={"prefetch_batches": 2, "local_shuffle_buffer_size": None},
+            dataset_num_iters_per_learner=1,
+        )
+        .evaluation(evaluation_interval=3, evaluation_duration=5, evaluation_parallel_to_training=True)
+    )
+    yaml = validate_resource(
+        {
+            "apiVersion": "hindcast.dev/v1alpha1",
+            "kind": "OfflineTraining",
+            "metadata": {"name": "clone"},
+            "spec": {
+                "algorithm": "BC",
+                "config": {"trainBatchSizePerLearner": 1024, "lr": 8e-4},
+                "environment": {"id": "CartPole-v1"},
+                "input": [{"path": "data"}],
+                "pipeline": {
+                    "dataWorkers": {"replicas": 2, "cpus": 1},
+                    "prefetchBatches": 2,
+                    "datasetNumItersPerLearner": 1,
+                },
+                "evaluation": {"interval": 3, "duration": 5, "parallelToTraining": True},
+                "stop": {"episodeReturnMean": 450},
+            },
+        }
+    )
+    assert config.to_resource("clone", stop={"episode_return_mean": 450}) == yaml
+
+
+def test_python_spells_lambda_with_an_underscore() -> None:
+    resource = recorder().training(lambda_=0.9).to_resource()
+    assert resource.spec.policy.train.config == {"lambda": 0.9}
+
+
+FIELD = pc.field
+
+
+@pytest.mark.parametrize(
+    ("expression", "terms"),
+    [
+        (FIELD("agent_id") == "agent_1", [("agent_id", "==", "agent_1")]),
+        (FIELD("a b") != 'x) and (y == "1\n"', [("a b", "!=", 'x) and (y == "1\n"')]),
+        (FIELD("r") > 0.5, [("r", ">", 0.5)]),
+        (pc.scalar(3) <= FIELD("t"), [("t", ">=", 3)]),
+        (FIELD("ok") == pc.scalar(True), [("ok", "==", True)]),
+        (FIELD("t").isin(list(range(50))), [("t", "in", list(range(50)))]),
+        (
+            (FIELD("a") == 1) & (FIELD("b") < 2) & pc.and_(FIELD("c") >= 3, FIELD("d") == "x"),
+            [("a", "==", 1), ("b", "<", 2), ("c", ">=", 3), ("d", "==", "x")],
+        ),
+    ],
+    ids=str,
+)
+def test_an_expression_of_pyarrow_is_a_filter(expression: Any, terms: list[tuple[str, str, Any]]) -> None:
+    resource = bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
+    assert [(term.column, term.op, term.value) for term in resource.spec.input[0].filter] == terms
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        (FIELD("a") == 1) | (FIELD("b") == 2),
+        ~(FIELD("a") == 1),
+        FIELD("a") > FIELD("b"),
+        FIELD("a") + 1 > 2,
+        FIELD("obs", "camera") > 1,
+        FIELD(0) == 1,
+        FIELD("a") == pa.scalar(b"x"),
+        FIELD("a").is_valid(),
+        FIELD("a"),
+        FIELD("a\nb") == 1,
+        FIELD("a").cast("int32") == 1,
+    ],
+    ids=str,
+)
+def test_another_expression_is_refused_in_one_sentence(expression: Any) -> None:
+    with pytest.raises(
+        SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is more than comparisons"
+    ):
+        bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
+
+
+def test_weights_mix_sources() -> None:
+    resource = bc().offline_data(input_={"a": 0.4, "b": 0.6}).to_resource()
+    assert [(source.path, source.weight) for source in resource.spec.input] == [("a", 0.4), ("b", 0.6)]
+
+
+def test_interval_of_data_workers() -> None:
+    resource = bc().offline_data(map_batches_kwargs={"concurrency": (2, 6)}).to_resource()
+    assert resource.spec.pipeline.data_workers.interval == (2, 6)
+
+
+def test_no_gpus_keep_to_the_cpu() -> None:
+    assert bc().learners(num_gpus_per_learner=0).to_resource().spec.learners.device == "cpu"
+    assert bc().to_resource().spec.learners.device == "auto"
+
+
+def test_runner_filter_stays_beside_a_model_config() -> None:
+    config = bc().env_runners(observation_filter="MeanStdFilter").rl_module(model_config=DefaultModelConfig())
+    assert config.to_resource().spec.model.observation_filter == "meanStd"
+
+
+def test_default_model_config_shares_layers_as_the_reference_does() -> None:
+    assert bc().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
+    assert not bc().to_resource().spec.model.vf_share_layers
+
+
+def test_copies_are_apart() -> None:
+    config = bc()
+    twin = config.copy().training(lr=1e-2)
+    assert twin["lr"] == 1e-2
+    assert config.get("lr") is None
+
+
+def test_options_are_attributes() -> None:
+    config = bc()
+    config.lr, config.input_, config.env = 0.5, "other", "Acrobot-v1"
+    assert (config.lr, config.input_, config["env"]) == (0.5, "other", "Acrobot-v1")
+    assert config.to_resource() == BCConfig.from_dict(config.to_dict()).to_resource()
+    assert config.to_resource().spec.config == {"lr": 0.5}
+    assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 0.95, None)
+    assert not hasattr(config, "rollouts")
+    assert not hasattr(config, "lrr")
+    assert pickle.loads(pickle.dumps(config)).lr == 0.5
+
+
+def test_frozen_config_does_not_change() -> None:
+    config = bc()
+    config.freeze()
+    for twin in (config, config.copy(), config.copy(copy_frozen=True)):
+        with pytest.raises(SpecError, match=r"the config is frozen: change config\.copy"):
+            twin.lr = 0.5
+    assert config.copy(copy_frozen=False).training(lr=0.5).lr == 0.5
+
+
+def test_overrides_are_a_dictionary() -> None:
+    assert BCConfig.overrides(explore=False) == {"explore": False}
+
+
+def test_options_without_an_algorithm_go_over_to_one() -> None:
+    config = AlgorithmConfig().environment("CartPole-v1").training(lr=0.1).offline_data(input_="data")
+    assert config.lr == 0.1
+    assert BCConfig.from_dict(config.to_dict()).to_resource() == bc().training(lr=0.1).to_resource()
+
+
+def test_dictionary_and_back() -> None:
+    config = bc().training(lr=1e-2).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+    options = pickle.loads(pickle.dumps(config.to_dict()))
+    assert BCConfig().update_from_dict(options).to_resource() == config.to_resource()
+    with pytest.raises(SpecError, match="did you mean 'input_'"):
+        BCConfig().update_from_dict({"imput_": "a"})
+
+
+def test_own_algorithm_takes_any_option() -> None:
+    config = AlgorithmConfig("mine.algorithms:Clone").offline_data(input_="a").training(my_weight=2, lr=0.1)
+    assert config.to_resource().spec.custom_config == {"myWeight": 2, "lr": 0.1}
+    config.training(frame_stack=4)  # its own, although a model config has a field of that name
+    assert config.to_resource().spec.custom_config["frameStack"] == 4
+    assert config.training(grad_clip_by="norm").replaced == [
+        "grad_clip_by: it has an effect with grad_clip alone"
+    ]
+
+
+def test_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert option_table() in page, "run `make crds`"
+
+
+def test_import_is_light() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, hindcast; print([m for m in ('torch', 'ray', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,264 @@
+"""`evaluate()` with an output: whole episodes, each written once, whatever happens between the calls."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig
+from hindcast.errors import OutputConflict
+from hindcast.storage.location import resolve
+from hindcast.store.dataset import open_dataset
+from hindcast.store.manifest import read_manifest
+from support import episode_hashes, leftovers, read_all
+from toy_environments import Walk
+
+ROOT = Path(__file__).parents[2]
+
+
+def recorder(output: Path | str, per_call: int = 10, **options: object) -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment(Walk)
+        .env_runners(num_envs_per_env_runner=4)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .evaluation(evaluation_duration=per_call)
+        .offline_data(output=str(output), **{"output_max_rows_per_file": 4, **options})
+    )
+
+
+def record(config: PPOConfig, calls: int) -> list[dict[str, float]]:
+    with config.build_algo() as algo:
+        return [algo.evaluate()["env_runners"] for _ in range(calls)]
+
+
+def test_every_call_adds_its_episodes(tmp_path: Path) -> None:
+    reports = record(recorder(tmp_path), calls=3)
+    block = read_all(tmp_path)
+    assert [int(eps_id.rpartition("-")[2]) for eps_id in block.eps_id] == list(range(30))
+    assert [report["num_episodes"] for report in reports] == [10, 10, 10]
+    assert sum(report["num_env_steps"] for report in reports) == block.num_steps
+    total = sum(report["episode_return_mean"] * 10 for report in reports)
+    assert total == pytest.approx(block.columns["rewards"].sum())
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [
+        (lambda root: fsspec.filesystem("memory"), "run-tests/data"),
+        (lambda root: pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory"))), "run-tests/data"),
+        (lambda root: pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem()), "data"),
+        (lambda root: pafs.LocalFileSystem(), "{root}/data"),
+    ],
+    ids=["fsspec", "pyarrow", "below a folder", "local"],
+)
+def test_a_file_system_object_is_written_and_read(
+    tmp_path: Path, memory_path: str, kind: Callable[[Path], object], folder: str
+) -> None:
+    filesystem, folder = kind(tmp_path), folder.format(root=tmp_path)
+    record(recorder(folder, output_filesystem=filesystem), calls=1)
+    assert open_dataset(folder, filesystem).num_episodes == 10
+    trained = (
+        BCConfig()
+        .environment(Walk)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
+    )
+    with trained.build_algo() as algo:
+        assert algo.train()["num_env_steps_trained_lifetime"] > 0
+
+
+def test_runners_are_given_the_file_system_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    with recorder("data", output_filesystem=filesystem).build_algo() as algo:
+        algo.evaluate()
+        task = pickle.dumps(algo._recording._recorded_task)
+    monkeypatch.setattr("hindcast.storage.filesystem_objects._named", {})  # as in another process
+    assert pickle.loads(task).location.path == str(tmp_path / "data")
+
+
+def test_rows_of_files_are_limited(tmp_path: Path) -> None:
+    record(recorder(tmp_path), calls=2)
+    rows = sorted(pq.ParquetFile(file).metadata.num_rows for file in tmp_path.glob("*.parquet"))
+    assert rows == [2, 2, 4, 4, 4, 4]
+
+
+def test_manifest_is_complete_after_stop(tmp_path: Path) -> None:
+    with recorder(tmp_path).build_algo() as algo:
+        algo.evaluate()
+        assert read_manifest(resolve(tmp_path)) is None
+        digest = algo.get_policy().digest
+    manifest = read_manifest(resolve(tmp_path))
+    assert manifest is not None
+    assert manifest.policy == {"digest": digest, "explore": True}
+    assert sum(file.episodes for file in manifest.files) == 10
+
+
+def test_nothing_is_written_without_an_evaluation(tmp_path: Path) -> None:
+    record(recorder(tmp_path / "out"), calls=0)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_processes_record_the_same(tmp_path: Path) -> None:
+    here = record(recorder(tmp_path / "here"), calls=2)
+    there = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
+    assert here == there
+    assert episode_hashes(read_all(tmp_path / "here")) == episode_hashes(read_all(tmp_path / "there"))
+
+
+def test_timesteps_are_reached_by_whole_episodes(tmp_path: Path) -> None:
+    config = recorder(tmp_path, per_call=50).evaluation(evaluation_duration_unit="timesteps")
+    reports = record(config, calls=2)
+    assert all(50 <= report["num_env_steps"] < 50 + 4 * 12 for report in reports)
+    assert open_dataset(str(tmp_path)).num_steps == sum(report["num_env_steps"] for report in reports)
+
+
+def test_run_again_it_plays_nothing_twice(tmp_path: Path) -> None:
+    first = record(recorder(tmp_path), calls=2)
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")}
+    assert record(recorder(tmp_path), calls=2) == first
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")} == before
+    third = record(recorder(tmp_path), calls=3)
+    assert third[:2] == first
+    assert open_dataset(str(tmp_path)).num_episodes == 30
+
+
+def test_episodes_under_a_policy_that_learns_between(tmp_path: Path) -> None:
+    config = recorder(tmp_path).training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    with config.build_algo() as algo:
+        algo.evaluate()
+        algo.train()
+        algo.evaluate()
+        digest = algo.get_policy().digest
+    manifest = read_manifest(resolve(tmp_path))
+    assert manifest is not None
+    assert manifest.policy["digest"] == digest
+    assert len(manifest.policy["digests"]) == 2
+    assert open_dataset(str(tmp_path)).num_episodes == 20
+
+
+class TestAnotherRecording:
+    def test_of_another_policy_is_refused(self, tmp_path: Path) -> None:
+        record(recorder(tmp_path), calls=1)
+        with recorder(tmp_path).build_algo() as algo:
+            algo.train()
+            with pytest.raises(OutputConflict, match="holds episodes of another policy"):
+                algo.evaluate()
+        assert open_dataset(str(tmp_path)).num_episodes == 10
+
+    def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
+        record(recorder(tmp_path), calls=1)
+        with (
+            recorder(tmp_path, per_call=5).build_algo() as algo,
+            pytest.raises(OutputConflict, match="spec hash"),
+        ):
+            algo.evaluate()
+
+    @pytest.mark.parametrize("change", ["policy", "spec"])
+    def test_is_replaced_where_that_is_asked_for(self, tmp_path: Path, change: str) -> None:
+        record(recorder(tmp_path), calls=2)
+        config = recorder(tmp_path, 5 if change == "spec" else 10, output_on_existing="Replace")
+        with config.build_algo() as algo:
+            if change == "policy":
+                algo.train()
+            algo.evaluate()
+        assert open_dataset(str(tmp_path)).num_episodes == (5 if change == "spec" else 10)
+        assert leftovers(tmp_path) == []
+
+    def test_finished_one_is_in_the_way_where_that_is_asked_for(self, tmp_path: Path) -> None:
+        record(recorder(tmp_path, output_on_existing="Fail"), calls=1)
+        with (
+            recorder(tmp_path, output_on_existing="Fail").build_algo() as algo,
+            pytest.raises(OutputConflict, match="onExisting is Fail"),
+        ):
+            algo.evaluate()
+
+    def test_files_of_somebody_else_are_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("mine")
+        with recorder(tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="no recording of"):
+            algo.evaluate()
+
+
+def test_columns_hold_the_same_episodes(tmp_path: Path) -> None:
+    for name, episodes in (("columns", False), ("episodes", True)):
+        config = recorder(tmp_path / name, output_write_episodes=episodes)
+        with config.build_algo() as algo:
+            algo.evaluate()
+    found, expected = (
+        set(episode_hashes(read_all(tmp_path / name)).values()) for name in ("columns", "episodes")
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
+def test_text_goes_on_where_it_was_left(tmp_path: Path, form: str) -> None:
+    """The second run finds the first call's ranges, and reads their returns from the text."""
+    reports = []
+    for calls in (1, 2):
+        with recorder(tmp_path, output_format=form).build_algo() as algo:
+            reports.append([algo.evaluate()["env_runners"]["episode_return_mean"] for _ in range(calls)])
+    assert reports[0][0] == reports[1][0]
+
+
+SCRIPT = """
+import os, signal, sys
+from hindcast import PPOConfig
+
+config = (
+    PPOConfig().environment("toy_environments:Walk").env_runners(num_envs_per_env_runner=4)
+    .rl_module(model_config={{"fcnet_hiddens": [8]}}).offline_data(output=sys.argv[1], output_max_rows_per_file=4)
+    .evaluation(evaluation_duration=10, evaluation_num_env_runners={runners})
+)
+with config.build_algo() as algo:
+    for call in range(4):
+        algo.evaluate()
+        if str(call) == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("runners", [0, 2])
+def test_killed_script_goes_on_where_it_was(tmp_path: Path, runners: int) -> None:
+    def run(output: Path, killed_after: int) -> int:
+        command = [sys.executable, "-c", SCRIPT.format(runners=runners), str(output), str(killed_after)]
+        path = os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "tests")])
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+
+    assert run(tmp_path / "killed", killed_after=1) == -signal.SIGKILL
+    assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
+    assert run(tmp_path / "killed", killed_after=-1) == 0
+    record(recorder(tmp_path / "whole"), calls=4)
+    whole, killed = (episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed"))
+    assert whole == killed
+    assert len(whole) == 40
+    assert leftovers(tmp_path / "killed") == []
+
+
+def test_restored_policy_is_recorded_and_kept_beside_the_data(tmp_path: Path) -> None:
+    with recorder(tmp_path / "none").build_algo() as algo:
+        algo.train()
+        algo.save_to_path(tmp_path / "ck")
+        digest = algo.get_policy().digest
+    with recorder(tmp_path / "out").build_algo() as algo:
+        algo.restore_from_path(tmp_path / "ck", component=COMPONENT_RL_MODULE)
+        algo.evaluate()
+    manifest = read_manifest(resolve(tmp_path / "out"))
+    assert manifest is not None
+    assert manifest.policy["digest"] == digest
+    resource = recorder(tmp_path / "again").to_resource(
+        policy={"checkpoint": {"path": str(tmp_path / "out" / "_hindcast" / "policy" / "module")}}
+    )
+    assert resource.spec.policy.checkpoint is not None

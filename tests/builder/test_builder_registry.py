@@ -1,0 +1,148 @@
+"""An algorithm is one file and one line: registered, and `make crds` run, it is wherever algorithms are."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+from pydantic import Field
+from ruamel.yaml import YAML
+
+import hindcast
+from hindcast.algorithms import REGISTRY
+from hindcast.algorithms.bc import BC, BCOptions
+from hindcast.algorithms.ppo import PPO
+from hindcast.api import options
+from hindcast.api.loading import validate_resource
+from hindcast.builder import algorithm_configs, trainable
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Losses, Step, Tensors
+from toy_environments import Walk
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from generate_crds import generate
+
+
+class WeightedOptions(BCOptions):
+    """Behaviour cloning with a weight: L = -w·E[log π(a|s)]."""
+
+    weight: Annotated[float, Field(gt=0)] = 2.0
+    """The weight w."""
+
+
+class Weighted(BC):
+    """BC whose loss has a weight."""
+
+    Options = WeightedOptions
+    options: WeightedOptions
+
+    def losses(self, nets: torch.nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        found = super().losses(nets, batch, step)
+        return Losses(
+            {"policy": self.options.weight * found.losses["policy"]}, {"weighed": torch.tensor(1.0)}
+        )
+
+
+class Sampling(PPO):
+    """PPO under another name: it learns in its environment."""
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Both registered, a line each, and what `make crds` then writes: where the package looks for it."""
+    root = tmp_path_factory.mktemp("generated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(REGISTRY, "Weighted", Weighted)
+        patch.setitem(REGISTRY, "Sampling", Sampling)
+        generate(root)
+        patch.setattr(options, "files", lambda _: root / "runtime" / "hindcast" / "api")
+        _forget()
+        yield root
+    _forget()
+
+
+def _forget() -> None:
+    options.schemas.cache_clear()
+    options.options_model.cache_clear()
+    for module, suffix in ((algorithm_configs, "Config"), (trainable, "")):
+        for name in ("Weighted", "Sampling"):
+            vars(module).pop(name + suffix, None)
+
+
+def test_the_builder_has_its_config(generated: Path, walks: Path) -> None:
+    config = hindcast.WeightedConfig().environment(Walk).offline_data(input_=str(walks))
+    assert (config.weight, config.lr) == (2.0, 1e-4)
+    assert config.training(weight=3).to_resource().spec.config == {"weight": 3}
+    assert type(pickle.loads(pickle.dumps(config))) is hindcast.WeightedConfig
+    assert {"WeightedConfig", "SamplingConfig", "BCConfig"} <= set(dir(hindcast))
+    with pytest.raises(SpecError, match="weigth is not an option; did you mean 'weight'"):
+        config.training(weigth=1)
+    with pytest.raises(SpecError, match="weight does not apply to BC; it is an option of Weighted"):
+        hindcast.BCConfig().training(weight=1)
+    with pytest.raises(SpecError, match=r"spec\.config\.weight is 0, expected more than 0"):
+        config.training(weight=0).to_resource()
+
+
+def test_the_resources_and_pages_have_it(generated: Path) -> None:
+    crds = {
+        name: YAML(typ="safe").load(generated / f"crds/hindcast.dev_{name}.yaml")["spec"]["versions"][0]
+        for name in ("offlinetrainings", "offlinerecordings")
+    }
+    training = crds["offlinetrainings"]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert training["properties"]["config"]["properties"]["weight"]["type"] == "number"
+    assert "'Weighted'" in json.dumps(training["x-kubernetes-validations"])
+    assert "'Sampling'" in json.dumps(crds["offlinerecordings"])
+    assert "'Sampling'" not in json.dumps(crds["offlinetrainings"])
+    assert "\n### Weighted\n" in (generated / "docs/reference.md").read_text()
+    stubs = (generated / "runtime/hindcast/builder/algorithm_configs.pyi").read_text()
+    assert "class WeightedConfig(AlgorithmConfig)" in stubs
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
+)
+def test_a_file_may_name_it(generated: Path, config: dict[str, Any], sentence: str | None) -> None:
+    resource = {
+        "apiVersion": "hindcast.dev/v1alpha1",
+        "kind": "OfflineTraining",
+        "metadata": {"name": "weighted"},
+        "spec": {
+            "algorithm": "Weighted",
+            "config": config,
+            "input": [{"path": "data"}],
+            "stop": {"iterations": 1},
+        },
+    }
+    if sentence is None:
+        assert validate_resource(resource).spec.algorithm == "Weighted"
+        return
+    with pytest.raises(SpecError, match=sentence):
+        validate_resource(resource)
+
+
+def test_tune_has_its_trainable(generated: Path) -> None:
+    assert trainable.Weighted.algorithm == "Weighted"
+    assert pickle.loads(pickle.dumps(trainable.Weighted)) is trainable.Weighted
+
+
+def test_it_trains(generated: Path, walks: Path) -> None:
+    config = hindcast.WeightedConfig().environment(Walk).training(train_batch_size_per_learner=16)
+    config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
+    with config.rl_module(model_config={"fcnet_hiddens": [8]}).build_algo() as algo:
+        result = algo.train()
+    assert result["num_updates_lifetime"] == 1
+    assert result["learners"]["default_policy"]["weighed"] == 1.0
+
+
+def test_one_that_learns_online_trains(generated: Path) -> None:
+    config = hindcast.SamplingConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
+    config.training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1)
+    with config.env_runners(num_envs_per_env_runner=4).build_algo() as algo:
+        assert algo.train()["num_updates_lifetime"] == 1

@@ -1,0 +1,123 @@
+"""Algorithms as Ray Tune's trainables. One search; the examples run whole ones."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+
+from hindcast import BCConfig, Policy
+from hindcast.algorithms import REGISTRY
+from toy_environments import Walk
+
+
+def test_every_algorithm_is_a_trainable() -> None:
+    from ray.tune.registry import TRAINABLE_CLASS, _global_registry
+
+    from hindcast import tune
+
+    for name in REGISTRY:
+        trainable = getattr(tune, name)
+        assert trainable.algorithm == name
+        assert _global_registry.get(TRAINABLE_CLASS, name) is trainable
+        assert pickle.loads(pickle.dumps(trainable)) is trainable
+
+
+def clone(data: Path) -> BCConfig:
+    return (
+        BCConfig()
+        .environment(Walk)
+        .offline_data(input_=data, dataset_num_iters_per_learner=5)
+        .training(train_batch_size_per_learner=16)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .evaluation(evaluation_interval=2, evaluation_duration=3)
+    )
+
+
+@pytest.mark.parametrize("begins", ["run", "Tuner.fit", "Tuner.restore"])
+def test_a_search_is_connected_first(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
+    """By us: Ray itself would join any cluster on the machine."""
+    from hindcast import tune
+
+    told: list[str] = []
+    monkeypatch.setattr(tune, "connect", lambda: told.append("connected"))
+    monkeypatch.setattr(f"ray.tune.{begins}", lambda *_, **__: told.append("begun"))
+    {
+        "run": lambda: tune.run("BC"),
+        "Tuner.fit": lambda: tune.Tuner("BC").fit(),
+        "Tuner.restore": lambda: tune.Tuner.restore("folder", "BC"),
+    }[begins]()
+    assert told == ["connected", "begun"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+class TestResources:
+    def test_count_the_trial_and_its_processes_up_to_a_node(self) -> None:
+        from hindcast.builder.trainable import BC
+
+        def cpus(**options: object) -> float:
+            return BC.default_resource_request(options).bundles[0]["CPU"]
+
+        assert cpus() == 1
+        assert cpus(evaluation_num_env_runners=1) == 1
+        assert cpus(evaluation_parallel_to_training=True) == 2
+        assert cpus(evaluation_parallel_to_training=True, evaluation_num_env_runners=8) == 4
+        assert cpus(map_batches_kwargs={"concurrency": 2}) == 1  # the trial's own process reads
+
+    def test_gpus(self) -> None:
+        from hindcast.builder.trainable import BC
+
+        assert BC.default_resource_request({"num_gpus_per_learner": 1}).bundles == [{"CPU": 1, "GPU": 1}]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.filterwarnings("ignore")
+def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from hindcast import tune
+
+    config = clone(walks).training(lr=tune.grid_search([1e-3, "fast"]))
+    with caplog.at_level(logging.CRITICAL):
+        results = tune.Tuner(
+            "BC",
+            param_space=config,
+            run_config=tune.RunConfig(
+                stop={"evaluation/training_iteration": 2},
+                storage_path=str(tmp_path),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+                verbose=0,
+            ),
+        ).fit()
+    assert "spec.config.lr is 'fast' (text), expected a number" in str(results.errors[0])
+    (good,) = [result for result in results if result.error is None]
+    assert good.metrics["training_iteration"] == 2
+    assert good.metrics["evaluation"]["env_runners"]["num_episodes"] == 3
+    assert good.config["lr"] == 1e-3
+    assert len(good.best_checkpoints) == 2
+    with clone(walks).training(lr=1e-3).build_algo() as algo:
+        for _ in range(2):
+            algo.train()
+        assert Policy.load(good.checkpoint.path).digest == algo.get_policy().digest
+        algo.restore_from_path(good.checkpoint.path)
+        assert algo.iteration == 2
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_trial_goes_on_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
+    from hindcast.builder.trainable import BC
+
+    first = BC(clone(walks).to_dict())
+    result = first.step()
+    assert math.isnan(result["evaluation"]["env_runners"]["episode_return_mean"])
+    first.save_checkpoint(str(tmp_path))
+    expected = first.step()["learners"]
+    first.cleanup()
+    second = BC(clone(walks).to_dict())
+    second.load_checkpoint(str(tmp_path))
+    assert second.step()["learners"] == expected
+    second.cleanup()

@@ -1,0 +1,101 @@
+"""A training that is suspended, resumed and then loses its head: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from e2e_cluster import DATA, copy_out, put_in, reader
+from e2e_kube import Kube, condition
+from e2e_resources import IN_PODS, code, slow, training
+
+from hindcast.pipeline.offline_data import Input
+from support import Heard, record
+from support import recording as local_recording
+
+ITERATIONS, UPDATES = 250, 50
+WORK: dict[str, Any] = {
+    "pipeline": {"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": UPDATES},
+    "stop": {"iterations": ITERATIONS},
+}
+
+
+def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> None:
+    """Each iteration ends with an evaluation that takes its time: a learner outlives its head by a minute."""
+    record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
+    put_in(kube, tmp_path / "data", "data")
+    evaluated = {
+        "environment": {"id": "slow:Slow", "maxEpisodeSteps": 10},
+        "evaluation": {"interval": 1, "duration": 1},
+        "cluster": IN_PODS,
+        "checkpoint": {"path": "runs", "every": 3},
+    }
+    kube.apply(code(slow=slow(0.5)), training("clone", "data", **WORK, **evaluated))
+    kube.wait_iteration("clone", 5)
+    suspended_at = suspend(kube)
+    assert suspended_at >= 5
+
+    kube.patch("OfflineTraining", "clone", suspend=False)
+    kube.wait_state("OfflineTraining", "clone", "Running")
+    kube.wait_iteration("clone", suspended_at + 5)
+    status = kube.status("OfflineTraining", "clone")
+    assert [(run["revision"], run["attempt"]) for run in status["runs"]] == [(1, 2), (1, 1)]
+    assert status["runs"][1]["outcome"] == "Suspended"
+    log = f"{DATA}/{kube.namespace}/runs/clone/r1/logs/clone-t1-2.log"  # written every 15 seconds
+    kube.wait("the second attempt's log", lambda: "goes on at update" in read(kube, log))
+    for pod in kube.pods("head", "clone"):
+        kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
+    kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
+    status = kube.wait_state("OfflineTraining", "clone", "Succeeded")
+
+    attempts = [(run["attempt"], run["outcome"]) for run in status["runs"]]
+    assert attempts == [(3, "Succeeded"), (2, "Lost"), (1, "Suspended")]
+    run = copy_out(kube, "runs/clone/r1", tmp_path)
+    first, *later = (f"clone-t1-{attempt}.log" for attempt in (1, 2, 3))
+    assert "goes on at" not in (run / "logs" / first).read_text()
+    for log in later:
+        assert "goes on at update" in (run / "logs" / log).read_text()
+    results = [orjson.loads(line) for line in (run / "results.jsonl").read_bytes().splitlines()]
+    numbers = list(range(1, ITERATIONS + 1))
+    assert [result["training_iteration"] for result in results] == numbers
+    assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
+    alone = uninterrupted(tmp_path)
+    assert losses(results) == pytest.approx(losses(alone), rel=1e-4)
+
+
+def read(kube: Kube, path: str) -> str:
+    """A file of the pods' volume; empty where it is not there."""
+    return reader(kube, "sh", "-c", f"cat {path} || true", stdout=subprocess.PIPE).stdout.decode()
+
+
+def suspend(kube: Kube) -> int:
+    """Suspend the training: the nodes are freed. The iteration of its checkpoint."""
+    kube.patch("OfflineTraining", "clone", suspend=True)
+    status = kube.wait_state("OfflineTraining", "clone", "Suspended")
+    assert condition(status, "Ready")["status"] == "True"
+    assert condition(status, "Ready")["reason"] == "Suspended"
+    assert condition(status, "Suspended")["status"] == "True"
+    assert kube.list("rayjobs") == []
+    kube.wait("no pods", lambda: not kube.list("pods", "hindcast.dev/name=clone"))
+    return int(status["checkpoint"]["iteration"])
+
+
+def uninterrupted(folder: Path) -> list[dict[str, Any]]:
+    """Results of the same training on this machine, in one go."""
+    from hindcast.api.loading import validate_resource
+    from hindcast.run.interruption import Interruption
+    from hindcast.run.training import TrainingRun
+
+    resource = training("clone", str(folder / "data"), **WORK, checkpoint={"path": str(folder / "local")})
+    inputs = [Input(str(folder / "data"))]
+    TrainingRun(validate_resource(resource), inputs, Heard(), Interruption()).carry_out()
+    lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
+    return [orjson.loads(line) for line in lines]
+
+
+def losses(results: list[dict[str, Any]]) -> list[float]:
+    """The loss of each iteration."""
+    return [result["learners"]["default_policy"]["total_loss"] for result in results]

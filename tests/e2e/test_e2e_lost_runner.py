@@ -1,0 +1,55 @@
+"""A runner that dies in the middle of a file: nothing is lost, nothing is recorded twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_cluster import copy_out
+from e2e_kube import Kube
+from e2e_resources import IN_PODS, code, recording, slow
+
+from support import episode_hashes, read_all, record
+from support import recording as local_recording
+
+EPISODES = 8_000
+
+
+def test_a_runner_deleted_in_mid_file(kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec: dict[str, Any] = {
+        "environment": {"id": "slow:Slow"},
+        "duration": {"episodes": EPISODES},
+        "seed": 3,
+    }
+    there = {
+        "runners": {"replicas": 2, "envsPerRunner": 8},
+        "output": {"path": "walks", "maxRowsPerFile": 1000},
+        "cluster": IN_PODS,
+    }
+    kube.apply(code(slow=slow(0.01)), recording("walks", **spec, **there))
+    kube.wait("episodes recorded", lambda: episodes(kube, "walks") > 500)
+    victim = kube.pods("runner", "walks")[0]["metadata"]["name"]
+    kube.delete("pod", victim, "--grace-period=0", "--force", "--wait=false")
+    assert episodes(kube, "walks") < EPISODES - 2 * 8, "it was over before the runner died"
+    status = kube.wait_state("OfflineRecording", "walks", "Succeeded")
+
+    assert status["output"]["episodes"] == EPISODES
+    found = read_all(copy_out(kube, "walks", tmp_path))
+    (tmp_path / "slow.py").write_text(slow(0))
+    monkeypatch.syspath_prepend(tmp_path)
+    record(
+        local_recording(
+            tmp_path / "alone",
+            policy={"random": {}},
+            runners={"envsPerRunner": 8},
+            output={"maxRowsPerFile": 1000},
+            **spec,
+        )
+    )
+    assert episode_hashes(found) == episode_hashes(read_all(tmp_path / "alone"))
+
+
+def episodes(kube: Kube, name: str) -> int:
+    """Recorded so far."""
+    return int(kube.status("OfflineRecording", name).get("progress", {}).get("episodes", 0))

@@ -1,0 +1,47 @@
+"""What ends before a pod runs our code. It needs no runtime image: tools/e2e.sh runs it while that is made.
+
+The others must not run beside it: KubeRay is taken away for a while.
+"""
+
+from __future__ import annotations
+
+import pytest
+from e2e_kube import Kube, KubeError, run
+from e2e_resources import training
+
+
+def test_a_wrong_config_is_refused_at_admission(kube: Kube) -> None:
+    with pytest.raises(KubeError, match=r"spec\.config\.beta|config\.beta does not apply to BC"):
+        kube.apply(training("wrong", "data", config={"beta": 1.0}))
+    assert kube.get("OfflineTraining", "wrong") is None
+
+
+def test_suspended_at_birth(kube: Kube) -> None:
+    kube.apply(training("asleep", "nowhere", suspend=True))
+    kube.wait_state("OfflineTraining", "asleep", "Suspended", seconds=30)
+    for kinds in ("rayjobs", "pods", "configmaps", "serviceaccounts"):
+        assert kube.list(kinds, "hindcast.dev/name") == []
+
+
+def test_pod_overrides_with_privilege(kube: Kube) -> None:
+    overrides = {"all": {"spec": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}}
+    kube.apply(training("sneaky", "data", cluster={"podOverrides": overrides}))
+    status = kube.wait_state("OfflineTraining", "sneaky", "Stalled", seconds=30)
+    assert "hostPath" in status["message"]
+    assert kube.list("rayjobs") == []
+
+
+def test_kuberay_that_does_not_answer_and_an_image_that_is_not_there(kube: Kube) -> None:
+    asleep = ("--namespace", "kuberay-system", "deployment/kuberay-operator")
+    run("kubectl", "scale", "--replicas=0", *asleep)
+    try:
+        kube.apply(training("ignored", "data", cluster={"image": "hindcast-nowhere:1"}))
+        kube.wait_said("ignored", "KubeRay")
+    finally:
+        run("kubectl", "scale", "--replicas=1", *asleep)
+        run("kubectl", "rollout", "status", *asleep, "--timeout=60s")
+    kube.wait("KubeRay takes it up", lambda: kube.list("rayclusters"), 60)
+    kube.wait_said("ignored", "hindcast-nowhere:1")
+    status = kube.status("OfflineTraining", "ignored")
+    assert status["state"] == "Starting"
+    assert [run["attempt"] for run in status["runs"]] == [1]

@@ -1,0 +1,43 @@
+"""Points at which a process kills itself (SIGKILL): the n-th file operation of a kind in its output folder."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+_WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
+_NUMBER = re.compile(
+    r"(?<=\.)[0-9a-f]{8}(?=\.tmp)|[0-9a-f]*[0-9][0-9a-f]*"
+)  # a random name may have no digit
+_LINE = "file operations:"
+
+
+def die_at(point: str | None, folder: str) -> None:
+    """Kill this process at a point; with None, print at its end how many operations of each kind there were."""
+    counts = Counter[str]()
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _WATCHED or not str(arguments[0]).startswith(folder):
+            return
+        kind = f"{event} .{_NUMBER.sub('#', str(arguments[0]).removeprefix(folder))}"
+        counts[kind] += 1
+        if f"{kind} {counts[kind]}" == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    if point is None:
+        atexit.register(lambda: [print(_LINE, count, kind, flush=True) for kind, count in counts.items()])
+
+
+def points(said: str, rng: np.random.Generator, each: int = 1) -> list[str]:
+    """Of what a process without a point printed: `each` of every kind of operation, in random order."""
+    counts = re.findall(rf"^{_LINE} (\d+) (.*)$", said, re.MULTILINE)
+    found = [f"{kind} {rng.integers(1, int(count) + 1)}" for count, kind in counts * each]
+    return [found[i] for i in rng.permutation(len(found))]

@@ -1,0 +1,57 @@
+"""One Ray for all tests of a process that are marked `ray`; the others start none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hindcast.ray_session import QUIET, start_ray
+
+TESTS = Path(__file__).parent
+POOL = {"hindcast.dev/pool": "learner"}
+_FOLDER = "RAY_TMPDIR"
+
+
+@cache
+def _folder() -> str:
+    """Where Rays of tests keep their files: not in /tmp/ray, and short enough for names of sockets."""
+    return tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A Ray that a test, or a process of its own, starts without the mark `ray` finds no place for its files."""
+    os.environ[_FOLDER] = _folder() if item.get_closest_marker("ray") else "/dev/null/test-not-marked-ray"
+
+
+def pytest_unconfigure() -> None:
+    """Remove the files of all Rays."""
+    if _folder.cache_info().currsize:
+        shutil.rmtree(_folder(), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Ray with 4 CPUs, 2 GPUs that are only advertised, and the label of the pool `learner`.
+
+    Its workers import the test modules. Yields the folder of the files that their toys look for: `kill`, `slow`.
+    """
+    toys = tmp_path_factory.mktemp("toys")
+    paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+        patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
+        patch.setenv("TOY_SLOW", str(toys / "slow"))
+        start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET)
+    yield toys
+    import ray
+
+    ray.shutdown()

@@ -1,0 +1,48 @@
+"""Fields that change nothing are told when a resource is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hindcast.run.without_effect import notes_on
+from support import Heard, record, recording, train, training
+
+GIVEN = {
+    "pipeline": {"prefetchBatches": 5, "dataWorkers": {"replicas": 3}},
+    "learners": {"replicas": 2, "memory": "1Gi"},
+    "cluster": {"image": "mine"},
+    "suspend": True,
+}
+
+
+def test_each_field_given_is_told_once() -> None:
+    resource = training("runs", "data", **GIVEN)
+    assert [note.split()[0] for note in notes_on(resource, is_one_machine=True)] == [
+        "spec.pipeline.prefetchBatches",
+        "spec.pipeline.dataWorkers",
+        "spec.learners.replicas",
+        "spec.learners.memory",
+        "spec.cluster",
+        "spec.suspend",
+    ]
+
+
+def test_on_a_cluster_most_have_their_effect() -> None:
+    (note,) = notes_on(training("runs", "data", **GIVEN), is_one_machine=False)
+    assert note.startswith("spec.pipeline.prefetchBatches has no effect: the next window is filled while")
+
+
+def test_defaults_are_not_told() -> None:
+    given = training("runs", "data", learners={"replicas": 1}, pipeline={"prefetchBatches": 2}, suspend=False)
+    assert notes_on(given, is_one_machine=True) == []
+
+
+def test_a_training_tells_them(tmp_path: Path, walks: Path, heard: Heard) -> None:
+    train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=heard)
+    assert [note for note in heard.notes if "spec.learners.cpus has no effect on one machine" in note]
+
+
+def test_a_recording_tells_them(tmp_path: Path, heard: Heard) -> None:
+    runners = {"envsPerRunner": 1, "cpus": 2}
+    record(recording(tmp_path / "data", duration={"episodes": 1}, runners=runners), reporter=heard)
+    assert [note for note in heard.notes if "spec.runners.cpus has no effect on one machine" in note]
