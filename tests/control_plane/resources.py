@@ -101,5 +101,9 @@ class Team:
         ours = [e for e in found if e["involvedObject"]["name"] == document["metadata"]["name"]]
         return [event["reason"] for event in sorted(ours, key=lambda event: event["eventTime"] or "")]
 
+    def wait_for_event(self, document: Object, reason: str) -> None:
+        """Wait for an event on a resource: it follows the status that it is about."""
+        wait_for(lambda: reason in self.events(document), f"the event {reason}")
+
     def _path(self, document: Object) -> str:
         return collection(VERSION, f"{document['kind'].lower()}s", self.namespace)

@@ -61,7 +61,7 @@ def test_installed_after_us_it_heals_by_itself(
         _serve(api, True)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")
-    assert "KubeRayNotInstalled" in team.events(WALKS)
+        team.wait_for_event(WALKS, "KubeRayNotInstalled")
 
 
 def test_when_it_does_not_answer_that_is_said(
@@ -82,4 +82,4 @@ def test_when_it_does_not_answer_that_is_said(
         assert team.status(WALKS)["state"] == "Starting"
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")
-    assert "KubeRayNotAnswering" in team.events(WALKS)
+        team.wait_for_event(WALKS, "KubeRayNotAnswering")

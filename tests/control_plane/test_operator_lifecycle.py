@@ -39,7 +39,7 @@ def test_a_recording_and_the_training_of_it_run_one_after_the_other(
             team.status(CLONE)["runs"][0]["inputs"]["OfflineRecording/walks"]["path"] == "s3://bucket/walks"
         )
         assert {"walks-r1-1", "clone-t1-1"} == team.ray_jobs()
-        assert "AttemptCreated" in team.events(WALKS)
+        team.wait_for_event(WALKS, "AttemptCreated")
         assert_rests(operator)
 
 
@@ -143,7 +143,7 @@ def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) 
         team.apply(recording(suspend=True))
         team.wait_for_state(WALKS, "Suspended")
         assert team.condition(WALKS, "Ready") == ("True", "Suspended")
-        assert team.names("configmaps") == {"kube-root-ca.crt"}
+        assert team.names("configmaps") <= {"kube-root-ca.crt"}  # which Kubernetes makes
         assert team.ray_jobs() == set()
 
 

@@ -85,7 +85,7 @@ def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
             lambda: team.condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"), "it says so", 30
         )
         assert "submitter" in team.status(WALKS)["message"]
-    assert "QuotaExceeded" in team.events(WALKS)
+        team.wait_for_event(WALKS, "QuotaExceeded")
 
 
 def test_a_pod_that_no_node_takes_is_named(team: Team, run_operator: RunOperator) -> None:

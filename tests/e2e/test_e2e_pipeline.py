@@ -57,7 +57,7 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     assert trained["runs"][0]["attempt"] == 1
     assert len(kube.list("rayjobs")) == 2
     kube.kubectl("wait", "--for=condition=Finished", "offlinetraining/clone", "--timeout=5s")
-    assert {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}
+    kube.wait("the event", lambda: {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}, 60)
 
     run = copy_out(kube, "runs/clone/r1", tmp_path)
     assert "iteration" in (run / "logs" / "clone-t1-1.log").read_text()
