@@ -20,10 +20,12 @@ import pyarrow as pa
 from measuring import report, take_turns
 
 from hindcast.episodes.block import Block
+from hindcast.prepare.reading_back import read_back
 from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.spec import DataSpec
+from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.writer import EpisodeWriter
 
 EPISODES, LENGTH, SIDE = 8, 250, 84
@@ -68,6 +70,8 @@ def write(folder: Path, layout: str, block: Block) -> None:
 def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
     """Reads the block back from files of that layout."""
     write(folder, layout, block)
+    if layout == COLUMNS_LAYOUT:
+        return lambda: read_back(resolve(folder / "s-000.parquet"), layout)
     dataset = open_dataset(folder)
     return lambda: [dataset.read(unit) for unit in dataset.units]
 
@@ -81,14 +85,15 @@ def main() -> None:
     pa.set_io_thread_count(1)
     block = make_block()
     with tempfile.TemporaryDirectory() as name:
-        folders = {layout: Path(name) / str(number) for number, layout in enumerate(LAYOUTS)}
+        layouts = (*LAYOUTS, COLUMNS_LAYOUT)
+        folders = {layout: Path(name) / str(number) for number, layout in enumerate(layouts)}
         copying = {"numpy copy": timed(block.columns["obs"].copy)}
         readers = {layout: timed(reader(folder, layout, block)) for layout, folder in folders.items()}
         writers = {layout: timed(partial(write, folder, layout, block)) for layout, folder in folders.items()}
         reading = take_turns(copying | readers, arguments.rounds)
         writing = take_turns(copying | writers, arguments.rounds)
-    report(f"reading frames (target {TARGET:,} in each)", "timesteps/s", reading, "columns", {})
-    report("writing frames", "timesteps/s", writing, "columns", {})
+    report(f"reading frames (target {TARGET:,} in episodes)", "timesteps/s", reading, COLUMNS_LAYOUT, {})
+    report("writing frames", "timesteps/s", writing, COLUMNS_LAYOUT, {})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
 from hindcast.pipeline.offline_data import Input
+from hindcast.prepare.opening import open_data
 from hindcast.record.environments import make_environment
 from hindcast.run.events import Outcome, Progress
 from hindcast.run.interruption import Interruption
@@ -25,7 +27,6 @@ from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
 
 WALK = {"id": "toy_environments:Walk"}
 CARTPOLE = {"id": "CartPole-v1"}
@@ -140,9 +141,10 @@ def by_position(policy: Policy) -> Policy:
 
 
 def read_all(path: object) -> Block:
-    """All episodes of a dataset."""
-    dataset = open_dataset(str(path), verify=True)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    """All episodes of data of any kind; what is prepared for it is forgotten."""
+    with TemporaryDirectory() as cache:
+        dataset = open_data(str(path), verify=True, cache=cache)
+        return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 def episode_hashes(block: Block) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hindcast.prepare.opening import open_data
 from hindcast.store.dataset import open_dataset
 
 
@@ -49,7 +50,7 @@ def test_the_family_of_data(hindcast, recorded):
     ):
         called = hindcast("data", *arguments, "-q")
         assert called.code == 0, called.err
-    counts = [open_dataset(name).num_episodes for name in ("a", "b", "both", "few")]
+    counts = [open_data(name).num_episodes for name in ("a", "b", "both", "few")]
     assert counts == [9, 3, 12, 6]
     assert open_dataset("rows").num_steps == 12 * 5
 

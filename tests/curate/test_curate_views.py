@@ -12,6 +12,7 @@ from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
 from hindcast.curate.writing import write
 from hindcast.errors import DataError, SpecError
+from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
 from hindcast.store.content import Content
@@ -70,7 +71,9 @@ def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts,
     assert (rest.num_episodes, share.num_episodes) == (15, 5)
     assert set(ids(rest)) | set(ids(share)) == set(ids(many))
     for form in ("MessagePack", "Columns"):
-        assert set(ids(open_dataset(tmp_path / form).split(0.25, seed=3)[1])) == set(ids(share))
+        assert set(ids(open_data(tmp_path / form, cache=tmp_path / "cache").split(0.25, seed=3)[1])) == set(
+            ids(share)
+        )
     assert set(ids(many.split(0.25, seed=4)[1])) != set(ids(share))
     assert set(ids(many.sample(fraction=0.25, seed=3))) != set(ids(share))
 

@@ -173,11 +173,18 @@ def copy_out(kube: Kube, path: str, target: Path) -> Path:
     """Copy a folder of the claim to `target/from-cluster`, as a user downloads it from storage."""
     folder = target / "from-cluster"
     folder.mkdir()
-    with tempfile.TemporaryFile() as archive:
-        reader(kube, "tar", "-C", f"{DATA}/{kube.namespace}/{path}", "-cf", "-", ".", stdout=archive)
-        archive.seek(0)
-        subprocess.run(["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=True, timeout=120)
+    kube.wait(f"{path} is copied", lambda: _is_copied(kube, f"{DATA}/{kube.namespace}/{path}", folder), 100)
     return folder
+
+
+def _is_copied(kube: Kube, path: str, folder: Path) -> bool:
+    """Copy a folder of the claim; of what `kubectl exec` prints the end may be missing."""
+    with tempfile.TemporaryFile() as archive:
+        reader(kube, "tar", "-C", path, "-cf", "-", ".", stdout=archive)
+        archive.seek(0)
+        return not subprocess.run(
+            ["tar", "-C", str(folder), "-xf", "-"], stdin=archive, check=False, timeout=120
+        ).returncode
 
 
 def put_in(kube: Kube, folder: Path, path: str) -> None:

@@ -16,7 +16,7 @@ from hindcast.pipeline.offline_data import Input
 from support import Heard, record
 from support import recording as local_recording
 
-ITERATIONS, UPDATES = 250, 50
+ITERATIONS, UPDATES = 130, 50
 WORK: dict[str, Any] = {
     "pipeline": {"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": UPDATES},
     "stop": {"iterations": ITERATIONS},
@@ -33,7 +33,7 @@ def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> N
         "cluster": IN_PODS,
         "checkpoint": {"path": "runs", "every": 3},
     }
-    kube.apply(code(slow=slow(0.5)), training("clone", "data", **WORK, **evaluated))
+    kube.apply(code(slow=slow(1.0)), training("clone", "data", **WORK, **evaluated))
     kube.wait_iteration("clone", 5)
     suspended_at = suspend(kube)
     assert suspended_at >= 5

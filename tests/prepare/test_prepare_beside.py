@@ -1,4 +1,4 @@
-"""Files of other formats, or under other names, beside Parquet that is opened where it lies."""
+"""Files of other formats, or under other names, beside Parquet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_file_that_is_named_has_nothing_beside(tmp_path):
     folder = tmp_path / "rows"
     path = kit.write_files(folder, flat(tmp_path))
     pacsv.write_csv(flat(tmp_path), folder / "b.csv")
-    assert open_data(f"{path}/part-0.parquet").notes == ()
+    assert "read 1 file as Parquet" in open_data(f"{path}/part-0.parquet").notes
 
 
 def test_what_is_no_table_is_left_out_and_said(tmp_path):
@@ -73,9 +73,22 @@ def test_what_is_no_table_is_left_out_and_said(tmp_path):
     (folder / "_SUCCESS").write_text("")
     dataset = open_data(folder)
     assert dataset.num_episodes == 2
-    assert dataset.notes == ("2 files that are no data were left out: README.md, params.json",)
+    assert dataset.notes[-2:] == (
+        "1 file of no known format was left out: README.md",
+        "1 file that is no data was left out: params.json",
+    )
     messages = [problem.message for problem in inspect_data(Reading((str(folder),))).problems]
-    assert any("2 files that are no data were left out" in message for message in messages)
+    assert any("1 file that is no data was left out" in message for message in messages)
+
+
+def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
+    record(recording(tmp_path / "data"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    next((tmp_path / "data").glob("*.parquet")).rename(folder / "a.parquet")
+    (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
+    (folder / "README.md").write_text("what this is")
+    assert open_data(folder).notes == ("2 files that are no data were left out: README.md, params.json",)
 
 
 def test_whole_episodes_beside_a_table_are_refused_with_both(tmp_path):

@@ -18,6 +18,7 @@ from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.inspecting import inspect_data
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
+from hindcast.store.layout import RowError
 
 IDS = [uuid.UUID(int=1 << 100), uuid.UUID(int=3)]
 
@@ -67,7 +68,7 @@ def with_null(values: list[Any], *rows: int) -> list[Any]:
     return [None if row in rows else value for row, value in enumerate(values)]
 
 
-WAY_OUT = "fill it, or take its episode out of the data"
+WAY_OUT = "mend it, or take its episode out of the data"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,11 @@ WAY_OUT = "fill it, or take its episode out of the data"
             [[[0.0], None if row == 7 else [1.0]] for row in range(21)],
             f"'obs' holds a null where a list is expected; {WAY_OUT}",
         ),
-        ("eps_id", with_null(steps()["eps_id"], 7), "eps_id is null; give every row the id of its episode"),
+        (
+            "eps_id",
+            with_null(steps()["eps_id"], 7),
+            "'eps_id' is null: every row needs the id of its episode",
+        ),
         (
             "terminateds",
             with_null(steps()["terminateds"], 7),
@@ -98,11 +103,13 @@ def test_what_is_odd_is_named_with_its_row_and_a_way_out(
 ) -> None:
     following = {"new_obs": [values[0]] * 21} if column == "obs" else {}
     path = write(tmp_path, True, **{column: values}, **following)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(RowError) as caught:
         opened(path)
     assert str(caught.value) == f"{path}, row 7: {said}"
-    (problem,) = inspect_data(Reading((path,))).problems
-    assert (problem.kind, problem.row, problem.message) == ("unreadable", 7, str(caught.value))
+    assert caught.value.row == 7
+    with pytest.raises(DataError) as inspected:
+        inspect_data(Reading((path,)))
+    assert str(inspected.value) == str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hindcast.errors import DataError
 from hindcast.foreign.format import ReadOptions
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
-from support import CARTPOLE, episode_hashes, read_all, record, recording
+from support import CARTPOLE, episode_hashes, record, recording
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):
             tmp_path / "data", environment=CARTPOLE, duration={"episodes": 500}, output={"format": "Columns"}
         )
     )
-    original = kit.without_empty_infos(read_all(tmp_path / "data"))
+    original = kit.without_empty_infos(kit.read_block(open_data(tmp_path / "data", cache=cache)))
     table = kit.table_of(original, tmp_path / "table")
     for name, rows, said in (
         ("t", table, "500 by t"),

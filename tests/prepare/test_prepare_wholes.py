@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from prepare_kit import make_block, read_block, table_of, write_files
+from prepare_kit import make_block, read_block, write_files
 
 from hindcast.api.input import PrepareSpec
 from hindcast.episodes.block import Block
@@ -17,8 +18,9 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.formats import FORMATS
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
-from hindcast.storage.location import Location
+from hindcast.storage.location import Location, resolve
 from hindcast.store.spec import DataSpec
+from hindcast.store.writer import EpisodeWriter
 
 
 class Wholes:
@@ -69,10 +71,13 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> str:
-    """A file of RLlib's columns, with one episode that never ends and one that is stored twice."""
+    """RLlib's episodes, with one that never ends and one that is stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
-    table = table_of(block.take([0, 1, 2, 0]), tmp_path / "table").drop_columns(["t"])
-    return write_files(tmp_path / "rows", table)
+    spec = DataSpec.of_block(block)
+    with EpisodeWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
+        writer.write(block.take([0, 1, 2, 0]))
+    (path,) = (tmp_path / "ours").glob("*.parquet")
+    return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 
 def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:

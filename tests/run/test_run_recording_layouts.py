@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.errors import Interrupted
+from hindcast.prepare.opening import ready
+from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
 from hindcast.store.manifest import read_manifest
 from support import (
@@ -69,8 +72,16 @@ class TestLayouts:
     ) -> None:
         record(recording(tmp_path / "this", output=output))
         record(recording(tmp_path / "arrow"))
-        results = [train(training(tmp_path / f"run-{name}", tmp_path / name)) for name in ("this", "arrow")]
+        results = [
+            train(training(tmp_path / f"run-{name}", opened(tmp_path / name))) for name in ("this", "arrow")
+        ]
         assert results[0].metrics["loss"] == results[1].metrics["loss"]
+
+
+def opened(folder: Path) -> str:
+    """The path that a training of this folder opens."""
+    (path,) = ready(Reading((str(folder),)), cache=folder.parent / "cache").paths
+    return str(path)
 
 
 @pytest.mark.parametrize(("output", "layout"), LAYOUTS)
@@ -82,7 +93,12 @@ def test_as_somebody_else_left_it(tmp_path: Path, output: dict[str, Any], layout
     for name in ("a", "b"):
         pq.write_table(table.replace_schema_metadata(None), tmp_path / "others" / f"{name}.parquet")
     heard = Heard()
-    found = train(training(tmp_path / "one", tmp_path / "others", environment=WALK), reporter=heard)
-    expected = train(training(tmp_path / "other", tmp_path / "data", environment=WALK))
+    prepared = ready(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
+    found = train(training(tmp_path / "one", prepared.paths[0], environment=WALK), reporter=heard)
+    expected = train(training(tmp_path / "other", opened(tmp_path / "data"), environment=WALK))
     assert found.metrics["loss"] == expected.metrics["loss"]
-    assert [note for note in heard.notes if "40 stored episodes repeat others" in note]
+    assert [
+        note
+        for note in (*heard.notes, *prepared.notes)
+        if re.search(r"\d (rows|stored episodes) repeat", note)
+    ]

@@ -18,7 +18,7 @@ from hindcast.store.arrow_layout import arrow_schema
 from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.inspecting import inspect_paths
 
-LAYOUTS = ("episodes/arrow", "episodes/messagepack", "columns")
+LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]
 WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
 
@@ -31,9 +31,7 @@ def written(request):
 
 @pytest.fixture
 def block(kit, written):
-    lengths = (
-        [30, 50, 20, 7] if written[0] == "columns" else [30, 50, 20, 0, 7]
-    )  # which has no row for nothing
+    lengths = [30, 50, 20, 0, 7]  # which has no row for nothing
     block = kit.block(lengths)
     count = sum(lengths) + len(lengths)
     infos = np.array([f'{{"i":{i}}}' for i in range(count)], dtype=object)

@@ -404,7 +404,7 @@ def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
         (text.replace('"formatVersion":1', '"formatVersion":2'), "has the format version 2.*update Hindcast"),
         (
             text.replace("episodes/arrow", "episodes/orc"),
-            "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack, columns",
+            "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack",
         ),
         (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: Field required"),
         (text.replace("000001-a1", "../../etc"), r"leads out of the dataset's folder"),

@@ -24,6 +24,8 @@ from hindcast.store.content import Content
 from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.messagepack.values import pack
+from hindcast.store.parquet_file import ParquetEncoder
+from hindcast.store.tabular.encoding import ColumnsEncoder
 
 NAMES = tuple(LAYOUTS)
 TOLD = (
@@ -87,22 +89,36 @@ def test_long_episodes_keep_them_in_fragments(kit, tmp_path, layout):
 def test_long_episodes_in_rows_keep_infos_that_come_late(kit, tmp_path):
     block = kit.block([6])
     infos = np.array([*[""] * 6, '{"late":1}'], dtype=object)
-    block = block.with_columns({**block.columns, "infos": infos})
-    with mock.patch.object(type(LAYOUTS["columns"].encoder(kit.spec(block))), "longest", 100):
-        kit.write(tmp_path, block, layout="columns")
-    kit.assert_same(read_all(open_dataset(tmp_path)), block)
+    block = told(block.with_columns({**block.columns, "infos": infos}), [TOLD[1]])
+    with mock.patch.object(ColumnsEncoder, "longest", 100):
+        kit.write(tmp_path / "data", block, layout="columns")
+    kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
 
-def test_agents_of_rows_of_others_are_kept(kit, tmp_path):
+def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
+    """Each said in its first row what came with its first observation, and the lengths stood in the footer."""
+    block = told(with_infos(kit.block([13 - 1])), [TOLD[1]])
+    with (
+        mock.patch.object(ColumnsEncoder, "longest", 100),
+        mock.patch.object(ColumnsEncoder, "has_index", True),
+        mock.patch.object(ColumnsEncoder, "pieces", ParquetEncoder.pieces),
+    ):
+        kit.write(tmp_path / "data", block, layout="columns")
+    kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
+
+
+def test_actors_of_rows_of_others_are_kept(kit, tmp_path):
     block = kit.block()
-    kit.write(tmp_path, block, layout="columns")
-    (path,) = tmp_path.glob("*.parquet")
+    kit.write(tmp_path / "data", block, layout="columns")
+    (path,) = (tmp_path / "data").glob("*.parquet")
     table = pq.read_table(path)
-    agents = pa.array(["a"] * 3 + [None] * 5 + ["b"] * 2, pa.string())
-    table = table.set_column(table.schema.get_field_index("agent_id"), "agent_id", agents)
+    for name, values in (("agent_id", ["a"] * 8 + ["b"] * 2), ("module_id", ["m"] * 10)):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.array(values, pa.string()))
     pq.write_table(table.replace_schema_metadata(None), path)
-    found = read_all(open_dataset(tmp_path))
-    assert found.details.tolist() == [to_text(agent_id="a"), "", to_text(agent_id="b")]
+    found = read_all(open_data(tmp_path / "data", cache=tmp_path / "cache"))
+    assert found.eps_id.tolist() == ["e0/a", "e1/a", "e2/b"]
+    assert found.details.tolist() == [to_text(agent_id=agent, module_id="m") for agent in "aab"]
 
 
 def test_of_fragments_of_others_the_newest_details_win(kit, tmp_path):
@@ -172,7 +188,8 @@ def test_rows_out_of_order_keep_them(kit, tmp_path):
     order = np.random.default_rng(0).permutation(len(table))
     pq.write_table(table.take(pa.array(order)), tmp_path / "scrambled" / "rows.parquet")
     found = read_all(open_data(str(tmp_path / "scrambled"), cache=tmp_path / "cache"))
-    assert dict(zip(found.eps_id, found.details, strict=True)) == dict(zip(block.eps_id, TOLD, strict=True))
+    named = {name.split("/")[0]: text for name, text in zip(found.eps_id, found.details, strict=True)}
+    assert named == dict(zip(block.eps_id, TOLD, strict=True))
 
 
 def test_what_messagepack_cannot_hold_is_refused(kit, tmp_path):

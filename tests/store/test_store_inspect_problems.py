@@ -24,7 +24,7 @@ from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
 OBS = spaces.Box(-10, 10, (4,), np.float32)
-WRITTEN = ("episodes/arrow", "episodes/messagepack", "columns")
+WRITTEN = ("episodes/arrow", "episodes/messagepack")
 
 
 def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layout: str = "episodes/arrow"):
@@ -53,7 +53,7 @@ def test_not_finite(kit, tmp_path, layout):
     assert problem.severity == "error"
     assert "(episode e1), t = 2: 'obs' has nan, expected a finite number; and 1 more row" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
-    assert problem.row == (3 if layout == "columns" else 1)
+    assert problem.row == 1
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_spaces_that_drift(kit, tmp_path):
 
 def test_mixed_layouts(kit, tmp_path):
     write(tmp_path, kit.block(), stem="a")
-    write(tmp_path, kit.block(first=3), stem="b", layout="columns")
+    write(tmp_path, kit.block(first=3), stem="b", layout="episodes/messagepack")
     (problem,) = found(tmp_path, "mixed-layouts")
     assert problem.severity == "error"
-    assert "a-000.parquet is episodes/arrow and b-000.parquet is columns" in problem.message
+    assert "a-000.parquet is episodes/arrow and b-000.parquet is episodes/messagepack" in problem.message
 
 
 @pytest.mark.parametrize("layout", WRITTEN)
@@ -131,7 +131,7 @@ def test_all_unreadable_files_are_listed(kit, tmp_path, layout):
     paths[1].write_bytes(paths[1].read_bytes()[:-9])
     paths[2].write_bytes(b"\x89HDF" + bytes(500))
     flipped = bytearray(paths[3].read_bytes())
-    column = pq.ParquetFile(paths[3]).metadata.row_group(0).column(0 if layout != "columns" else 5)
+    column = pq.ParquetFile(paths[3]).metadata.row_group(0).column(0)
     flipped[column.data_page_offset + column.total_compressed_size - 1] ^= 16
     paths[3].write_bytes(flipped)
     problems = found(tmp_path, "unreadable")
@@ -215,39 +215,6 @@ def test_observations_that_are_not_one_more_than_the_steps(kit, tmp_path):
     pq.write_table(table, path)
     (problem,) = found(tmp_path, "unreadable")
     assert "row 1: 'obs' has 80 bytes: expected 96, which are 6 x float32 [4]" in problem.message
-
-
-def test_flags_in_the_middle_of_an_episode(kit, tmp_path):
-    write(tmp_path, kit.block([3, 5]), layout="columns")
-    (path,) = tmp_path.iterdir()
-    table = pq.read_table(path)
-    flags = table["terminateds"].to_pylist()
-    flags[4] = True
-    index = table.schema.get_field_index("terminateds")
-    table = table.set_column(index, table.schema.field("terminateds"), pa.array(flags))
-    with pq.ParquetWriter(path, table.schema) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({b"hindcast-index": json.dumps([{"lengths": [3, 5], "continued": []}])})
-    (problem,) = found(tmp_path, "goes-on")
-    assert (problem.path, problem.row) == (str(path), 4)
-    assert "row 4: episode e1 ends here, and goes on in the next row: clear the flag" in problem.message
-
-
-def test_episodes_in_pieces(tmp_path):
-    rows = {
-        "eps_id": ["a", "a", "b", "a"],
-        "t": [0, 1, 0, 2],
-        "obs": [[0.0], [1.0], [5.0], [2.0]],
-        "new_obs": [[1.0], [2.0], [6.0], [3.0]],
-        "actions": [0, 1, 0, 1],
-        "rewards": [1.0, 1.0, 1.0, 1.0],
-        "terminateds": [False, False, True, True],
-        "truncateds": [False] * 4,
-    }
-    pq.write_table(pa.table(rows), tmp_path / "x.parquet")
-    (problem,) = found(tmp_path, "scattered")
-    assert problem.severity == "error"
-    assert "a part of episode a is here" in problem.message
 
 
 @pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])

@@ -18,7 +18,7 @@ from hindcast.store.writer import EpisodeWriter
 from layers import examples
 from random_data import recordings
 
-LAYOUTS = ("episodes/arrow", "episodes/messagepack", "columns")
+LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 
 def inspected(block, spec, layout):

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.api.pipeline import PipelineSpec
 from hindcast.episodes.block import Block
-from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
 from hindcast.store.dataset import open_dataset
-from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.footers import index_file
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
@@ -23,51 +17,8 @@ WIDTH, LENGTH, EPISODES = 100, 20, 40
 UNIT, WINDOW = 40 << 10, 100 << 10
 
 
-@pytest.fixture
-def one_hot_table(tmp_path):
-    """One-hot observations as any tool writes them: with their dictionary they take hardly any space."""
-    steps = LENGTH * EPISODES
-    hot = np.eye(WIDTH, dtype=np.float32)[np.arange(steps + 1) % WIDTH]
-    columns = {
-        "eps_id": np.repeat(np.arange(EPISODES), LENGTH),
-        "t": np.tile(np.arange(LENGTH), EPISODES),
-        "obs": list(hot[:-1]),
-        "new_obs": list(hot[1:]),
-        "actions": np.zeros(steps, np.int64),
-        "rewards": np.ones(steps, np.float32),
-        "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, EPISODES),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "table.parquet", row_group_size=2 * LENGTH)
-    return tmp_path
-
-
-def opened(folder) -> EpisodeDataset:
-    """The files of a folder in small units."""
-    files = [index_file(entry.location, entry.relative) for entry in resolve(folder).files()]
-    return EpisodeDataset(files[0].spec, files, unit_bytes=UNIT)
-
-
 def bytes_read(dataset) -> list[int]:
     return [dataset.read(unit).nbytes for unit in dataset.units]
-
-
-def test_units_of_a_table_count_as_large_as_they_are_decoded(one_hot_table):
-    dataset = opened(one_hot_table)
-    read = bytes_read(dataset)
-    assert dataset.nbytes_stored < sum(read) / 5, "the file is no example"
-    assert max(read) <= UNIT
-    assert [unit.nbytes for unit in dataset.units] == read
-
-
-def test_windows_of_a_table_keep_to_their_bytes_once_it_is_decoded(one_hot_table):
-    dataset = opened(one_hot_table)
-    pipeline = PipelineSpec.model_validate({"windowBytes": str(WINDOW)})
-    data = OfflineData(
-        [Source("data", dataset)], Needs(frozenset({"obs", "actions"})), batch_size=10, pipeline=pipeline
-    )
-    windows, read = data._sources[0].order.windows(0), bytes_read(dataset)
-    assert all(sum(read[unit] for unit in window.units) <= WINDOW for window in windows)
-    assert any(len(window.units) > 1 for window in windows)
 
 
 def block_of(observations: str) -> Block:

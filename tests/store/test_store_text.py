@@ -20,20 +20,19 @@ from hypothesis import given
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.location import resolve
-from hindcast.store.commits import Commit, TextFiles, write_commit
+from hindcast.store.commits import Commit, ExportedFiles, write_commit
 from hindcast.store.dataset import open_dataset
-from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
+from hindcast.store.layouts import EXPORTED_LAYOUTS, layout_of_output
 from hindcast.store.manifest import Manifest, write_manifest
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.text.array_pickles import pickled
-from hindcast.store.text.shortening import shortened
 from hindcast.store.unprepared import NotReadable
 from hindcast.store.writer import EpisodeWriter
 from layers import examples
 from random_data import recordings
 
-NAMES = list(TEXT_LAYOUTS)
+NAMES = ("JSON", "CSV", "SampleBatch")
 SUFFIX = {"JSON": ".json", "CSV": ".csv", "SampleBatch": ".json"}
 ODD = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
@@ -263,26 +262,6 @@ def test_files_are_limited_by_rows_and_by_size(kit, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", NAMES)
-def test_the_first_episodes_of_files(kit, tmp_path, layout):
-    lengths = [30, 50, 20, 40]
-    block = kit.block(lengths)
-    block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
-    spec, folder = DataSpec.of_block(block), resolve(tmp_path)
-    files = write(tmp_path, block, spec, layout, max_rows_per_file=2 if layout == "SampleBatch" else 80)
-    for episodes in range(1, 5):
-        kept = shortened(folder, files, f"000000-b{episodes}", layout, episodes)
-        assert [length for file in kept for length in file.episode_lengths] == lengths[:episodes]
-        expected = write(
-            tmp_path / f"n{episodes}",
-            block.take(range(episodes)),
-            spec,
-            layout,
-            max_rows_per_file=2 if layout == "SampleBatch" else 80,
-        )
-        assert [file.checksum for file in kept] == [file.checksum for file in expected]
-
-
-@pytest.mark.parametrize("layout", NAMES)
 def test_a_writer_that_gives_up_leaves_nothing(kit, tmp_path, layout):
     block = kit.block([30, 50])
     writer = EpisodeWriter(
@@ -321,8 +300,8 @@ def test_frames_in_csv_are_refused():
     with pytest.raises(
         DataError, match=r"'obs' has 21,168 numbers a timestep, and CSV takes 1,024 .* write Columns"
     ):
-        TEXT_LAYOUTS["CSV"].encoder(spec)
-    TEXT_LAYOUTS["JSON"].encoder(spec)
+        EXPORTED_LAYOUTS["CSV"].encoder(spec)
+    EXPORTED_LAYOUTS["JSON"].encoder(spec)
 
 
 def test_columns_of_one_name_are_refused():
@@ -335,15 +314,15 @@ def test_columns_of_one_name_are_refused():
     flags, zero = np.zeros(1, dtype=np.bool_), np.zeros(1, np.int64)
     spec = DataSpec.of_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
     with pytest.raises(DataError, match=r"share the CSV column 'obs/a\[0\]'"):
-        TEXT_LAYOUTS["CSV"].encoder(spec)
+        EXPORTED_LAYOUTS["CSV"].encoder(spec)
 
 
 @pytest.mark.parametrize("layout", NAMES)
 def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
     block, folder = kit.block(), resolve(tmp_path)
     files = write(tmp_path, block, kit.spec(block), layout)
-    text = TextFiles(layout=layout, spec=kit.spec(block).to_json())
-    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, text=text))
+    exported = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
+    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported))
     with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
     write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
@@ -352,7 +331,7 @@ def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
 
 
 def test_the_resources_formats_are_the_layouts():
-    assert [layout_of_output(name, "Arrow") for name in NAMES] == NAMES
+    assert [layout_of_output(name, "Arrow") for name in NAMES] == list(NAMES)
 
 
 def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):

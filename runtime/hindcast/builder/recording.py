@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from hindcast.api import OfflineRecording
 from hindcast.builder.recorders import InProcess, InProcesses, Made
+from hindcast.episodes.columns import Columns
 from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
-from hindcast.foreign.format import Format, ReadOptions
-from hindcast.foreign.formats import FORMATS
 from hindcast.models.policy import Policy
+from hindcast.prepare.reading_back import read_back
 from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorder import Task, Work
 from hindcast.run.claim import claim
@@ -29,7 +29,6 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.recording import RecordingRun
 from hindcast.storage.lease import sole_writer
-from hindcast.storage.location import Location
 from hindcast.store.commits import Commit, read_commits, remove_temporary_files
 from hindcast.store.entries import FileEntry
 from hindcast.store.episode_dataset import EpisodeDataset
@@ -192,17 +191,11 @@ class EvaluationRecording(RecordingRun):
 
     def _rewards(self, task: Task, files: tuple[FileEntry, ...]) -> Iterator[NDArray[Any]]:
         """Of all timesteps, in order."""
-        if task.output.is_text:
+        if task.exported is not None:
             for file in files:
-                yield from _rewards_in_text(self._folder.child(file.path), FORMATS[task.layout])
+                yield read_back(self._folder.child(file.path), task.layout).columns[Columns.REWARDS]
             return
         indexed = [Indexed(self._folder.child(file.path), file, task.data, task.layout) for file in files]
         dataset = EpisodeDataset(task.data, indexed)
         for unit in dataset.units:
-            yield dataset.read(unit, ["rewards"]).columns["rewards"]
-
-
-def _rewards_in_text(location: Location, form: Format) -> Iterator[NDArray[Any]]:
-    for piece in form.pieces(location, ReadOptions()):
-        for rows in form.read(piece, ReadOptions()):
-            yield rows.columns["rewards"]
+            yield dataset.read(unit, [Columns.REWARDS]).columns[Columns.REWARDS]

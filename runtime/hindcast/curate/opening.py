@@ -62,13 +62,13 @@ def refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> 
 def open_back(target: Target, watch: Watch) -> Iterator[Dataset]:
     """What lies in the target's folder now, each file compared with its checksum.
 
-    Text is prepared for it, in the cache, as that of anybody else.
+    Exported layouts are prepared for it, in the cache, as the files of anybody else.
 
     Raises:
         DataError: a file that is not as it was written.
     """
     try:
-        if not target.is_text:
+        if not target.is_exported:
             yield open_dataset(target.folder, verify=True)
             return
         _check_files(target.folder, watch)

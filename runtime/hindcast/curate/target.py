@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hindcast.errors import SpecError
 from hindcast.storage.location import Location
-from hindcast.store.layouts import TEXT_LAYOUTS, layout_of_output
+from hindcast.store.layouts import EXPORTED_LAYOUTS, layout_of_output
 
 FORMATS: Final = {
     "Episodes": ("Episodes", "Arrow"),
@@ -63,9 +63,14 @@ class Target:
         return layout_of_output(*FORMATS[self.format])
 
     @property
+    def is_exported(self) -> bool:
+        """Whether the files are for other tools, and prepared before they are read."""
+        return self.layout in EXPORTED_LAYOUTS
+
+    @property
     def is_text(self) -> bool:
-        """Whether the files are text, which is prepared before it is read."""
-        return self.layout in TEXT_LAYOUTS
+        """Whether the files are text rather than Parquet."""
+        return self.format in ("JSON", "CSV", "SampleBatch")
 
     @property
     def keeps_details(self) -> bool:

@@ -16,7 +16,14 @@ from hindcast.curate.workers import count_workers, each
 from hindcast.errors import DataError
 from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.storage.lease import sole_writer
-from hindcast.store.commits import Commit, TextFiles, file_stem, read_commits, remove_orphans, write_commit
+from hindcast.store.commits import (
+    Commit,
+    ExportedFiles,
+    file_stem,
+    read_commits,
+    remove_orphans,
+    write_commit,
+)
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.entries import FileEntry
@@ -152,7 +159,9 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
             episodes=made.content.episodes,
             timesteps=made.content.timesteps,
             files=made.files,
-            text=TextFiles(layout=target.layout, spec=dataset.spec.to_json()) if target.is_text else None,
+            exported=ExportedFiles(layout=target.layout, spec=dataset.spec.to_json())
+            if target.is_exported
+            else None,
             content=made.content.to_json(),
         )
         write_commit(target.folder, commit)

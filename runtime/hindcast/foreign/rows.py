@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.columns import Columns
+
+ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
+"""Columns of who acted, which become a part of what episodes carry beside their steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,8 +21,8 @@ class Rows:
 
     Attributes:
         columns: leaf name -> `[R, *shape]`: the leaves of `obs`, `actions`, `rewards`, every other column as an
-            output of the model, and, where the data have them, `new_obs` (the same leaves as `obs`) and `infos`
-            (JSON text). Text and JSON leaves are object arrays of `str`.
+            output of the model, and, where the data have them, `new_obs` (the same leaves as `obs`), `infos`
+            (JSON text), `agent_id` and `module_id`. Text and JSON leaves are object arrays of `str`.
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
         path: the file, as the user would write it.

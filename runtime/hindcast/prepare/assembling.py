@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, root
+from hindcast.episodes.details import to_text
+from hindcast.foreign.rows import ACTORS
 from hindcast.prepare.chaining import has_next
 from hindcast.prepare.findings import Findings, Kind
 from hindcast.prepare.ordering import Order, in_order
@@ -56,7 +58,8 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     details = None
     if Columns.INFOS in steps.columns:
         texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, frame, rules)
-        columns |= {Columns.INFOS: texts} if texts.any() else {}
+        columns[Columns.INFOS] = texts
+    details = _with_actors(details, steps, index[starts])
     block = replace(frame, columns=columns, details=details)
     return block, Findings(
         rows=len(steps),
@@ -135,9 +138,27 @@ def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDA
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
             columns[name] = _observations(column, steps.columns.get(of_next(name)), index, last, frame)
-        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS):
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTORS):
             columns[name] = column[index]
     return columns
+
+
+def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
+    """The details; of episodes that have none, who acted in their first rows."""
+    told = {name: steps.columns[name][first].tolist() for name in ACTORS if name in steps.columns}
+    if not told:
+        return details
+    actors = [
+        to_text(**dict(zip(told, map(_or_none, own), strict=True)))
+        for own in zip(*told.values(), strict=True)
+    ]
+    if details is not None:
+        actors = [str(text) or actor for text, actor in zip(details, actors, strict=True)]
+    return np.array(actors, dtype=object) if any(actors) else None
+
+
+def _or_none(text: str) -> str | None:
+    return text or None
 
 
 def _observations(

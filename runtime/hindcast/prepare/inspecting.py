@@ -21,7 +21,7 @@ from hindcast.store.inspection.sample import SAMPLE_STEPS
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.spec import DataSpec
-from hindcast.store.unprepared import NotReadable, OutOfOrder
+from hindcast.store.unprepared import NotReadable
 
 
 def inspect_data(
@@ -96,8 +96,6 @@ def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int 
     """A look into the files that are opened as they are; None where there is nothing but others."""
     try:
         open_dataset(places)
-    except OutOfOrder:
-        return None
     except NotReadable:
         with suppress(DataError):
             found = inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)

@@ -33,12 +33,15 @@ class Job:
         parts: what is read, in stored order.
         rules: how rows become episodes.
         spec: spaces and environment, as far as the data say them; no leaves.
+        in_order: the rows of each episode stand together, so that partitions are cut from the rows as they are stored.
+            Otherwise rows are brought together by their episode's id.
     """
 
     folder: Location
     parts: Sequence[Part]
     rules: Rules
     spec: DataSpec
+    in_order: bool
 
     @property
     def nbytes(self) -> int:
@@ -48,11 +51,9 @@ class Job:
     @cached_property
     def partitions(self) -> int:
         """How many partitions are made, one after another or side by side."""
-        return (
-            len(self.bounds) - 1
-            if not self.rules.is_grouped
-            else max(1, math.ceil(self.nbytes / PARTITION_BYTES))
-        )
+        if self.in_order:
+            return len(self.bounds) - 1
+        return max(1, math.ceil(self.nbytes / PARTITION_BYTES))
 
     @cached_property
     def bounds(self) -> list[int]:

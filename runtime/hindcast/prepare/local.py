@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hindcast.episodes.block import Block
+from hindcast.prepare.in_order import Parts
 from hindcast.prepare.job import Job, Progress
-from hindcast.prepare.partitions import made, make_grouped, make_run
+from hindcast.prepare.partitions import made, make_grouped, make_in_order
 from hindcast.prepare.steps import Steps
 
 
@@ -18,10 +19,11 @@ def make_here(job: Job, progress: Progress) -> None:
     todo = sorted(set(range(job.partitions)) - made(job.folder))
     if not todo:
         return
-    if not job.rules.is_grouped:
+    if job.in_order:
+        parts = Parts(job)
         for done, number in enumerate(todo):
             progress(done, len(todo))
-            make_run(job, number)
+            make_in_order(parts, number)
         progress(len(todo), len(todo))
         return
     total = len(job.parts) + len(todo)

@@ -13,11 +13,12 @@ from hindcast import formatting
 from hindcast.errors import DataError, OutputConflict
 from hindcast.foreign.format import Telling
 from hindcast.foreign.tables.read_options import check_options
+from hindcast.prepare.dealing import begins_in_order, give_up_order
 from hindcast.prepare.finishing import finish, notes_of
 from hindcast.prepare.job import Job, is_grouped
 from hindcast.prepare.local import make_here
-from hindcast.prepare.other_files import left_out, look_beside
-from hindcast.prepare.partitions import made
+from hindcast.prepare.other_files import left_out, left_out_as_no_data, notes_on_others, split_no_data
+from hindcast.prepare.partitions import is_any_apart, made
 from hindcast.prepare.parts import ForeignPart, Part, StoredPart
 from hindcast.prepare.ray_data import make_on_ray
 from hindcast.prepare.reading import Reading
@@ -34,7 +35,7 @@ from hindcast.store.projection import Projected
 from hindcast.store.sources import expand
 from hindcast.store.spec import DataSpec
 from hindcast.store.unfinished import unfinished
-from hindcast.store.unprepared import NotReadable, OutOfOrder
+from hindcast.store.unprepared import NotReadable
 
 _LOOK_S: Final = 0.5
 _THREADS: Final = 8
@@ -132,7 +133,7 @@ def ready(
     if reading.format in ("Auto", "Parquet") and not reading.options.schema:
         try:
             dataset = open_dataset(list(locations))
-        except (NotReadable, OutOfOrder) as error:
+        except NotReadable as error:
             return _foreign(maker, home, locations, error)
         check_options("Parquet", reading.options.options, ())
         if dataset.repeated and refuses_repeated:
@@ -140,14 +141,12 @@ def ready(
                 f"{', '.join(map(str, locations))} has {formatting.plural(dataset.repeated, 'stored episode')} "
                 "of the id and the content of another, and prepare.duplicates is Refuse"
             )
-        others = look_beside(dataset, locations, reading)
-        if others.has_data:
-            return _foreign(maker, home, locations, None)
+        others = notes_on_others(dataset, locations, reading)
         if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-            return as_they_are._replace(notes=others.notes)
+            return as_they_are._replace(notes=others)
         folder = home.child(digest_of([dataset.digest], reading))
         found = _prepared(folder, lambda: _stored(dataset, reading), maker)
-        return found._replace(notes=(*found.notes, *others.notes))
+        return found._replace(notes=(*found.notes, *others))
     return _foreign(maker, home, locations, None)
 
 
@@ -171,14 +170,28 @@ class _Maker:
         """Fill a folder of the cache, or go on with it."""
         self.watch.accept(work.spec)
         job = self._job(folder, work)
+        if job.in_order and job.rules.is_grouped and not self._is_made_in_order(job):
+            give_up_order(folder)
+            job = replace(job, in_order=False)
+        self._make_partitions(job)
+        finish(job, work.notes)
+
+    def _is_made_in_order(self, job: Job) -> bool:
+        """Make partitions of rows as they are stored, where each episode's stand together."""
+        try:
+            self._make_partitions(job)
+        except DataError:  # what is wrong is said once rows that lie apart are together
+            return False
+        return not is_any_apart(job.folder, job.partitions)
+
+    def _make_partitions(self, job: Job) -> None:
         if job.nbytes < _HERE_BYTES:
             make_here(job, self._hear)
         else:
             make_on_ray(job, self._hear, self.ray_options)
-        missing = sorted(set(range(job.partitions)) - made(folder))
+        missing = sorted(set(range(job.partitions)) - made(job.folder))
         if missing:
-            raise RuntimeError(f"partitions {missing} of {folder} were not made")
-        finish(job, work.notes)
+            raise RuntimeError(f"partitions {missing} of {job.folder} were not made")
 
     def _hear(self, done: int, total: int) -> None:
         self.watch.check()
@@ -196,7 +209,7 @@ class _Maker:
         spec, normalized = work.spec, self.reading.actions_normalized
         if normalized is not None:
             spec = replace(spec, normalized_actions=normalized)
-        return Job(folder, work.parts, rules, spec)
+        return Job(folder, work.parts, rules, spec, in_order=not rules.is_grouped or begins_in_order(folder))
 
 
 def _stored(dataset: Dataset, reading: Reading) -> _Work:
@@ -226,6 +239,7 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
     if not known or named:
         file = (named or others or [place.location for place in found])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
+    known, no_data = split_no_data(known, [place.location for place in found if place.is_named])
     with ThreadPoolExecutor(_THREADS) as pool:
         pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
         specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
@@ -235,7 +249,7 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
         for piece in own
     ]
     told = dict.fromkeys(note for one in known for note in _told(one))
-    return _Work(parts, _common_spec(known, specs), (*_notes(known, others), *told))
+    return _Work(parts, _common_spec(known, specs), (*_notes(known, others, no_data), *told))
 
 
 def _told(found: Found) -> tuple[str, ...]:
@@ -255,12 +269,15 @@ def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:
     return common
 
 
-def _notes(known: Sequence[Found], others: Sequence[Location]) -> tuple[str, ...]:
+def _notes(
+    known: Sequence[Found], others: Sequence[Location], no_data: Sequence[Location]
+) -> tuple[str, ...]:
     formats = ", ".join(sorted({one.format.name for one in known}))
-    said = (f"read {formatting.plural(len(known), 'file')} as {formats}",)
-    if not others:
-        return said
-    return (*said, left_out(others, "of no known format"))
+    return (
+        f"read {formatting.plural(len(known), 'file')} as {formats}",
+        *((left_out(others, "of no known format"),) if others else ()),
+        *((left_out_as_no_data(no_data),) if no_data else ()),
+    )
 
 
 def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:

@@ -1,10 +1,10 @@
-"""What lies beside Parquet that is opened where it is: other data, which count as well, or none, which is said."""
+"""Files in the folders of data that are no data, which is said, or data of another kind, which is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final
 
 from hindcast import formatting
 from hindcast.errors import DataError
@@ -14,25 +14,13 @@ from hindcast.prepare.source_files import Found, Place, recognised
 from hindcast.storage.location import Location
 from hindcast.store.dataset import Dataset
 from hindcast.store.sources import beside
-from hindcast.store.tabular.names import COLUMNS_LAYOUT
 
 _THREADS: Final = 8
+_PARQUET: Final = "Parquet"
 
 
-class Beside(NamedTuple):
-    """What a dataset that was opened in place leaves to be read.
-
-    Attributes:
-        has_data: there are timesteps, so that all must be prepared together.
-        notes: what to say of files that are none.
-    """
-
-    has_data: bool
-    notes: tuple[str, ...] = ()
-
-
-def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Reading) -> Beside:
-    """Look into the files that were not opened.
+def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Reading) -> tuple[str, ...]:
+    """What to say of files in a dataset's folders that are not of it.
 
     Raises:
         DataError: timesteps in another format, beside episodes that are stored whole.
@@ -40,19 +28,43 @@ def look_beside(dataset: Dataset, locations: Sequence[Location], reading: Readin
     """
     others = [file for location in locations for file in beside(location)]
     if not others:
-        return Beside(has_data=False)
+        return ()
     data = _with_data(others, reading)
-    if not data:
-        what = "that is no data" if len(others) == 1 else "that are no data"
-        return Beside(has_data=False, notes=(left_out(others, what),))
-    if set(dataset.layouts) != {COLUMNS_LAYOUT}:
+    if data:
         one = dataset.units[0].parts[0].path
         where = ", ".join(map(str, locations))
         raise DataError(
             f"{where} mixes whole episodes ({one}) and timesteps ({data[0]}): keep them in folders of their own, and "
             "give each as an input"
         )
-    return Beside(has_data=True)
+    return (left_out_as_no_data(others),)
+
+
+def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[list[Found], list[Location]]:
+    """Files beside Parquet tables: those of other formats which the user did not name may be no data (`params.json`).
+
+    Args:
+        known: all files, with their formats.
+        named: those that the user named.
+
+    Returns:
+        The data, and the others.
+    """
+    doubtful = [one for one in known if one.format.name != _PARQUET and one.location not in named]
+    if len(doubtful) == len(known):
+        return list(known), []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        no_data = [
+            one.location
+            for one, holds in zip(doubtful, pool.map(_holds_data, doubtful), strict=True)
+            if not holds
+        ]
+    return [one for one in known if one.location not in no_data], no_data
+
+
+def left_out_as_no_data(files: Sequence[Location]) -> str:
+    """The note on files without timesteps."""
+    return left_out(files, "that is no data" if len(files) == 1 else "that are no data")
 
 
 def left_out(files: Sequence[Location], what: str) -> str:

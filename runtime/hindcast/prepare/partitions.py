@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from pydantic import ValidationError
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.prepare.assembling import assemble
 from hindcast.prepare.findings import Findings
+from hindcast.prepare.in_order import Parts, episodes_in_order
 from hindcast.prepare.job import Job
-from hindcast.prepare.runs import episodes_of
 from hindcast.prepare.steps import Steps
 from hindcast.prepare.whole_episodes import keep_wholes
 from hindcast.storage.location import Location
@@ -24,6 +26,8 @@ from hindcast.store.manifest import first_problem
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 
+_DIGEST_BYTES: Final = 8
+
 
 class Made(Commit):
     """The commit of a partition. What its files hold stands in it too: both change at once, or neither does.
@@ -31,10 +35,12 @@ class Made(Commit):
     Attributes:
         spec: of its blocks, as JSON; None where there are none.
         findings: what came of its rows.
+        ids: digests of the ids that its rows have, hexadecimal, 16 digits each; empty where rows were brought together.
     """
 
     spec: dict[str, Any] | None
     findings: Findings
+    ids: str = ""
 
 
 def made(folder: Location) -> set[int]:
@@ -68,14 +74,26 @@ def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence
     _make(job, number, found)
 
 
-def make_run(job: Job, number: int) -> None:
+def make_in_order(parts: Parts, number: int) -> None:
     """Make a partition of rows and episodes in stored order.
 
     Raises:
-        DataError: as `make_grouped`, or damaged data.
+        DataError: as `make_grouped`, damaged data, or rows of an episode that lie apart.
         StorageError: it cannot be written.
     """
-    _make(job, number, episodes_of(job, number))
+    _make(parts.job, number, episodes_in_order(parts, number))
+
+
+def is_any_apart(folder: Location, partitions: int) -> bool:
+    """Whether rows of one id are in several partitions that were cut from rows in stored order."""
+    seen: set[str] = set()
+    for number in range(partitions):
+        ids = read_made(folder, number).ids
+        own = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
+        if not seen.isdisjoint(own):
+            return True
+        seen |= own
+    return False
 
 
 def read_made(folder: Location, number: int) -> Made:
@@ -94,7 +112,13 @@ def read_made(folder: Location, number: int) -> Made:
 
 
 def write_blocks(
-    folder: Location, number: int, spec: DataSpec | None, blocks: Sequence[Block], findings: Findings
+    folder: Location,
+    number: int,
+    spec: DataSpec | None,
+    blocks: Sequence[Block],
+    findings: Findings,
+    *,
+    ids: str = "",
 ) -> Made:
     """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
     entries: tuple[FileEntry, ...] = ()
@@ -111,6 +135,7 @@ def write_blocks(
         first=0,
         spec=None if spec is None else spec.to_json(),
         findings=findings,
+        ids=ids,
     )
     write_commit(folder, commit)
     return commit
@@ -125,8 +150,10 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
         return
     blocks: list[Block] = []
     findings: list[Findings] = []
+    ids = ""
     for part in found:
         if isinstance(part, Steps):
+            ids += _digests(part) if job.in_order and job.rules.is_grouped else ""
             block, told = assemble(part, job.rules)
         else:
             block, told = keep_wholes(part, job.rules)
@@ -137,7 +164,14 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
     spec = None
     if whole is not None:
         spec = replace(job.spec, leaves=DataSpec.of_block(whole).leaves)
-    write_blocks(job.folder, number, spec, [] if whole is None else [whole], Findings.merged(findings))
+    write_blocks(
+        job.folder, number, spec, [] if whole is None else [whole], Findings.merged(findings), ids=ids
+    )
+
+
+def _digests(steps: Steps) -> str:
+    used = steps.names[np.unique(steps.episode)].tolist()
+    return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used)
 
 
 def _together(blocks: Sequence[Block]) -> Block | None:

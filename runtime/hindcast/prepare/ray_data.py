@@ -1,7 +1,8 @@
 """Preparing on Ray Data: larger than memory, on as many CPUs as there are. All that is Ray Data's own stands here.
 
-Each part's rows are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of
-a partition together, through the object store, which spills to disk; a task then makes the partition.
+Rows in order are read where they are: a task makes several partitions, one after the other. Of other rows each part's
+are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of a partition
+together, through the object store, which spills to disk; a task then makes the partition.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
@@ -28,13 +29,15 @@ from hindcast.prepare.chunks import (
     to_chunk,
     written,
 )
+from hindcast.prepare.in_order import Parts
 from hindcast.prepare.job import Job, Progress
-from hindcast.prepare.partitions import made, make_grouped, make_run
+from hindcast.prepare.partitions import made, make_grouped, make_in_order
 from hindcast.prepare.steps import Steps
 from hindcast.ray_session import connected
 
 _NUMBER: Final = "number"
 _LOOK_S: Final = 1.0
+_MOST_AT_A_TIME: Final = 8
 
 
 def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
@@ -71,28 +74,39 @@ def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple
     given = ray.put((job, frozenset(todo)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if job.rules.is_grouped:
+        if job.in_order:
+            done = _numbers(todo, _at_a_time(len(todo))).map_batches(
+                _make_in_order, **_each(given, remote_args)
+            )
+        else:
             chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(given, remote_args))
             _settle(chunks.context)
             together = chunks.repartition(len(todo), keys=[PARTITION])
-            done = together.map_batches(_make, **{**_each(given, remote_args), "batch_size": None})
-        else:
-            done = _numbers(todo).map_batches(_make_run, **_each(given, remote_args))
+            done = together.map_batches(_make, **_each(given, remote_args))
         _settle(done.context)
         bundles, _, executor = done._execute_to_iterator(capture_executor=False)
     return bundles, executor
 
 
-def _numbers(numbers: Any) -> Any:
+def _numbers(numbers: Sequence[int], at_a_time: int = 1) -> Any:
     import ray.data
 
-    return ray.data.from_blocks([pa.table({_NUMBER: [number]}) for number in numbers])
+    several = [numbers[first : first + at_a_time] for first in range(0, len(numbers), at_a_time)]
+    return ray.data.from_blocks([pa.table({_NUMBER: list(own)}) for own in several])
+
+
+def _at_a_time(partitions: int) -> int:
+    """How many partitions in a row a task makes: few tasks read a part twice, and enough of them share the work."""
+    import ray
+
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    return max(1, min(_MOST_AT_A_TIME, partitions // (4 * cpus)))
 
 
 def _each(given: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "fn_args": [[given]],
-        "batch_size": 1,
+        "batch_size": None,
         "batch_format": "pyarrow",
         "zero_copy_batch": True,
         "num_cpus": 1,
@@ -169,9 +183,10 @@ def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
     return _made(there, make)
 
 
-def _make_run(numbers: pa.Table, given: list[Any]) -> pa.Table:
+def _make_in_order(numbers: pa.Table, given: list[Any]) -> pa.Table:
     job, _ = _job(given)
-    return _made(numbers[_NUMBER].to_pylist(), lambda number: make_run(job, number))
+    parts = Parts(job)
+    return _made(numbers[_NUMBER].to_pylist(), lambda number: make_in_order(parts, number))
 
 
 def _made(numbers: list[int], make: Callable[[int], None]) -> pa.Table:

@@ -18,10 +18,10 @@ from hindcast.foreign.formats import FORMATS, format_of, places
 from hindcast.foreign.media.mapping import mapper_source
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import Location, broken_links, missing, resolve
+from hindcast.store.exported import exported_recording
 from hindcast.store.folder_keys import keys_below
 from hindcast.store.manifest import FOLDER
-from hindcast.store.sources import base_of, check_distinct, expand, is_hidden
-from hindcast.store.text.recordings import text_recording
+from hindcast.store.sources import base_of, check_distinct, expand, is_hidden, listed_files
 
 VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
@@ -103,8 +103,8 @@ def _with_keys(options: ReadOptions, place: Place, types: Mapping[str, pa.DataTy
 
 
 def is_recorded(place: Location) -> bool:
-    """Whether a place is a recording that is opened as it is: of any layout but text."""
-    return place.child(FOLDER).exists() and text_recording(place) is None
+    """Whether a place is a recording that is opened as it is."""
+    return place.child(FOLDER).exists() and exported_recording(place) is None
 
 
 def digest(found: list[Place], reading: Reading) -> str:
@@ -166,9 +166,10 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
         if not place.is_folder():
             yield Place(place, is_named=True, keys=keys_below(base, place))
             continue
-        written = text_recording(place)
-        if written is not None:
-            yield from (Place(place.child(file.path), is_named=False) for file in written.files)
+        exported = exported_recording(place)
+        if exported is not None:
+            listed = listed_files(place, exported.files)
+            yield from (Place(place.child(file.path), is_named=False) for file in listed)
             continue
         entries = place.list(recursive=True)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):

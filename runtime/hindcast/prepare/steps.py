@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.foreign.rows import Rows
+from hindcast.foreign.rows import ACTORS, Rows
 
 Array = NDArray[Any]
 
@@ -95,7 +95,7 @@ class Steps:
         order = np.argsort(of_row, kind="stable")
         bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
         return {
-            number: self.take(order[bounds[number] : bounds[number + 1]])._compact()
+            number: self.take(order[bounds[number] : bounds[number + 1]]).compact()
             for number in range(partitions)
             if bounds[number] < bounds[number + 1]
         }
@@ -113,8 +113,9 @@ class Steps:
         """
         if len(parts) == 1:
             return parts[0]
-        if any(Columns.INFOS in part.columns for part in parts):
-            parts = [part._with_infos() for part in parts]
+        for name in (Columns.INFOS, *ACTORS):
+            if any(name in part.columns for part in parts):
+                parts = [part._with_text(name) for part in parts]
         _check_alike(parts, paths)
         names = np.concatenate([part.names for part in parts])
         merged, distinct = encode(names)
@@ -133,13 +134,13 @@ class Steps:
             row=np.concatenate([part.row for part in parts]),
         )
 
-    def _with_infos(self) -> Steps:
-        if Columns.INFOS in self.columns:
+    def _with_text(self, name: str) -> Steps:
+        if name in self.columns:
             return self
         none = np.full(len(self), "", dtype=object)
-        return replace(self, columns={**self.columns, Columns.INFOS: none})
+        return replace(self, columns={**self.columns, name: none})
 
-    def _compact(self) -> Steps:
+    def compact(self) -> Steps:
         """The same rows, without names that none of them has."""
         used, episode = np.unique(self.episode, return_inverse=True)
         return replace(self, episode=episode, names=self.names[used])

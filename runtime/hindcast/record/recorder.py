@@ -16,8 +16,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.storage.location import Guard, Location, resolve
-from hindcast.store.commits import Commit, TextFiles, file_stem, write_commit
-from hindcast.store.layouts import layout_of_output
+from hindcast.store.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.store.layouts import EXPORTED_LAYOUTS, layout_of_output
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import torch_threads
@@ -58,9 +58,11 @@ class Task(NamedTuple):
         return resolve(self.folder).guarded(self.guard)
 
     @property
-    def text(self) -> TextFiles | None:
-        """What is to be said of its files where they are text."""
-        return TextFiles(layout=self.layout, spec=self.data.to_json()) if self.output.is_text else None
+    def exported(self) -> ExportedFiles | None:
+        """What is to be said of its files where they are in an exported layout."""
+        if self.layout not in EXPORTED_LAYOUTS:
+            return None
+        return ExportedFiles(layout=self.layout, spec=self.data.to_json())
 
     def writer(self, number: int, writer_id: str) -> EpisodeWriter:
         """What writes a range's files; `writer_id` is unique to who writes."""
@@ -118,7 +120,7 @@ class Recorder:
             episodes=len(work.indices),
             timesteps=sum(file.timesteps for file in files),
             files=files,
-            text=self._task.text,
+            exported=self._task.exported,
         )
         write_commit(self._folder, commit)
         return commit

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hindcast.episodes.block import Block
+from hindcast.prepare.reading_back import read_back
 from hindcast.record.recorder import Task
 from hindcast.storage.location import Location
-from hindcast.store.commits import COMMITS, Commit, file_stem, write_commit
+from hindcast.store.commits import COMMITS, Commit, write_commit
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
-from hindcast.store.text.shortening import shortened
 
 
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
@@ -43,32 +43,36 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
 def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> Commit:
     """The range again, with its first episodes only."""
     writer_id = uuid.uuid4().hex[:8]
-    if task.output.is_text:
-        files = shortened(folder, commit.files, file_stem(commit.range, writer_id), task.layout, episodes)
-    else:
-        with task.writer(commit.range, writer_id) as writer:
-            for block in _first(folder, task, commit, episodes):
-                writer.write(block)
-            files = writer.close()
+    with task.writer(commit.range, writer_id) as writer:
+        for block in _first(folder, task, commit, episodes):
+            writer.write(block)
+        files = writer.close()
     shorter = Commit(
         range=commit.range,
         files=files,
         episodes=episodes,
         timesteps=sum(file.timesteps for file in files),
         first=commit.first,
-        text=task.text,
+        exported=task.exported,
     )
     write_commit(folder, shorter)
     return shorter
 
 
 def _first(folder: Location, task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
-    dataset = EpisodeDataset(
-        task.data, [Indexed(folder.child(file.path), file, task.data, task.layout) for file in commit.files]
-    )
-    for unit in dataset.units:
-        block = dataset.read(unit)
+    for block in _blocks(folder, task, commit):
         yield block.take(range(min(episodes, block.num_episodes)))
         episodes -= block.num_episodes
         if episodes <= 0:
             return
+
+
+def _blocks(folder: Location, task: Task, commit: Commit) -> Iterator[Block]:
+    """The range's episodes, in order."""
+    if task.exported is not None:
+        yield from (read_back(folder.child(file.path), task.layout) for file in commit.files)
+        return
+    dataset = EpisodeDataset(
+        task.data, [Indexed(folder.child(file.path), file, task.data, task.layout) for file in commit.files]
+    )
+    yield from (dataset.read(unit) for unit in dataset.units)

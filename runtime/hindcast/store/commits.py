@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from hindcast.errors import DataError
 from hindcast.storage.local_files import TEMPORARY_SUFFIX
@@ -23,8 +23,8 @@ _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 _TEMPORARY_FILE = re.compile(rf"^\..+\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
 
 
-class TextFiles(Stored):
-    """What files of text hold, which they do not say themselves.
+class ExportedFiles(Stored):
+    """What files in an exported layout hold, which those of text do not say themselves.
 
     Attributes:
         layout: name of their layout.
@@ -48,7 +48,7 @@ class Commit(Stored):
         episodes: how many.
         timesteps: their steps.
         first: index of the first episode.
-        text: what its files hold, where they are text.
+        exported: what its files hold, where they are in an exported layout.
         content: what it holds, where what was read is known to compare it with (`Content.to_json`).
     """
 
@@ -57,7 +57,7 @@ class Commit(Stored):
     episodes: int
     timesteps: int
     first: int
-    text: TextFiles | None = None
+    exported: ExportedFiles | None = Field(None, alias="text")  # its name from when only text was exported
     content: dict[str, Any] | None = None
 
 

@@ -17,7 +17,7 @@ from hindcast.store.projection import Projected, projected
 from hindcast.store.selection import Selectable, Selection
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import check_together, drop_repeated, stitch
+from hindcast.store.stitching import drop_repeated, stitch
 from hindcast.store.units import FilePart, Unit
 
 __all__ = ["Dataset", "FilePart", "Selection", "Unit", "merge", "open_dataset"]
@@ -104,7 +104,6 @@ def open_dataset(
     check_distinct(file.location for file in files)
     spec = _common_spec(files)
     stitched, repeated = drop_repeated(stitch(files), spec)
-    check_together(stitched)
     notes = (*unfinished_of(files), *notes_on_repeated(repeated))
     dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
     if not dataset.num_steps:

@@ -43,17 +43,13 @@ class Run(Stored):
 
     Attributes:
         eps_id: its episode.
-        t_started: timestep at which it starts; None where the file does not say.
+        t_started: timestep at which it starts.
         ended: whether the episode is terminated or truncated at its end.
-        begins: digest of the first observation, where only that can tell what it goes on with.
-        ends: digest of the observation after its last step, likewise.
     """
 
     eps_id: str
-    t_started: int | None = None
+    t_started: int = 0
     ended: bool = True
-    begins: str | None = None
-    ends: str | None = None
 
 
 class FileEntry(Stored):

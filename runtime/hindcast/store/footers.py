@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +14,6 @@ from hindcast.store.layout import CellError, Contents
 from hindcast.store.layouts import DEFAULT, LAYOUTS, layout_of_schema
 from hindcast.store.parquet import damaged, fingerprint, open_parquet
 from hindcast.store.spec import DataSpec
-from hindcast.store.tabular.names import COLUMNS_LAYOUT
-from hindcast.store.unprepared import NotReadable
 
 
 class Indexed(NamedTuple):
@@ -91,22 +88,6 @@ def describe_file(location: Location) -> tuple[DataSpec, str]:
     with open_parquet(location) as file:
         layout = _layout(location, file)
         return _contents(location, file, layout).spec, layout
-
-
-def check_no_table(location: Location, keys: Collection[str]) -> None:
-    """Make sure that a file has no rows of timesteps which lack columns that its folders' names hold.
-
-    Raises:
-        NotReadable: it has.
-        DataError: as `index_file`.
-    """
-    with open_parquet(location) as file:
-        absent = [name for name in keys if name not in file.schema_arrow.names]
-        if absent and _layout(location, file) == COLUMNS_LAYOUT:
-            raise NotReadable(
-                f"{location} is a table whose column {absent[0]!r} is in its folder's name: it is prepared before it "
-                "is read"
-            )
 
 
 def _layout(location: Location, file: pq.ParquetFile) -> str:

@@ -16,7 +16,7 @@ from hindcast.store.entries import FileEntry, Run, Stored
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
 
-_VERSION = 3
+_VERSION = 4
 
 
 class _Cached(Stored):

@@ -14,20 +14,25 @@ from hindcast.store.description import described
 from hindcast.store.layout import Layout, WrittenLayout
 from hindcast.store.messagepack.index import is_messagepack
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
-from hindcast.store.tabular.layout import ColumnsLayout, is_tabular
+from hindcast.store.tabular.layout import ColumnsLayout
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.text.csv_layout import CsvLayout
 from hindcast.store.text.json_layout import JsonLayout
 from hindcast.store.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchLayout
 from hindcast.store.unprepared import NotReadable
 
-_ALL: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes(), ColumnsLayout())
-_TEXT: Final[tuple[WrittenLayout, ...]] = (JsonLayout(), CsvLayout(), SampleBatchLayout())
-LAYOUTS: Final = {layout.name: layout for layout in _ALL}
-"""Parquet's: read as they are."""
-TEXT_LAYOUTS: Final = {layout.name: layout for layout in _TEXT}
-"""Written for others; to be trained on they are prepared, like anybody's text."""
-WRITTEN_LAYOUTS: Final[dict[str, WrittenLayout]] = {**LAYOUTS, **TEXT_LAYOUTS}
+_OPENED: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes())
+_EXPORTED: Final[tuple[WrittenLayout, ...]] = (
+    ColumnsLayout(),
+    JsonLayout(),
+    CsvLayout(),
+    SampleBatchLayout(),
+)
+LAYOUTS: Final = {layout.name: layout for layout in _OPENED}
+"""Whole episodes: opened as they are."""
+EXPORTED_LAYOUTS: Final = {layout.name: layout for layout in _EXPORTED}
+"""Written for other tools; to be trained on they are prepared, like anybody's tables."""
+WRITTEN_LAYOUTS: Final[dict[str, WrittenLayout]] = {**LAYOUTS, **EXPORTED_LAYOUTS}
 DEFAULT: Final = ARROW_EPISODES
 
 
@@ -47,10 +52,13 @@ def layout_of_schema(schema: pa.Schema) -> str:
     """The name of the layout of a file with this schema.
 
     Raises:
-        DataError: none; or metadata of ours that cannot be read.
+        NotReadable: no file of episodes.
+        DataError: metadata of ours that cannot be read.
     """
     description = described(schema)
     if description is not None:
+        if description.layout in EXPORTED_LAYOUTS:
+            raise NotReadable(f"it holds {description.layout}, which are prepared before they are read")
         if description.layout not in LAYOUTS:
             raise DataError(
                 f"it is written in the layout {description.layout!r}, which this Hindcast does not know: "
@@ -59,17 +67,20 @@ def layout_of_schema(schema: pa.Schema) -> str:
         return description.layout
     if is_messagepack(schema):
         return MESSAGEPACK_EPISODES
-    if is_tabular(schema):
-        return COLUMNS_LAYOUT
     raise NotReadable(
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
     )
 
 
+def format_of_layout(layout: str) -> str:
+    """The format by which files of an exported layout are read."""
+    return "Parquet" if layout == COLUMNS_LAYOUT else layout
+
+
 def layout_of_output(form: str, encoding: str) -> str:
     """The layout that `output.format` and `output.encoding` of a resource ask for."""
-    if form in TEXT_LAYOUTS:
+    if form in EXPORTED_LAYOUTS:
         return form
     if form == "Columns":
         return COLUMNS_LAYOUT

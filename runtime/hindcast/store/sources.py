@@ -15,10 +15,9 @@ from hindcast.errors import DataError
 from hindcast.storage.location import Entry, Location, broken_links, missing
 from hindcast.store.commits import read_commits
 from hindcast.store.entries import FileEntry
-from hindcast.store.folder_keys import keys_below
-from hindcast.store.footers import Indexed, check_no_table, describe_file, index_file
+from hindcast.store.footers import Indexed, describe_file, index_file
 from hindcast.store.index_cache import IndexCache
-from hindcast.store.layouts import LAYOUTS, TEXT_LAYOUTS
+from hindcast.store.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.store.manifest import FOLDER, read_manifest
 from hindcast.store.unfinished import how_far
 from hindcast.store.unprepared import NotReadable
@@ -47,8 +46,7 @@ def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal)
     Raises:
         DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
     """
-    base = base_of(location)
-    return [file for place in expand(location) for file in _files_of(place, base, verify, refuse)]
+    return [file for place in expand(location) for file in _files_of(place, verify, refuse)]
 
 
 def expand(location: Location) -> list[Location]:
@@ -110,13 +108,13 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
     )
 
 
-def _files_of(place: Location, base: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
+def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
     if not place.exists():
         raise missing(place)
     if not place.is_folder():
         info = place.info()
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
-        return _indexed(place.parent(), [entry], base, refuse)
+        return _indexed(place.parent(), [entry], refuse)
     entries = place.list(recursive=True)
     recordings = _recordings(entries)
     if "" in recordings:
@@ -135,19 +133,16 @@ def _files_of(place: Location, base: Location, verify: bool, refuse: Refuse) -> 
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
-    found.update({file.entry.path: [file] for file in _indexed(place, plain, base, refuse)})
+    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
     return [file for name in sorted(found) for file in found[name]]
 
 
-def _indexed(folder: Location, entries: list[Entry], base: Location, refuse: Refuse) -> list[Indexed]:
+def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
     """Files that nothing describes, looked into; all must be of one layout."""
     cache = IndexCache(folder)
 
     def index(entry: Entry) -> Indexed | DataError:
-        keys = keys_below(base, entry.location)
         try:
-            if keys:
-                check_no_table(entry.location, keys)
             known = cache.get(entry)
             if known is not None:
                 return known
@@ -213,8 +208,8 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
     """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
     manifest = read_manifest(folder)
     if manifest is not None:
-        if manifest.layout in TEXT_LAYOUTS:
-            raise _is_text(folder, manifest.layout)
+        if manifest.layout in EXPORTED_LAYOUTS:
+            raise _is_exported(folder, manifest.layout)
         if manifest.layout not in LAYOUTS:
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
@@ -222,30 +217,53 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         listed, what = manifest.files, (manifest.data_spec, manifest.layout)
     else:
         commits = list(read_commits(folder).values())
-        if commits and commits[0].text is not None:
-            raise _is_text(folder, commits[0].text.layout)
+        if commits and commits[0].exported is not None:
+            raise _is_exported(folder, commits[0].exported.layout)
         listed = tuple(file for commit in commits for file in commit.files)
         if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
         what, far = None, how_far(folder, commits)
-    sizes = _sizes(entries)
-    if any(file.path not in sizes for file in listed):
-        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
-    files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
-    if verify:
-        with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-            unchanged = list(pool.map(partial(_is_unchanged, folder), files))
-        for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
-            refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
-        files = [file for file, same in zip(files, unchanged, strict=True) if same]
+    files = listed_files(folder, listed, entries, verify, refuse)
     if what is not None:
         return [Indexed(folder.child(file.path), file, *what) for file in files]
     return [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
 
 
-def _is_text(folder: Location, layout: str) -> NotReadable:
+def listed_files(
+    folder: Location,
+    listed: Sequence[FileEntry],
+    entries: Sequence[Entry] = (),
+    verify: bool = False,
+    refuse: Refuse = raise_refusal,
+) -> list[FileEntry]:
+    """The files that a recording lists, which are there and have their sizes.
+
+    Args:
+        folder: the recording's.
+        listed: by its manifest or commits.
+        entries: an earlier listing of the folder.
+        verify: whether to compare their checksums too.
+        refuse: called for each of the others.
+
+    Raises:
+        DataError: what `refuse` raises.
+    """
+    sizes = _sizes(entries)
+    if any(file.path not in sizes for file in listed):
+        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
+    files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
+    if not verify:
+        return files
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        unchanged = list(pool.map(partial(_is_unchanged, folder), files))
+    for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
+        refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
+    return [file for file, same in zip(files, unchanged, strict=True) if same]
+
+
+def _is_exported(folder: Location, layout: str) -> NotReadable:
     return NotReadable(f"{folder} is recorded as {layout}, which is prepared before it is read")
 
 
@@ -262,7 +280,7 @@ def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> 
     return []
 
 
-def _sizes(entries: list[Entry]) -> dict[str, int]:
+def _sizes(entries: Sequence[Entry]) -> dict[str, int]:
     return {entry.relative: entry.size for entry in entries if entry.is_file}
 
 

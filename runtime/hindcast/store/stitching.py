@@ -14,9 +14,6 @@ from hindcast.store.entries import RowGroup, Run
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
 from hindcast.store.spec import DataSpec
-from hindcast.store.tabular.index import SORT
-from hindcast.store.tabular.names import COLUMNS_LAYOUT
-from hindcast.store.unprepared import OutOfOrder
 
 Place = tuple[int, int, int]  # file, row group, stored row
 
@@ -70,26 +67,6 @@ def stitched_episodes(files: Sequence[Indexed]) -> Iterator[Stitched]:
         yield episode
 
 
-def check_together(files: Sequence[Indexed]) -> None:
-    """Make sure that no episode of rows of timesteps is left in pieces that lie apart.
-
-    Raises:
-        OutOfOrder: an episode is in several places, and is not whole in each of them.
-    """
-    tabular = [file for file in files if file.layout == COLUMNS_LAYOUT]
-    places: dict[str, str] = {}
-    in_pieces: set[str] = set()
-    for episode in stitched_episodes(tabular):
-        path = str(tabular[episode.places[0][0]].location)
-        if episode.runs[0].t_started or not episode.runs[-1].ended:
-            in_pieces.add(episode.eps_id)
-        if episode.eps_id in places and episode.eps_id in in_pieces:
-            raise OutOfOrder(
-                f"{path}: a part of episode {episode.eps_id} is here, and another in {places[episode.eps_id]}; {SORT}"
-            )
-        places.setdefault(episode.eps_id, path)
-
-
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
     """The files with episodes left out that repeat an earlier one: the same id, and all it holds the same.
 
@@ -119,9 +96,7 @@ def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], 
 def _follows(run: Run, before: Run, steps: int) -> bool:
     if run.eps_id != before.eps_id or before.ended:
         return False
-    if run.t_started is not None and before.t_started is not None:
-        return run.t_started == before.t_started + steps
-    return run.begins is not None and run.begins == before.ends
+    return run.t_started == before.t_started + steps
 
 
 def _digests(files: Sequence[Indexed], spec: DataSpec, wanted: set[Place]) -> dict[Place, str]:

@@ -7,7 +7,3 @@ from hindcast.errors import DataError
 
 class NotReadable(DataError):
     """Files in none of the layouts that are opened directly."""
-
-
-class OutOfOrder(DataError):
-    """Timesteps of which an episode's do not stand together and in order."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
-from hindcast.store.varint import varint
+from hindcast.foreign.media.varint import varint
 
 _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5

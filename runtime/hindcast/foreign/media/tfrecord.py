@@ -100,7 +100,7 @@ class TFRecord:
             raise DataError(f"{location}: {error}") from error
         kept, row = passing(table, keep, options.filter, part.first)
         if len(kept):
-            rows = rows_of(kept, row, Reader(str(location), plan, DataSpec(), options.compress_columns))
+            rows = rows_of(kept, row, Reader(str(location), plan, DataSpec(), options))
             yield _shaped(location, rows, plan, own[_SHAPES])
 
 

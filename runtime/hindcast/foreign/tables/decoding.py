@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
+from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.ends import ends_of
 from hindcast.foreign.tables.final_nulls import filled, with_zeros
-from hindcast.foreign.tables.ids import episodes_of, timesteps_of
+from hindcast.foreign.tables.ids import actors_of, episodes_of, timesteps_of
 from hindcast.foreign.tables.json_lines import json_cells
 from hindcast.foreign.tables.naming import ROLES, Plan, Source
-from hindcast.store.layout import LEAVE_OUT, CellError
+from hindcast.store.layout import LEAVE_OUT, CellError, RowError
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.tabular import infos
 from hindcast.store.tabular.arrays import Arrays, leaves_of
@@ -30,6 +31,7 @@ _NUMBER: Final = re.compile(
 )
 
 
+_FILL: Final = "mend it, or take its episode out of the data"
 _OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
@@ -40,15 +42,13 @@ class Reader(NamedTuple):
         path: the file, for sentences.
         plan: which columns are which.
         spec: what leaves hold, where the file says so: their dtypes and shapes are made those.
-        packed: `compress_columns`.
-        zero_final: `ignore_final_observation`.
+        options: of the user.
     """
 
     path: str
     plan: Plan
     spec: DataSpec
-    packed: Sequence[str] | None
-    zero_final: bool = False
+    options: ReadOptions
 
 
 def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
@@ -65,22 +65,24 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
     path, plan, spec = reader.path, reader.plan, reader.spec
     with sentences(path, row):
         terminated, truncated = ends_of(table, plan)
-        table, missing = filled(table, plan, terminated | truncated, reader.zero_final)
+        table, missing = filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
-            if name == Columns.INFOS:
-                columns[name] = _infos(table.column(source.columns[0]))
-            elif name not in ROLES and not _is_empty(table, source):
+            if name not in (*ROLES, Columns.INFOS) and not _is_empty(table, source):
                 columns.update(as_described(_leaves(table, name, source, reader), spec))
         check_next(columns)
         _check_rewards(columns)
+        is_ours = bool(spec.leaves)  # whose infos say who acted
+        columns |= {} if is_ours else actors_of(table, plan)
+        texts = _infos(table, reader)
+        columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
             columns=with_zeros(columns, missing),
             terminated=terminated,
             truncated=truncated,
             path=path,
             row=row,
-            eps_id=episodes_of(table, plan),
+            eps_id=episodes_of(table, plan, is_ours=is_ours),
             t=timesteps_of(table, plan),
         )
 
@@ -92,7 +94,7 @@ def sentences(path: str, row: I64) -> Iterator[None]:
         yield
     except CellError as error:
         number = int(row[error.row]) if error.row < len(row) else error.row
-        raise DataError(f"{path}, row {number}: {error}") from error
+        raise RowError(f"{path}, row {number}: {error}", number, error.kind) from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -110,18 +112,22 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
         known = reader.spec.leaves.get(as_obs(name))
         if known is not None and known.kind == "text":
             return _text(column, name)
-        if reader.packed is not None and as_obs(root(name)) not in map(as_obs, reader.packed):
+        packed = reader.options.compress_columns
+        if packed is not None and as_obs(root(name)) not in map(as_obs, packed):
             return _text(column, name)
         parsed = json_cells(column, own)
         if parsed is not None:
             column, field = parsed, pa.field(own, parsed.type)
     try:
         return leaves_of(column, field, name)
-    except (CellError, DataError) as error:
+    except CellError as error:
+        way_out = _FILL if root(name) in _OWN else LEAVE_OUT
+        raise CellError(error.row, f"{error}; {way_out}") from error
+    except DataError as error:
         if root(name) in _OWN:
             raise
         said = f"{error}; {LEAVE_OUT}"
-        raise (CellError(error.row, said) if isinstance(error, CellError) else DataError(said)) from error
+        raise DataError(said) from error
 
 
 def _text(column: pa.ChunkedArray, name: str) -> Arrays:
@@ -162,10 +168,21 @@ def _check_rewards(columns: Arrays) -> None:
             )
 
 
-def _infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    if _is_text(column.type):
-        return np.array(column.fill_null("").to_pylist(), dtype=object)
-    return infos.texts_of(column)
+def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
+    """`[R]` JSON texts; None where there is no such column, or nobody says anything in one of others."""
+    source, wanted = reader.plan.sources.get(Columns.INFOS), reader.options.columns
+    is_ours = Columns.INFOS in reader.spec.leaves
+    if source is None:
+        is_silent = is_ours and (wanted is None or Columns.INFOS in wanted)
+        return np.full(len(table), "", dtype=object) if is_silent else None
+    column = table.column(source.columns[0])
+    if not _is_text(column.type):
+        texts = infos.texts_of(column)
+    else:
+        texts = np.array(column.fill_null("").to_pylist(), dtype=object)
+        if not is_ours:
+            infos.check_texts(texts)
+    return texts if is_ours or texts.any() else None
 
 
 def check_next(columns: dict[str, NDArray[Any]]) -> None:

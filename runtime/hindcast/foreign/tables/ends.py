@@ -16,6 +16,7 @@ from hindcast.store.tabular.time_limits import ends_by_infos
 
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
+_EXPECTED: Final = "expected true or false; mend it, or name another column by `schema`"
 
 
 def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
@@ -36,7 +37,7 @@ def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
         return np.zeros(len(table), dtype=np.bool_)
     column = table.column(source.columns[0])
     if column.null_count:
-        raise CellError(first(column.is_null()), f"{source.columns[0]!r} is null: expected true or false")
+        raise CellError(first(column.is_null()), f"{source.columns[0]!r} is null: {_EXPECTED}")
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.to_numpy()
@@ -48,7 +49,7 @@ def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
     wrong = np.flatnonzero((values != 0) & (values != 1))
     if len(wrong):
         row = int(wrong[0])
-        raise CellError(row, f"{source.columns[0]!r} is {values[row]}: expected true or false")
+        raise CellError(row, f"{source.columns[0]!r} is {values[row]}: {_EXPECTED}")
     return values.astype(np.bool_)
 
 
@@ -58,7 +59,7 @@ def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     known = pc.or_(true, pc.is_in(lower, pa.array(_FALSE)))
     if not pc.all(known, min_count=0).as_py():
         row = first(pc.invert(known))
-        raise CellError(row, f"{name!r} is {column[row].as_py()!r}: expected true or false")
+        raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_EXPECTED}")
     return true
 
 

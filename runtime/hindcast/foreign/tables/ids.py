@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
 from hindcast.episodes.columns import Columns
+from hindcast.foreign.rows import ACTORS
 from hindcast.foreign.tables.ends import first
 from hindcast.foreign.tables.naming import Plan
 from hindcast.store.layout import CellError
@@ -18,8 +19,8 @@ from hindcast.store.layout import CellError
 _UUID_BYTES: Final = 16
 
 
-def episodes_of(table: pa.Table, plan: Plan) -> NDArray[np.object_] | None:
-    """`[R]` the episodes' ids as text; with the agent's behind a slash, where rows tell their agent.
+def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.object_] | None:
+    """`[R]` the episodes' ids as text; with the agent's behind a slash, where rows of others tell their agent.
 
     Raises:
         CellError: nulls, or a column of neither text nor whole numbers.
@@ -33,12 +34,30 @@ def episodes_of(table: pa.Table, plan: Plan) -> NDArray[np.object_] | None:
         raise CellError(first(column.is_null()), f"{name!r} is null: every row needs the id of its episode")
     episodes = _texts(column, name)
     agents = plan.sources.get(Columns.AGENT_ID)
-    if agents is None or table.column(agents.columns[0]).null_count == len(table):
+    if is_ours or agents is None or table.column(agents.columns[0]).null_count == len(table):
         return episodes
     agent = table.column(agents.columns[0])
-    if agent.null_count:
-        raise CellError(first(agent.is_null()), f"{agents.columns[0]!r} is null, and in other rows it is not")
-    return episodes + "/" + _texts(agent, agents.columns[0])
+    names = _texts_or_none(agent, agents.columns[0])
+    return episodes + np.where(names == "", "", "/" + names)
+
+
+def actors_of(table: pa.Table, plan: Plan) -> dict[str, NDArray[np.object_]]:
+    """`[R]` texts: the agent and the module of each row, where the rows tell them."""
+    found = {}
+    for name in ACTORS:
+        source = plan.sources.get(name)
+        if source is not None and table.column(source.columns[0]).null_count < len(table):
+            found[name] = _texts_or_none(table.column(source.columns[0]), source.columns[0])
+    return found
+
+
+def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
+    """`[R]` as `_texts`; empty where there is none."""
+    if not column.null_count:
+        return _texts(column, name)
+    out = np.full(len(column), "", dtype=object)
+    out[column.is_valid().to_numpy()] = _texts(column.drop_null(), name)
+    return out
 
 
 def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:

@@ -33,12 +33,20 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.EPS_ID: ("episode_id", "episode"),
     Columns.T: ("timestep", "step"),
     Columns.AGENT_ID: (),
+    Columns.MODULE_ID: (),
 }
 _NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 # Read beside the leaves, whatever `columns` names.
 ROLES: Final = frozenset(
-    {Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.EPS_ID, Columns.T, Columns.AGENT_ID}
+    {
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+        Columns.EPS_ID,
+        Columns.T,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+    }
 )
 _INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB: Final = re.compile(r"[*?]")

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.rows import Rows
@@ -21,9 +23,10 @@ from hindcast.foreign.tables.folder_keys import guarantee, keyed, keyed_schema
 from hindcast.foreign.tables.naming import Plan, plan_of
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.storage.location import Location
-from hindcast.store.description import described
+from hindcast.store.description import described, read_index
 from hindcast.store.parquet import damaged, fingerprint, open_parquet
 from hindcast.store.spec import DataSpec
+from hindcast.store.tabular.infos import of_fragments
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 
 _PIECE: Final = 16 << 20
@@ -90,17 +93,33 @@ class Parquet:
             schema = file.schema_arrow
             plan, keep = _planned(piece.location, schema, options)
             spec = _own_spec(piece.location, schema)
-            reader = Reader(
-                str(piece.location), plan, spec, options.compress_columns, options.ignore_final_observation
-            )
+            reader = Reader(str(piece.location), plan, spec, options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             own = [name for name in names if name in schema.names]
+            joints = _joints(file)
             for part in _tables(file, groups, own, piece.nbytes):
                 table = keyed(part, options, schema)
                 kept, number = passing(table, keep, options.filter, row)
                 row += len(table)
                 if len(kept):
-                    yield rows_of(kept, number, reader)
+                    yield _joined(rows_of(kept, number, reader), joints)
+
+
+def _joints(file: pq.ParquetFile) -> I64:
+    """The rows with which a fragment goes on with an episode, where the file's footer tells of any."""
+    index = read_index(file.metadata.metadata)
+    if index is None:
+        return np.zeros(0, dtype=np.int64)
+    lengths, continued = np.concatenate(index[0]), np.concatenate(index[1])
+    return (np.cumsum(lengths) - lengths)[continued]
+
+
+def _joined(rows: Rows, joints: I64) -> Rows:
+    """The rows, without what fragments say in their first rows' infos of the row before."""
+    if not len(joints) or Columns.INFOS not in rows.columns:
+        return rows
+    texts = of_fragments(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
+    return replace(rows, columns={**rows.columns, Columns.INFOS: texts})
 
 
 def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int) -> Iterator[pa.Table]:
@@ -117,7 +136,10 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
     """Make sure that the rows are timesteps, and that there are as many as the footer says."""
     description = described(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
-        raise DataError(f"{location} holds whole episodes, one a row: leave `format` out, or say `Auto`")
+        raise DataError(
+            f"{location} holds whole episodes, one a row: leave `format` out, and give tables of timesteps as an "
+            "input of their own"
+        )
     metadata = file.metadata
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if rows != metadata.num_rows:

@@ -121,13 +121,7 @@ class TextTables(ABC):
         location, part = piece.location, piece.part
         for own, plan, row in self._tables(location, part, options):
             table = keyed(own, options)
-            reader = Reader(
-                str(location),
-                plan,
-                DataSpec(dict(part.leaves)),
-                options.compress_columns,
-                options.ignore_final_observation,
-            )
+            reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options)
             with sentences(str(location), _NO_ROWS):
                 keep = expression_of(options.filter, table.schema)
             kept, number = passing(table, keep, options.filter, row)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from hindcast.episodes.columns import SEPARATOR, Columns, root
 from hindcast.errors import DataError
 from hindcast.storage.location import Location
+from hindcast.store.exported import recording_of
 from hindcast.store.spec import DataSpec, Leaf
-from hindcast.store.text.recordings import recording_of
 
 
 def written_spec(location: Location, layout: str) -> DataSpec:

@@ -12,6 +12,7 @@ from hindcast.run.report.curves import Curves
 from hindcast.run.report.data_plots import data_plots
 from hindcast.run.report.page import REPORT_FILE, Page, Problem, Section, write_page
 from hindcast.run.report.plots import expert_plot, loss_plot, return_plot, time_plot
+from hindcast.run.report.summaries import summary_of
 from hindcast.run.report.text import (
     Recorded,
     checkpoint_table,
@@ -28,8 +29,6 @@ from hindcast.run.report.text import (
 )
 from hindcast.run.results import read_results
 from hindcast.storage.location import Location, resolve
-from hindcast.store.dataset import open_dataset
-from hindcast.store.inspection.summarising import summarise
 
 STATE_FOLDER = "_hindcast"
 _EXPERT = f"{STATE_FOLDER}/policy"
@@ -122,7 +121,7 @@ def _open(paths: Sequence[str]) -> tuple[list[Recorded], list[Problem]]:
     recorded, problems = [], []
     for path in paths:
         try:
-            summary = summarise(open_dataset(path))
+            summary = summary_of(resolve(path))
         except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
             problems.append(Problem("error", str(error)))
             continue

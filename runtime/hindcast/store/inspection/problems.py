@@ -18,7 +18,6 @@ Kind = Literal[
     "drift",
     "other-lengths",
     "other-space",
-    "scattered",
     "goes-on",
     "not-finite",
     "outside-space",

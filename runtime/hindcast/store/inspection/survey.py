@@ -18,7 +18,7 @@ from hindcast.store.inspection.unlisted import unlisted
 from hindcast.store.projection import projected
 from hindcast.store.sources import Reason, check_distinct, expand, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import check_together, drop_repeated, stitch
+from hindcast.store.stitching import drop_repeated, stitch
 
 _FOOTER_THREADS = 8
 
@@ -161,9 +161,8 @@ def _dataset(files: Sequence[Indexed], spec: DataSpec, problems: list[Problem]) 
     stitched = stitch(files)
     try:
         stitched, repeated = drop_repeated(stitched, spec)
-        check_together(stitched)
     except DataError as error:
-        problems.append(Problem(severity="error", kind="scattered", message=str(error)))
+        problems.append(Problem(severity="error", kind="unreadable", message=str(error)))
         repeated = 0
     return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
+from hindcast.episodes.details import from_text
 from hindcast.store.data_file import Group
 from hindcast.store.description import describe
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec, Leaf
-from hindcast.store.tabular.frames import split_columns
 from hindcast.store.tabular.infos import step_texts, tells
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.tabular.steps import Steps
@@ -24,6 +24,7 @@ from hindcast.store.tabular.steps import Steps
 _LONGEST = 64 << 20
 _TEXT_BYTES = 64
 _ROW_BYTES = 64  # ids, flags, t
+_FRAME = 1024  # numbers
 _TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 
 Fields = list[tuple[pa.Field, pa.Array]]
@@ -37,7 +38,7 @@ class ColumnsEncoder(ParquetEncoder):
     """
 
     longest = _LONGEST
-    has_index = True
+    has_index = False
 
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
@@ -45,18 +46,24 @@ class ColumnsEncoder(ParquetEncoder):
         self._metadata = describe(COLUMNS_LAYOUT, spec)
 
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has."""
+        """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has.
+
+        What came with its first observation, and its details, stand in the first of them alone.
+        """
         has_infos = tells(block)
         for piece, continued in super().pieces(block):
-            yield (piece if has_infos else _silent(piece)), continued
+            if not has_infos:
+                yield _silent(piece), continued
+            else:
+                yield (_without_first_info(piece) if continued else piece), continued
 
     def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; the column of infos is there only in pieces of a block where any says something."""
         arrays, steps = self._steps.arrays(block), block.num_steps
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),
-            (pa.field(Columns.AGENT_ID, pa.string()), pa.nulls(steps, pa.string())),
-            (pa.field(Columns.MODULE_ID, pa.string()), pa.nulls(steps, pa.string())),
+            (pa.field(Columns.AGENT_ID, pa.string()), _actors(block, Columns.AGENT_ID)),
+            (pa.field(Columns.MODULE_ID, pa.string()), _actors(block, Columns.MODULE_ID)),
         ]
         for name in dict.fromkeys(root(leaf) for leaf in arrays):
             leaves = {
@@ -87,8 +94,31 @@ class ColumnsEncoder(ParquetEncoder):
         return {
             "use_dictionary": there,
             "write_statistics": [Columns.EPS_ID, Columns.T],
-            "use_byte_stream_split": split_columns(self._steps.leaves),
+            "use_byte_stream_split": _frames_of_small_integers(self._steps.leaves),
         }
+
+
+def _frames_of_small_integers(leaves: Mapping[str, Leaf]) -> list[str]:
+    """The Parquet columns whose numbers are written byte by byte, all first bytes first.
+
+    Parquet stores a small integer in four bytes. Apart from the others, the three empty ones take no room.
+    """
+    return [
+        f"{name.replace(SEPARATOR, '.')}.list.element"
+        for name, leaf in leaves.items()
+        if leaf.dtype is not None
+        and leaf.dtype.kind in "iu"
+        and leaf.dtype.itemsize < 4
+        and np.prod(leaf.shape, dtype=np.int64) >= _FRAME
+    ]
+
+
+def _without_first_info(fragment: Block) -> Block:
+    if Columns.INFOS not in fragment.columns:
+        return fragment.without_details()
+    texts = fragment.columns[Columns.INFOS].copy()
+    texts[fragment.obs_start] = ""
+    return fragment.with_columns({**fragment.columns, Columns.INFOS: texts}).without_details()
 
 
 def _silent(block: Block) -> Block:
@@ -138,6 +168,15 @@ def _struct(name: str, leaves: dict[str, tuple[pa.Field, pa.Array]]) -> tuple[pa
         arrays.append(array)
     struct = pa.StructArray.from_arrays(arrays, fields=fields)
     return pa.field(name, struct.type, nullable=False), struct
+
+
+def _actors(block: Block, name: str) -> pa.Array:
+    """`[S]` who acted, as the episodes' details say; null where they say nothing."""
+    if block.details is None:
+        return pa.nulls(block.num_steps, pa.string())
+    told = [from_text(text).get(name) for text in block.details]
+    texts = pa.array([None if actor is None else str(actor) for actor in told], pa.string())
+    return texts.take(pa.array(block.episode_of_step))
 
 
 def _repeated(ids: NDArray[np.object_], times: I64) -> pa.Array:

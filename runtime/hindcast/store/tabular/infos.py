@@ -18,7 +18,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import DETAILS, EMPTY_INFO, Columns
 from hindcast.episodes.convert import info_from_json, info_to_json
 from hindcast.episodes.details import NOTHING
-from hindcast.store.layout import CellError
+from hindcast.store.layout import LEAVE_OUT, CellError
 
 _RESET: Final = '{"reset_info":'
 _DETAILS: Final = f'{{"{DETAILS}":'
@@ -65,19 +65,31 @@ def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
     return np.array([_text(row, value) for row, value in enumerate(values)], dtype=object)
 
 
-def are_told(column: pa.ChunkedArray) -> bool:
-    """Whether any cell says something.
+def check_texts(texts: NDArray[np.object_]) -> None:
+    """Make sure that texts are JSON.
 
     Raises:
-        CellError: one that is no JSON.
+        CellError: one that is not, or is not of a dict.
     """
-    texts = texts_of(column)
-    for row, text in enumerate(texts):
+    for row, text in enumerate(texts.tolist()):
         try:
             info_from_json(text)
         except (ValueError, TypeError) as error:
-            raise CellError(row, f"'infos' is not the JSON of a dict: {error}") from error
-    return bool(texts.any())
+            raise CellError(row, f"'infos' is not the JSON of a dict: {error}; {LEAVE_OUT}") from error
+
+
+def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """The texts, once rows that begin a fragment have no longer what the row before them says too.
+
+    Args:
+        texts: `[S]`.
+        begins: `[S]` rows with which a fragment goes on with an episode.
+    """
+    texts = texts.copy()
+    for row in np.flatnonzero(begins).tolist():
+        _, cell = _without(_DETAILS, texts[row])
+        texts[row] = without_reset(cell)[1]
+    return texts
 
 
 def per_observation(

@@ -1,4 +1,4 @@
-"""Text that we wrote, prepared: bit for bit what was written."""
+"""What is written for other tools, prepared: bit for bit what was written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from hypothesis import given
 
 from hindcast.episodes.block import Block
 from hindcast.prepare.opening import open_data
+from hindcast.prepare.reading_back import read_back
 from hindcast.storage.location import resolve
-from hindcast.store.layouts import TEXT_LAYOUTS
+from hindcast.store.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.store.layouts import EXPORTED_LAYOUTS
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.writer import EpisodeWriter
 from layers import examples
@@ -26,7 +29,7 @@ def with_told_infos(block: Block) -> Block:
     return block.with_columns(columns)
 
 
-@pytest.mark.parametrize("layout", list(TEXT_LAYOUTS))
+@pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
 @examples(20)
 @given(recording=recordings())
 def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
@@ -43,3 +46,19 @@ def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
     kit.assert_same(with_told_infos(read.take(order)), with_told_infos(block.take(expected)))
     assert dataset.spec.observation_space == spec.observation_space
     assert dataset.spec.action_space == spec.action_space
+
+
+@pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
+def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
+    """As of a range that is shortened: its commit says what they hold."""
+    block = kit.block([30, 50, 20, 40])
+    block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
+    spec = DataSpec.of_block(block)
+    with EpisodeWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
+        writer.write(block)
+    (file,) = files = writer.close()
+    exported = ExportedFiles(layout=layout, spec=spec.to_json())
+    write_commit(
+        resolve(tmp_path), Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported)
+    )
+    kit.assert_same(read_back(resolve(tmp_path / file.path), layout), block)

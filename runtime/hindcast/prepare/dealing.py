@@ -1,0 +1,43 @@
+"""Whether a preparation takes rows as they are stored, or brings those of an episode together: kept in its folder.
+
+Rows are taken as stored at first, which reads and writes them once. Where the rows of an episode turn out to lie apart,
+what was made is given up, and they are brought together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from hindcast.prepare.partitions import made, read_made
+from hindcast.storage.location import Location
+from hindcast.store.commits import COMMITS
+from hindcast.store.manifest import FOLDER
+
+_FILE: Final = "dealing.json"
+_IN_ORDER: Final = "inOrder"
+
+
+def begins_in_order(folder: Location) -> bool:
+    """Whether the rows of a folder that is filled are taken as they are stored; said in it before anything is made."""
+    place = folder.child(FOLDER, _FILE)
+    if place.exists():
+        return bool(orjson.loads(place.read_bytes())[_IN_ORDER])
+    if made(folder):  # by a Hindcast that always brought rows together
+        return False
+    _write(folder, in_order=True)
+    return True
+
+
+def give_up_order(folder: Location) -> None:
+    """Forget what was made of rows as they are stored."""
+    for number in made(folder):
+        for file in read_made(folder, number).files:
+            folder.child(file.path).delete()
+        folder.child(COMMITS, f"{number:06d}.json").delete()
+    _write(folder, in_order=False)
+
+
+def _write(folder: Location, *, in_order: bool) -> None:
+    folder.child(FOLDER, _FILE).write_bytes(orjson.dumps({_IN_ORDER: in_order}))
