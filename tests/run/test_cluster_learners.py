@@ -19,7 +19,7 @@ from hindcast.pipeline.offline_data import Input
 from hindcast.run.cluster.mailbox import Mailbox
 from hindcast.run.cluster.pools import Pools
 from hindcast.run.events import Outcome
-from support import After, train, training
+from support import After, Heard, train, training
 
 UPDATES = 24
 
@@ -111,13 +111,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
     return folder
 
 
-def test_two_learners_train_as_one(tmp_path: Path, walks: Path, alone: Path, group: Group) -> None:
-    """With GPUs that only Ray believes in: `device: cpu` trains on the CPU all the same."""
-    outcome = group.train(described(tmp_path, walks, 2, learners={"gpus": 1, "cpus": 1}))
-    assert outcome.metrics["timesteps"] == UPDATES * 64
-    assert_trained_as(tmp_path, alone)
-
-
 def test_a_stopped_group_goes_on_with_another_number_of_learners(
     tmp_path: Path, walks: Path, alone: Path, group: Group
 ) -> None:
@@ -128,9 +121,9 @@ def test_a_stopped_group_goes_on_with_another_number_of_learners(
         group.train(described(tmp_path, walks, 2, pipeline=slowly))
     assert 0 < int(str(stopped.value).split("update ")[1].split(";")[0]) < UPDATES
 
-    resumed = Group()
-    resumed.train(described(tmp_path, walks, 1, pipeline=slowly))
-    assert any("goes on at update" in note for note in resumed.notes)
+    heard = Heard()
+    train(described(tmp_path, walks, 1, pipeline=slowly), reporter=heard)
+    assert any("goes on at update" in note for note in heard.notes)
     assert_trained_as(tmp_path, alone)
 
 
@@ -143,11 +136,14 @@ def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path,
     assert_trained_as(tmp_path, tmp_path / "whole")
 
 
-def test_a_group_that_loses_a_learner_goes_on_at_the_checkpoint(
+def test_two_learners_train_as_one_though_one_is_lost(
     tmp_path: Path, walks: Path, alone: Path, group: Group
 ) -> None:
+    """With GPUs that only Ray believes in: `device: cpu` trains on the CPU all the same."""
     once = {"name": "learner_toys:KillsOnce", "kwargs": {"file": str(tmp_path / "killed"), "after": 14 * 64}}
-    group.train(described(tmp_path, walks, 2, pipeline={"connectors": [once]}))
+    learners = {"gpus": 1, "cpus": 1}
+    resource = described(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
+    assert group.train(resource).metrics["timesteps"] == UPDATES * 64
     assert (tmp_path / "killed").exists()
     assert "a learner was lost; the learners start again from the last checkpoint" in group.notes
     assert any(note.startswith("goes on at update 8 ") for note in group.notes)
