@@ -28,8 +28,8 @@ from measuring import report, take_turns
 from hindcast.curate.target import Target
 from hindcast.curate.writing import write
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from hindcast.episodes.block import Block
 from hindcast.storage.location import resolve
 from hindcast.store.commits import file_stem
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

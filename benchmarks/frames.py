@@ -22,8 +22,8 @@ from measuring import report, take_turns
 from hindcast.episodes.block import Block
 from hindcast.prepare.reading_back import read_back
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.names import COLUMNS_LAYOUT
 from hindcast.store.writer import EpisodeWriter

@@ -33,7 +33,7 @@ from hindcast.store.writer import EpisodeWriter
 LENGTH = 1_000
 PER_FILE = 1_000
 INSPECT = ["-m", "hindcast.cli.main", "inspect", "--json"]
-OPEN = ["-c", "import sys; from hindcast.store.dataset import open_dataset; open_dataset(sys.argv[1])"]
+OPEN = ["-c", "import sys; from hindcast.store.opening import open_dataset; open_dataset(sys.argv[1])"]
 CALLS: dict[str, tuple[list[str], float | None]] = {
     "open, by the manifest": (OPEN, 10.0),
     "inspect, sampled": (INSPECT, 30.0),

@@ -25,7 +25,8 @@ from hindcast.pipeline.executors import Executor, Local, Work
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.ray_data import RayData
 from hindcast.ray_session import connected
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
+from hindcast.store.opening import open_dataset
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from hindcast.pipeline.offline_data import Input
 from hindcast.run.session import TrainingSession
 from hindcast.storage.location import resolve
 from hindcast.store.commits import file_stem
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import processors

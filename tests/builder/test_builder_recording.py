@@ -18,8 +18,8 @@ import pytest
 from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig
 from hindcast.errors import OutputConflict
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from support import episode_hashes, leftovers, read_all
 from toy_environments import Walk
 

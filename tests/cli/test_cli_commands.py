@@ -13,8 +13,8 @@ from hindcast.cli.commands.demo import PACKAGED
 from hindcast.run import carry_out as carry_out_module
 from hindcast.run.events import Outcome
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.writer import EpisodeWriter
 
 RUN_FOLDER = "runs/clone/r1"

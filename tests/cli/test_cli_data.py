@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hindcast.prepare.opening import open_data
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import pytest
 from curate_kit import make_block, write_block
 
 from hindcast.curate import ranges
-from hindcast.store.dataset import Dataset, merge, open_dataset
+from hindcast.store.dataset import Dataset
+from hindcast.store.merged import merge
+from hindcast.store.opening import open_dataset
 
 Parts = Callable[..., list[Path]]
 

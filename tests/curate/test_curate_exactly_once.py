@@ -21,7 +21,8 @@ from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, S
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import merge, open_dataset
+from hindcast.store.merged import merge
+from hindcast.store.opening import open_dataset
 from support import episode_hashes, leftovers, read_all
 
 KILLED = """
@@ -30,7 +31,8 @@ from hindcast.curate import ranges
 from hindcast.curate.target import Target
 from hindcast.prepare.watch import Watch
 from hindcast.curate.writing import write
-from hindcast.store.dataset import merge, open_dataset
+from hindcast.store.merged import merge
+from hindcast.store.opening import open_dataset
 from hindcast.storage.location import resolve
 
 out, looks, *parts = sys.argv[1:]

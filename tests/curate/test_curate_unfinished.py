@@ -11,8 +11,8 @@ from hindcast.prepare.inspecting import inspect_data
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.inspecting import inspect_paths
+from hindcast.store.opening import open_dataset
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
 from hindcast.store.content import Content
-from hindcast.store.dataset import merge, open_dataset
+from hindcast.store.merged import merge
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from support import episode_hashes, train, training
 

@@ -21,7 +21,7 @@ from hindcast.prepare.finishing import notes_of
 from hindcast.prepare.opening import ready
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from layers import repeats
 from support import episode_hashes, leftovers, read_all
 

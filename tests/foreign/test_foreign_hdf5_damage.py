@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hindcast.errors import DataError
+from hindcast.foreign import h5
 from hindcast.foreign.format import ReadOptions
 from hindcast.foreign.formats import FORMATS, format_of
-from hindcast.foreign.hdf5 import h5
 from hindcast.storage.location import resolve
 
 ROWS = 200

@@ -12,7 +12,7 @@ from hindcast.curate.operations import convert_data
 from hindcast.curate.target import Target
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import CARTPOLE, record, recording
 
 pytestmark = pytest.mark.timeout(1200)

@@ -17,8 +17,9 @@ from hindcast.curate.target import Target
 from hindcast.episodes.block import Block
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
+from hindcast.store.opening import open_dataset
 from hindcast.store.writer import EpisodeWriter
 from support import CARTPOLE, make_policy, record, recording
 

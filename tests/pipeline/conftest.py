@@ -12,7 +12,8 @@ from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, 
 from hindcast.pipeline.feeds import OnWindow, WindowFeed
 from hindcast.pipeline.window import Recipe
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

@@ -15,7 +15,8 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

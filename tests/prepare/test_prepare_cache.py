@@ -15,7 +15,7 @@ from hindcast.prepare import local
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import episode_hashes, leftovers
 
 

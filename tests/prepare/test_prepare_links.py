@@ -11,7 +11,7 @@ from hindcast.prepare.inspecting import inspect_data
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import record, recording
 
 

@@ -19,7 +19,7 @@ from hindcast.prepare import opening
 from hindcast.prepare.job import Job
 from hindcast.prepare.reading import Reading
 from hindcast.run.cluster.pools import Pools
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import episode_hashes
 
 ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")

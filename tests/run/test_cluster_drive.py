@@ -27,8 +27,8 @@ from hindcast.run.cluster.memory import look_at_pods, memory_here
 from hindcast.run.events import Progress
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from support import (
     WALK,
     descendants,

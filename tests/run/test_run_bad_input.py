@@ -16,8 +16,8 @@ from hindcast.errors import DataError, SpecError, UserError
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from support import WALK, Heard, record, recording

@@ -9,7 +9,7 @@ import pytest
 from hindcast.api import EnvironmentSpec
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import CARTPOLE, record, recording, train, training
 
 pytestmark = pytest.mark.learning

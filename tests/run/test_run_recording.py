@@ -21,8 +21,8 @@ from hindcast.run import recording as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from support import (
     CARTPOLE,
     WALK,

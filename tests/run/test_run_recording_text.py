@@ -14,8 +14,8 @@ from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.prepare.opening import open_data
 from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
 
 FORMATS = ("JSON", "CSV", "SampleBatch")

@@ -21,9 +21,9 @@ from hindcast.run.report.data_plots import data_plots
 from hindcast.run.report.plots import Reference, loss_plot, return_plot, time_plot
 from hindcast.run.report.writing import write_recording_report, write_training_report
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

@@ -15,8 +15,8 @@ from damage import damaged
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import arrow_schema
-from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.inspecting import inspect_paths
+from hindcast.store.opening import open_dataset
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]

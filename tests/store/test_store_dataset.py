@@ -18,10 +18,10 @@ from hindcast.storage.location import resolve
 from hindcast.store import episode_dataset, sources
 from hindcast.store.arrow_layout import encode
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import index_file
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
 

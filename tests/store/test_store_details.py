@@ -21,9 +21,9 @@ from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
 from hindcast.storage.location import resolve
 from hindcast.store.content import Content
-from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.messagepack.values import pack
+from hindcast.store.opening import open_dataset
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.tabular.encoding import ColumnsEncoder
 

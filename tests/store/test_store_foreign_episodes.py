@@ -24,8 +24,8 @@ from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.errors import DataError
 from hindcast.store import parquet
-from hindcast.store.dataset import open_dataset
 from hindcast.store.inspection.summarising import summarise
+from hindcast.store.opening import open_dataset
 from layers import examples
 from random_data import any_space, columns_of
 

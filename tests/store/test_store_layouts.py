@@ -15,9 +15,9 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, write_commit
-from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.writer import EpisodeWriter
 from layers import examples
 from random_data import recordings

@@ -20,8 +20,8 @@ from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import unflatten
 from hindcast.errors import DataError
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 from layers import examples

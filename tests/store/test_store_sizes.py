@@ -8,8 +8,8 @@ import pytest
 
 from hindcast.episodes.block import Block
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import LAYOUTS
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.writer import EpisodeWriter
 

@@ -21,9 +21,9 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.location import resolve
 from hindcast.store.commits import Commit, ExportedFiles, write_commit
-from hindcast.store.dataset import open_dataset
 from hindcast.store.layouts import EXPORTED_LAYOUTS, layout_of_output
 from hindcast.store.manifest import Manifest, write_manifest
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.tabular.infos import step_texts
 from hindcast.store.text.array_pickles import pickled

@@ -17,10 +17,10 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.location import resolve
 from hindcast.store.commits import file_stem, remove_orphans
-from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import index_file
 from hindcast.store.fragments import find_continued, join, split_long
+from hindcast.store.opening import open_dataset
 from hindcast.store.writer import EpisodeWriter
 from layers import examples
 

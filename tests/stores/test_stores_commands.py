@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from support import episode_hashes, read_all, record, recording
 
 HINDCAST = [sys.executable, "-m", "hindcast.cli.main"]

@@ -21,8 +21,8 @@ from hindcast.storage import lease
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import FOLDER
+from hindcast.store.opening import open_dataset
 from layers import repeats
 from support import episode_hashes, read_all
 from toy_environments import Walk

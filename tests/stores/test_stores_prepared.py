@@ -19,8 +19,8 @@ from hindcast.prepare import opening
 from hindcast.prepare.opening import open_data, ready
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 from support import episode_hashes, read_all, record, recording
 
 

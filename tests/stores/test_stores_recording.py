@@ -12,7 +12,7 @@ from hindcast import BCConfig
 from hindcast.errors import Interrupted, StorageError
 from hindcast.storage.location import resolve
 from hindcast.store.commits import read_commits
-from hindcast.store.dataset import open_dataset
+from hindcast.store.opening import open_dataset
 from object_store_servers import s3_client
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording, train, training
 

@@ -15,9 +15,10 @@ from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import Watch
 from hindcast.storage.location import Location, resolve
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import read_manifest
+from hindcast.store.opening import open_dataset
 
 _CHUNK: Final = 1 << 20
 _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")

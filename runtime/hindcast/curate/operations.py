@@ -9,8 +9,8 @@ from hindcast.curate.target import Target
 from hindcast.curate.writing import Written, check_target, write
 from hindcast.prepare.reading import Reading
 from hindcast.prepare.watch import NOBODY, Watch
-from hindcast.store.dataset import Dataset, merge
-from hindcast.store.merged import OnConflict
+from hindcast.store.dataset import Dataset
+from hindcast.store.merged import OnConflict, merge
 
 
 def convert_data(reading: Reading, target: Target, watch: Watch = NOBODY) -> Written:

@@ -23,7 +23,8 @@ from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.window import Batch
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
+from hindcast.store.opening import open_dataset
 from hindcast.store.projection import Projected
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 

@@ -13,13 +13,13 @@ from hindcast.prepare.reading import Reading
 from hindcast.prepare.source_files import find, recognised
 from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.storage.location import Location, resolve
-from hindcast.store.dataset import open_dataset
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.inspection.inspecting import inspect_paths
 from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
+from hindcast.store.opening import open_dataset
 from hindcast.store.spec import DataSpec
 from hindcast.store.unprepared import NotReadable
 

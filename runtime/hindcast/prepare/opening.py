@@ -28,9 +28,10 @@ from hindcast.prepare.unknown_format import unknown
 from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
-from hindcast.store.dataset import Dataset, open_dataset
+from hindcast.store.dataset import Dataset
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import FOLDER
+from hindcast.store.opening import open_dataset
 from hindcast.store.projection import Projected
 from hindcast.store.sources import expand
 from hindcast.store.spec import DataSpec

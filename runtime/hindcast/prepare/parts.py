@@ -11,7 +11,8 @@ from hindcast.foreign.format import Piece, ReadOptions
 from hindcast.foreign.formats import FORMATS
 from hindcast.foreign.rows import Rows
 from hindcast.prepare.filtering import filtered, selected
-from hindcast.store.dataset import Dataset, Unit
+from hindcast.store.dataset import Dataset
+from hindcast.store.units import Unit
 
 
 class Part(Protocol):

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from hindcast import formatting
+from numpy.typing import NDArray
+
+from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.storage.location import Location, resolve
-from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.footers import Indexed
-from hindcast.store.merged import merge
-from hindcast.store.projection import Projected, projected
-from hindcast.store.selection import Selectable, Selection
-from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import drop_repeated, stitch
-from hindcast.store.units import FilePart, Unit
+from hindcast.store.units import Unit
 
-__all__ = ["Dataset", "FilePart", "Selection", "Unit", "merge", "open_dataset"]
+Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
 
 
-class Dataset(Selectable, Protocol):
+class Dataset(Protocol):
     """Recorded episodes.
 
     Attributes:
@@ -68,74 +61,63 @@ class Dataset(Selectable, Protocol):
         """File and row (in the file) of an episode of the block that `read` gives."""
         ...
 
+    def select(self, episodes: Episodes) -> Dataset:
+        """Some of the episodes, in the dataset's order.
 
-_Path = str | Path | Location | Projected
+        Args:
+            episodes: `[num_episodes]` booleans, or indices in any order, each once.
 
+        Raises:
+            DataError: booleans of another number, indices out of range or twice.
+        """
+        ...
 
-def open_dataset(
-    paths: _Path | Sequence[_Path], filesystem: object | None = None, verify: bool = False
-) -> EpisodeDataset:
-    """Open recorded episodes.
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """The dataset in two, such as for training and validation; every episode is in one of them.
 
-    A folder with a manifest is what its manifest lists; one with commits only, what they list; any other
-    folder is searched recursively for Parquet files, which are indexed from their footers. Several paths make
-    one dataset when their columns and spaces agree.
+        Which ones depends on the seed and the episodes' ids, not on layout, files or order.
 
-    Args:
-        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
-            columns to read.
-        filesystem: a file system of `pyarrow.fs` or fsspec, or a store of obstore's, in which the paths are.
-        verify: read all files of recordings and compare their checksums (sizes are always compared).
+        Args:
+            fraction: share of the episodes in the second part, rounded to whole episodes.
+            seed: another one, another split.
 
-    Raises:
-        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ, a
-            column that there is not.
-        StorageError: storage that refuses or fails.
-    """
-    given = [paths] if isinstance(paths, str | Path | Location | Projected) else list(paths)
-    several = [one if isinstance(one, Projected) else Projected(one) for one in given]
-    if not several:
-        raise DataError("no paths are given: name at least one folder or file with episodes")
-    files = [
-        file
-        for path, columns in several
-        for file in projected(find_files(resolve(path, filesystem), verify), columns)
-    ]
-    check_distinct(file.location for file in files)
-    spec = _common_spec(files)
-    stitched, repeated = drop_repeated(stitch(files), spec)
-    notes = (*unfinished_of(files), *notes_on_repeated(repeated))
-    dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
-    if not dataset.num_steps:
-        raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
-    return dataset
+        Returns:
+            The rest, and the share.
 
+        Raises:
+            SpecError: a fraction that is not between 0 and 1.
+        """
+        ...
 
-def unfinished_of(files: Iterable[Indexed]) -> Iterator[str]:
-    """What to say of each recording among them that is not complete."""
-    yield from dict.fromkeys(file.unfinished for file in files if file.unfinished)
+    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Dataset:
+        """The episodes for which all terms hold, such as `"return >= 100"` and `"length > 10"`.
 
+        Args:
+            terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
+            top: of those, the share with the highest return, rounded up; of equals the first.
 
-def notes_on_repeated(repeated: int) -> Iterator[str]:
-    """What to say of stored episodes that do not count."""
-    if repeated:
-        yield (
-            f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
-            "same id and the same content), as recorders leave them that write their buffer again and again: "
-            "each counts once"
-        )
+        Raises:
+            SpecError: a term that cannot be read, another field, a share that is not between 0 and 1.
+        """
+        ...
 
+    def sample(
+        self,
+        episodes: int | None = None,
+        *,
+        timesteps: int | None = None,
+        fraction: float | None = None,
+        seed: int = 0,
+    ) -> Dataset:
+        """Episodes drawn at random, each at most once; by the seed and their ids, as in `split`.
 
-def _common_spec(files: Sequence[Indexed]) -> DataSpec:
-    """What all files hold: the JSON columns of any, the spaces of the first that knows them."""
-    if not files:
-        return DataSpec()
-    common = files[0].spec
-    for file in files[1:]:
-        if file.spec is common:
-            continue
-        difference = files[0].spec.difference(file.spec)
-        if difference:
-            raise DataError(f"{files[0].location} and {file.location} cannot be one dataset: {difference}")
-        common = common.merge(file.spec)
-    return common
+        Args:
+            episodes: how many.
+            timesteps: draw until so many timesteps are reached.
+            fraction: share of the episodes, rounded to whole episodes.
+            seed: another one, other episodes.
+
+        Raises:
+            SpecError: not exactly one of the three, or more than there are.
+        """
+        ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
-
-if TYPE_CHECKING:
-    from hindcast.store.dataset import Dataset
+from hindcast.store.dataset import Dataset
 
 RETURN = "return"
 FIELDS = (RETURN, "length", "terminated", "truncated", "eps_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.store.content import Content
+from hindcast.store.dataset import Dataset
 from hindcast.store.episode_table import tabulate
 from hindcast.store.manifest import digest_of
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import Unit
-
-if TYPE_CHECKING:
-    from hindcast.store.dataset import Dataset
 
 OnConflict = Literal["Refuse", "Rename"]
 NewNames = Mapping[int, str]  # episode of a dataset -> the id that it gets

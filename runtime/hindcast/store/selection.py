@@ -4,69 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import DataError, SpecError
+from hindcast.store.dataset import Dataset, Episodes
 from hindcast.store.episode_table import FIELDS, RETURN, tabulate
 from hindcast.store.manifest import digest_of
 from hindcast.store.units import Unit
 
-if TYPE_CHECKING:
-    from hindcast.store.dataset import Dataset
 
-Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
-
-
-class Selectable(Protocol):
-    """What a `Dataset` can be made into, for all of them. Nothing is copied: what comes out reads the same files."""
+class Selectable:
+    """What every `Dataset` can be made into. Nothing is copied: what comes out reads the same files."""
 
     def select(self, episodes: Episodes) -> Selection:
-        """Some of the episodes, in the dataset's order.
-
-        Args:
-            episodes: `[num_episodes]` booleans, or indices in any order, each once.
-
-        Raises:
-            DataError: booleans of another number, indices out of range or twice.
-        """
+        """See `Dataset.select`."""
         return Selection(self._dataset, _indices(episodes, self._dataset.num_episodes))
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Selection, Selection]:
-        """The dataset in two, such as for training and validation; every episode is in one of them.
-
-        Which ones depends on the seed and the episodes' ids, not on layout, files or order.
-
-        Args:
-            fraction: share of the episodes in the second part, rounded to whole episodes.
-            seed: another one, another split.
-
-        Returns:
-            The rest, and the share.
-
-        Raises:
-            SpecError: a fraction that is not between 0 and 1.
-        """
+        """See `Dataset.split`."""
         _check_fraction("fraction", fraction)
         count = round(fraction * self._dataset.num_episodes)
         order = tabulate(self._dataset).shuffled("split", seed)
         return self.select(order[count:]), self.select(order[:count])
 
     def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Selection:
-        """The episodes for which all terms hold, such as `"return >= 100"` and `"length > 10"`.
-
-        Args:
-            terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
-            top: of those, the share with the highest return, rounded up; of equals the first.
-
-        Raises:
-            SpecError: a term that cannot be read, another field, a share that is not between 0 and 1.
-        """
+        """See `Dataset.filter`."""
         parsed = [_episode_term(term) for term in terms]
         with_returns = top is not None or any(term.column == RETURN for term in parsed)
         table = tabulate(self._dataset, with_returns)
@@ -89,17 +56,7 @@ class Selectable(Protocol):
         fraction: float | None = None,
         seed: int = 0,
     ) -> Selection:
-        """Episodes drawn at random, each at most once; by the seed and their ids, as in `split`.
-
-        Args:
-            episodes: how many.
-            timesteps: draw until so many timesteps are reached.
-            fraction: share of the episodes, rounded to whole episodes.
-            seed: another one, other episodes.
-
-        Raises:
-            SpecError: not exactly one of the three, or more than there are.
-        """
+        """See `Dataset.sample`."""
         dataset = self._dataset
         if sum(given is not None for given in (episodes, timesteps, fraction)) != 1:
             raise SpecError("a sample takes exactly one of episodes, timesteps and fraction")
@@ -120,7 +77,7 @@ class Selectable(Protocol):
 
     @property
     def _dataset(self) -> Dataset:
-        return cast("Dataset", self)
+        return cast(Dataset, self)
 
 
 class Selection(Selectable):

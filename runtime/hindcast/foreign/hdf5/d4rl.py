@@ -13,11 +13,11 @@ from hindcast import formatting
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import DataError
+from hindcast.foreign import h5
 from hindcast.foreign.format import Piece, ReadOptions
-from hindcast.foreign.hdf5 import h5
+from hindcast.foreign.h5_dataset import Dataset
 from hindcast.foreign.hdf5.d4rl_columns import File, columns_of, flags
 from hindcast.foreign.hdf5.d4rl_episodes import Ends, ends_of
-from hindcast.foreign.hdf5.dataset import Dataset
 from hindcast.foreign.minari.format import Minari
 from hindcast.foreign.rows import Rows
 from hindcast.foreign.tables.filters import expression_of, passing

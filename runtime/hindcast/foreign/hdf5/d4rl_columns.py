@@ -10,9 +10,9 @@ import numpy as np
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
+from hindcast.foreign import h5
 from hindcast.foreign.format import ReadOptions
-from hindcast.foreign.hdf5 import h5
-from hindcast.foreign.hdf5.dataset import Dataset
+from hindcast.foreign.h5_dataset import Dataset
 from hindcast.foreign.tables.naming import plan_of
 from hindcast.storage.location import Location
 from hindcast.store.tabular.names import NO_OUTPUTS

@@ -11,8 +11,8 @@ from typing import Final
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
+from hindcast.foreign import h5
 from hindcast.foreign.format import Group, Piece, ReadOptions
-from hindcast.foreign.hdf5 import h5
 from hindcast.foreign.minari.metadata import MAIN, METADATA, metadata_of, read_json
 from hindcast.foreign.minari.reading import check_installed, local_folder, read
 from hindcast.foreign.minari.stored import Stored, is_episode, look_into

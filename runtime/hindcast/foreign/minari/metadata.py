@@ -14,7 +14,7 @@ from typing import Any, Final
 import gymnasium as gym
 
 from hindcast.errors import DataError
-from hindcast.foreign.hdf5 import h5
+from hindcast.foreign import h5
 from hindcast.storage.location import Location
 from hindcast.store.spaces import space_from_json
 from hindcast.store.spec import DataSpec

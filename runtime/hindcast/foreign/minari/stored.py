@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from hindcast import formatting
 from hindcast.errors import DataError
-from hindcast.foreign.hdf5 import h5
-from hindcast.foreign.hdf5.dataset import Dataset
+from hindcast.foreign import h5
+from hindcast.foreign.h5_dataset import Dataset
 from hindcast.foreign.minari.metadata import METADATA, MinariMetadata
 from hindcast.storage.location import Location
 

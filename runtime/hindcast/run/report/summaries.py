@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 from hindcast.prepare.opening import open_data
 from hindcast.prepare.reading import Reading
 from hindcast.storage.location import Location
-from hindcast.store.dataset import open_dataset
 from hindcast.store.exported import exported_recording
 from hindcast.store.inspection.sample import SAMPLE_STEPS
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.inspection.summary import Summary
 from hindcast.store.manifest import Manifest
+from hindcast.store.opening import open_dataset
 
 
 def summary_of(folder: Location) -> Summary:

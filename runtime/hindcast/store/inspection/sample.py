@@ -12,10 +12,11 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
 from hindcast.store.arrow_layout import ARROW_EPISODES
-from hindcast.store.dataset import Dataset, Unit
+from hindcast.store.dataset import Dataset
 from hindcast.store.inspection.ends import Ends
 from hindcast.store.inspection.problems import Problem, problem_of
 from hindcast.store.inspection.values import Leaf
+from hindcast.store.units import Unit
 from hindcast.store.validate import check_spec, leaf_spaces_of
 
 SAMPLE_STEPS = 1_000_000

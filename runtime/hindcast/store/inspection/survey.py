@@ -10,11 +10,11 @@ from typing import NamedTuple
 from hindcast import formatting
 from hindcast.errors import DataError
 from hindcast.storage.location import Location, resolve
-from hindcast.store.dataset import notes_on_repeated, unfinished_of
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed, index_file
 from hindcast.store.inspection.problems import Kind, Problem, problem_of
 from hindcast.store.inspection.unlisted import unlisted
+from hindcast.store.opening import notes_on_repeated, unfinished_of
 from hindcast.store.projection import projected
 from hindcast.store.sources import Reason, check_distinct, expand, find_files
 from hindcast.store.spec import DataSpec

@@ -14,7 +14,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
-from hindcast.foreign.hdf5.dataset import Dataset
+from hindcast.foreign.h5_dataset import Dataset
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
