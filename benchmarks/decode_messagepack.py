@@ -30,7 +30,7 @@ STEPS = 500
 
 
 def make_block(episodes: int) -> Block:
-    """Random figures in CartPole's columns."""
+    """Random numbers in CartPole's columns."""
     rng, steps = np.random.default_rng(0), episodes * STEPS
     none = np.zeros(episodes, dtype=np.bool_)
     return Block(

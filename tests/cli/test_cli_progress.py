@@ -7,7 +7,7 @@ from hindcast.cli.screen import Flags, Screen
 from hindcast.run import carry_out as carry_out_module
 from hindcast.run import progress as run_progress
 from hindcast.run.events import Outcome, Progress
-from hindcast.run.progress import Pace, amount, describe, figures
+from hindcast.run.progress import Pace, amount, describe, numbers
 
 RECORDING = "OfflineRecording/random-data"
 
@@ -31,10 +31,10 @@ def clock(monkeypatch):
     return clock
 
 
-def test_amount_and_figures_are_short():
+def test_amount_and_numbers_are_short():
     progress = step(120, timesteps_per_s=21300.4, **{"return": 487.25, "unknown": 3})
     assert amount(progress) == "120/500 episodes"
-    assert figures(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
+    assert numbers(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
 
 
 def test_a_stage_without_an_end_shows_what_is_done():
@@ -93,7 +93,7 @@ def test_json_prints_one_line_for_each_outcome_and_keeps_stdout_for_them(capfd):
     assert "clamped" in captured.err
 
 
-def test_bars_show_stage_amount_and_figures_and_leave_stdout_to_the_outcome(capfd, monkeypatch):
+def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")

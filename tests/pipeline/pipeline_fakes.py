@@ -24,7 +24,7 @@ KINDS = {"resident": ResidentFeed, "streaming": StreamingFeed}
 
 
 def block_of(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
-    """Episodes whose figures say where they stand: `rewards` is the number of the step, counted from `first`.
+    """Episodes whose numbers say where they stand: `rewards` is the number of the step, counted from `first`.
 
     The observation before step s is s + 0.25 everywhere, an episode's final one is its last step + 0.75.
     Episodes are terminated and truncated in turn.

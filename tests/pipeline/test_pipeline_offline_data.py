@@ -118,7 +118,7 @@ def test_a_state_is_json_and_resumes_exactly(make_data):
         ({"residentBudget": "1Ki"}, "Streaming", "exceed the budget of 1.0 KiB"),
         ({"residency": "Streaming"}, "Streaming", "asked for"),
         ({"residency": "Resident"}, "Resident", "asked for"),
-        ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random figures in every epoch"),
+        ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random numbers in every epoch"),
     ],
 )
 def test_the_plan_says_where_data_live_and_why(options, feed, reason, make_data):
@@ -172,7 +172,7 @@ def test_library_connectors_put_columns_into_batches(make_data):
     assert sorted(batch) == ["actions", "new_obs", "obs", "rewards", "terminateds", "truncateds"]
 
 
-def test_random_connectors_give_the_same_anywhere_and_new_figures_each_epoch(make_data):
+def test_random_connectors_give_the_same_anywhere_and_new_numbers_each_epoch(make_data):
     dataset = FakeDataset([[6], [7]])
     options = {"connectors": ["user_steps:Noise"], "batch_size": 13}
     data, other, windowed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))

@@ -88,7 +88,7 @@ def test_files_that_drift_are_left_to_those_with_the_most_timesteps(tmp_path):
     summary = look(folder)
     assert summary.episodes == 8
     assert errors(summary) == [("drift", str(folder / "a.json"))]
-    assert "its 15 timesteps are not in the figures" in summary.problems[0].message
+    assert "its 15 timesteps are not counted" in summary.problems[0].message
 
 
 def test_where_all_are_bad_each_is_listed(tmp_path):

@@ -438,8 +438,8 @@ class TestInitialCheckpoint:
         model = {"fcnetHiddens": [16], "observationFilter": "meanStd"}
         self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
         trained = Policy.load(str(tmp_path / "runs/test/r1/module"))
-        for name, figures in policy.preprocessing.state().items():
-            np.testing.assert_array_equal(trained.preprocessing.state()[name], figures)
+        for name, numbers in policy.preprocessing.state().items():
+            np.testing.assert_array_equal(trained.preprocessing.state()[name], numbers)
 
     @pytest.mark.parametrize(
         "model",

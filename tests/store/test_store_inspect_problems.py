@@ -101,7 +101,7 @@ def test_drift_is_told_of_each_file_and_the_rest_is_looked_at(kit, tmp_path, lay
     assert "'rewards' is float32 [] in one and float64 [] in the other" in texts
     assert "'obs' is float32 [4] in one and float32 [5] in the other" in texts
     assert "'vf_preds'" in texts
-    assert "its 33 timesteps are not in the figures" in texts
+    assert "its 33 timesteps are not counted" in texts
     summary = inspect_paths([str(tmp_path)])
     assert (summary.episodes, summary.files) == (8, 4)
 

@@ -47,7 +47,7 @@ class EvaluationSpec(Model):
     """Seconds after which an evaluation is given up."""
     custom_function: ClassPath | None = None
     """One's own evaluation, "package.module:function", called with (policy, environment, seed) in the driver's
-    process; it returns figures by name."""
+    process; it returns numbers by name."""
 
     @model_validator(mode="after")
     def _check_auto(self) -> Self:

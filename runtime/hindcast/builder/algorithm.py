@@ -243,7 +243,7 @@ class RunningAlgorithm:
             self._evaluations.collect()
         self._running.load(checkpoint)
         self._evaluation = checkpoint.training.counters.get(EVALUATION_RESULTS)
-        in_parallel = self._evaluations is not None and self._evaluations.beside
+        in_parallel = self._evaluations is not None and self._evaluations.runs_in_parallel
         if in_parallel and checkpoint.training.counters.get("evaluating") is not None:
             self._launch()
 
@@ -301,7 +301,7 @@ class RunningAlgorithm:
         found = self._evaluations.collect()
         if not self._evaluations.due(self.iteration):
             return found
-        if self._evaluations.beside:
+        if self._evaluations.runs_in_parallel:
             self._launch()
             return found
         return self._evaluations.now(self.get_policy(), self.iteration)

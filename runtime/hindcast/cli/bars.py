@@ -16,7 +16,7 @@ MAX_ROWS = 12
 
 
 def spread_bars(title: str, spread: Distribution) -> Iterator[RenderableType]:
-    """A distribution's figures in a line, and its histogram."""
+    """A distribution's numbers in a line, and its histogram."""
     low, high = formatting.significant(spread.min), formatting.significant(spread.max)
     mean, deviation = formatting.significant(spread.mean), formatting.significant(spread.std)
     middle = formatting.significant(spread.median)

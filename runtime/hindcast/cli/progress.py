@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 from hindcast.run.events import Outcome, Progress, Reporter
-from hindcast.run.progress import ProgressLines, amount, figures
+from hindcast.run.progress import ProgressLines, amount, numbers
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -59,7 +59,7 @@ class LogReporter:
 
 
 class BarReporter:
-    """One bar for each stage, with its figures and the time left."""
+    """One bar for each stage, with its numbers and the time left."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -74,12 +74,12 @@ class BarReporter:
         if stage not in self._tasks:
             for task in self._tasks.values():
                 bars.stop_task(task)
-            self._tasks[stage] = bars.add_task(progress.stage, total=progress.total, figures="")
+            self._tasks[stage] = bars.add_task(progress.stage, total=progress.total, numbers="")
         bars.update(
             self._tasks[stage],
             completed=progress.done,
             total=progress.total,
-            figures=f"{amount(progress)}  {figures(progress.metrics)}".strip(),
+            numbers=f"{amount(progress)}  {numbers(progress.metrics)}".strip(),
         )
 
     def note(self, resource: str, message: str) -> None:
@@ -116,7 +116,7 @@ def _new_bars(screen: Screen) -> "Bars":
     return Bars(
         TextColumn("  {task.description}"),
         BarColumn(bar_width=24),
-        TextColumn("{task.fields[figures]}", style="cyan"),
+        TextColumn("{task.fields[numbers]}", style="cyan"),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
         console=screen.err,

@@ -38,7 +38,7 @@ class ActionHead:
     Attributes:
         from_inputs: `[B, inputs_size]` network outputs (`action_dist_inputs`) -> the distribution.
         inputs_size: P.
-        noise_size: K, noise figures per sampled action.
+        noise_size: K, noise numbers per sampled action.
         noise: their kind, "uniform" on [0, 1) or standard "normal".
         discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
         stochastic: no leaf is deterministic, so that a sampled action has a log-probability.

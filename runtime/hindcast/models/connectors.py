@@ -295,9 +295,9 @@ class Preprocessing:
     def state(self) -> Arrays:
         """The filters' statistics under `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""
         return {
-            f"{leaf}/{name}": figures
+            f"{leaf}/{name}": numbers
             for leaf, mean_std in self.filters.items()
-            for name, figures in mean_std.state().items()
+            for name, numbers in mean_std.state().items()
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 Noise is an argument, one row per sample, so that what a row samples depends on that row's noise alone and a
 recording is the same whoever makes it. Shape suffixes: B = rows (any leading dimensions), P =
-`action_dist_inputs`, K = noise figures, D = elements of an action.
+`action_dist_inputs`, K = noise numbers, D = elements of an action.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Categorical(Distribution):
         return self._log_probs.argmax(-1) + self._start
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """Inverse CDF of one uniform figure per row. int64 `[B]`."""
+        """Inverse CDF of one uniform number per row. int64 `[B]`."""
         cumulative = self._log_probs.exp().cumsum(-1)
         # Scaled by the rounded total, so that a trailing action of probability 0 is never taken.
         threshold = noise_BK.clamp_max(BELOW_ONE) * cumulative[..., -1:]
@@ -127,7 +127,7 @@ class MultiCategorical(Distribution):
         return self._shaped(self._cells.mode())
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One uniform figure per element. int64 `[B, *shape]`."""
+        """One uniform number per element. int64 `[B, *shape]`."""
         return self._shaped(self._cells.sample(noise_BK.unsqueeze(-1)))
 
     def _shaped(self, cells: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Bernoulli(Distribution):
         return self._shaped(self._logits > 0)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One uniform figure per bit. int8 `[B, *shape]`."""
+        """One uniform number per bit. int8 `[B, *shape]`."""
         return self._shaped(noise_BK.clamp_max(BELOW_ONE) < torch.sigmoid(self._logits))
 
     def _shaped(self, bits: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class DiagGaussian(Distribution):
         return self._shaped(self._mean)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        """One standard normal figure per element. `[B, *shape]`."""
+        """One standard normal number per element. `[B, *shape]`."""
         return self._shaped(self._sample_flat(noise_BK))
 
     def _logp_flat(self, values: Tensor) -> Tensor:
@@ -395,7 +395,7 @@ def _log_tanh_slope(u: Tensor) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the mean of a function of a standard normal figure."""
+    """Nodes and weights of the mean of a function of a standard normal number."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
     with torch.inference_mode(mode=False):  # what is cached here serves training too
         return (

@@ -43,7 +43,7 @@ class Encoder(nn.Module):
 
     Boxes are flattened, except images (rank 3, channels last, with sides of at least 4), which first pass
     convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
-    Discrete and MultiDiscrete become one-hot, MultiBinary figures. All is computed in float32.
+    Discrete and MultiDiscrete become one-hot, MultiBinary numbers. All is computed in float32.
 
     Args:
         observation_space: the module's own (`Preprocessing.observation_space`).

@@ -47,7 +47,7 @@ class Context:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Philox(seed, connector, epoch, place): the same figures on any data worker.
+        """Philox(seed, connector, epoch, place): the same numbers on any data worker.
 
         Raises:
             RuntimeError: the connector does not declare `stochastic = True`.

@@ -69,13 +69,13 @@ class MixedFeed:
 
     def metrics(self) -> dict[str, float]:
         """See `Feed`; `epoch` is the number of passes over as many timesteps as all sources have together."""
-        figures = [feed.metrics() for feed in self._feeds.values()]
-        seen = sum(figure["timesteps_seen"] for figure in figures)
+        parts = [feed.metrics() for feed in self._feeds.values()]
+        seen = sum(part["timesteps_seen"] for part in parts)
         return {
             "epoch": self.cursor / self.epoch_size,
             "timesteps_seen": seen,
             "coverage": seen / self.epoch_size,
-            "data_wait_seconds": sum(figure["data_wait_seconds"] for figure in figures),
+            "data_wait_seconds": sum(part["data_wait_seconds"] for part in parts),
         }
 
     def close(self) -> None:

@@ -86,10 +86,10 @@ class Order:
     def digest(self) -> str:
         """Identifies the order: cursors of orders with different digests do not mix."""
         limits = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
-        figures = hashlib.blake2b(repr(limits).encode(), digest_size=8)
-        figures.update(self.steps.tobytes())
-        figures.update(self.nbytes.tobytes())
-        return figures.hexdigest()
+        digest = hashlib.blake2b(repr(limits).encode(), digest_size=8)
+        digest.update(self.steps.tobytes())
+        digest.update(self.nbytes.tobytes())
+        return digest.hexdigest()
 
     def windows(self, epoch: int) -> list[Window]:
         """All windows of an epoch."""

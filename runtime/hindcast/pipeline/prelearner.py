@@ -77,7 +77,7 @@ class OfflinePreLearner:
             that the space's bounds do not hold for them.
 
     Attributes:
-        stochastic: its result differs between epochs; a subclass that draws random figures sets it.
+        stochastic: its result differs between epochs; a subclass that draws random numbers sets it.
         read_seconds: time spent reading so far, in this process.
         prelearn_seconds: time spent on all the rest.
     """

@@ -50,7 +50,7 @@ def choose(
         return Residency(False, "asked for")
     if wanted == "Resident" and steps:
         raise SpecError(
-            f"spec.pipeline.residency is Resident, but {steps} draws new random figures in every epoch, "
+            f"spec.pipeline.residency is Resident, but {steps} draws new random numbers in every epoch, "
             "so that the data must be read again; take Streaming or Auto."
         )
     if wanted == "Resident" and not fits:
@@ -61,7 +61,7 @@ def choose(
     if wanted == "Resident":
         return Residency(True, "asked for")
     if steps:
-        return Residency(False, f"{steps} draws new random figures in every epoch")
+        return Residency(False, f"{steps} draws new random numbers in every epoch")
     return Residency(fits, comparison)
 
 

@@ -126,8 +126,8 @@ class WindowData:
             for leaf, column in self.columns.items()
         }
         length, terminated, truncated = (
-            torch.cat([figures[part.episodes] for part in parts])
-            for figures in (self.length, self.terminated, self.truncated)
+            torch.cat([numbers[part.episodes] for part in parts])
+            for numbers in (self.length, self.terminated, self.truncated)
         )
         episodes = torch.arange(len(length), device=length.device)
         episode_of_step = torch.repeat_interleave(episodes, length)

@@ -109,6 +109,6 @@ def _families(read: Sequence[_Read]) -> list[list[_Read]]:
 def _drift(file: _Read, usual: _Read) -> Problem:
     message = (
         f"{file.location} cannot be one dataset with {usual.location}: {usual.spec.difference(file.spec)}; its "
-        f"{formatting.plural(file.steps, 'timestep')} are not in the figures"
+        f"{formatting.plural(file.steps, 'timestep')} are not counted"
     )
     return Problem(severity="error", kind="drift", message=message, path=str(file.location))

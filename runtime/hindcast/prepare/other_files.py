@@ -13,7 +13,7 @@ from hindcast.prepare.reading import Reading
 from hindcast.prepare.source_files import Found, Place, recognised
 from hindcast.storage.location import Location
 from hindcast.store.dataset import Dataset
-from hindcast.store.sources import beside
+from hindcast.store.sources import unopened_files
 
 _THREADS: Final = 8
 _PARQUET: Final = "Parquet"
@@ -26,7 +26,7 @@ def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Re
         DataError: timesteps in another format, beside episodes that are stored whole.
         StorageError: storage that refuses or fails.
     """
-    others = [file for location in locations for file in beside(location)]
+    others = [file for location in locations for file in unopened_files(location)]
     if not others:
         return ()
     data = _with_data(others, reading)

@@ -96,7 +96,7 @@ class Recorder:
     def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:
         """Play the range's episodes, write them, commit them.
 
-        The policy computes with one thread, so that its figures are the same wherever the range is made.
+        The policy computes with one thread, so that its numbers are the same wherever the range is made.
 
         Raises:
             StorageError: a file could not be written; nothing of the range is counted.

@@ -1,7 +1,7 @@
 """`EnvRunner`: plays whole episodes, given by index, in B slots at once.
 
 Matrix kernels may round a row by the size of the batch and by the row's place in it. So the policy always sees all B
-slots, and episode i always runs in slot i mod B: its figures depend neither on how many others still run nor on which
+slots, and episode i always runs in slot i mod B: its numbers depend neither on how many others still run nor on which
 were played before it.
 """
 

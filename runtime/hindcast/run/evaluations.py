@@ -72,12 +72,12 @@ class Evaluations:
             per_runner or _ENVIRONMENTS,
             self._spec.explore,
         )
-        if self.beside or (self._spec.runners and self._spec.custom_function is None):
+        if self.runs_in_parallel or (self._spec.runners and self._spec.custom_function is None):
             runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
             self._workers = EvaluationWorkers(self._evaluator, runners, placement.evaluation_players)
-            self.processes = runners if self.beside and placement.is_one_machine else 0
+            self.processes = runners if self.runs_in_parallel and placement.is_one_machine else 0
 
     @property
     def pending_updates(self) -> int | None:
@@ -85,7 +85,7 @@ class Evaluations:
         return self._pending.updates if self._pending else None
 
     @property
-    def beside(self) -> bool:
+    def runs_in_parallel(self) -> bool:
         """Whether evaluation runs beside training."""
         return self._spec is not None and self._spec.parallel_to_training
 

@@ -20,7 +20,7 @@ class Progress:
         done: amount done, in `unit`.
         total: amount at which the stage ends; None when only a stop criterion on a metric ends it.
         unit: "episodes" | "timesteps" | "iterations" | "updates".
-        metrics: figures to show beside the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
+        metrics: numbers to show beside the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
     """
 
     resource: str
@@ -41,7 +41,7 @@ class Outcome:
         message: one sentence for people: what came out, where it is, how to go on.
         folder: dataset or run folder.
         report: path of the HTML report, None where none was written.
-        metrics: final figures (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
+        metrics: final numbers (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
     """
 
     resource: str

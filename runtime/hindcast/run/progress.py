@@ -1,4 +1,4 @@
-"""Progress in words: a line now and then, with the figures worth a look and the time left."""
+"""Progress in words: a line now and then, with the numbers worth a look and the time left."""
 
 import time
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class Pace:
 
 def describe(progress: Progress, pace: Pace) -> str:
     """One line: `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
-    parts = [amount(progress), figures(progress.metrics, ", ")]
+    parts = [amount(progress), numbers(progress.metrics, ", ")]
     left = pace.seconds_left(progress.total)
     if left is not None:
         parts.append(f"{formatting.duration(left)} left")
@@ -73,7 +73,7 @@ def describe(progress: Progress, pace: Pace) -> str:
 
 
 def amount(progress: Progress) -> str:
-    """How far: `120/500 episodes`; nothing where the unit is the return, which is among the figures."""
+    """How far: `120/500 episodes`; nothing where the unit is the return, which is among the numbers."""
     if progress.unit == "return":
         return ""
     if progress.total is None:
@@ -82,8 +82,8 @@ def amount(progress: Progress) -> str:
     return f"{formatting.whole(progress.done)}{total} {progress.unit}"
 
 
-def figures(metrics: Mapping[str, float], separator: str = "  ") -> str:
-    """The figures worth a look, in a fixed order."""
+def numbers(metrics: Mapping[str, float], separator: str = "  ") -> str:
+    """The numbers worth a look, in a fixed order."""
     return separator.join(
         text.format(formatting.count(metrics[name])) for name, text in _METRICS.items() if name in metrics
     )

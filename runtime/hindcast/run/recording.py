@@ -225,7 +225,7 @@ class RecordingRun:
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
         actor = load_actor(policy, task.environment)
         preprocessing = actor.preprocessing
-        filters = {name: figures.tolist() for name, figures in preprocessing.state().items()}
+        filters = {name: numbers.tolist() for name, numbers in preprocessing.state().items()}
         return Manifest(
             layout=task.layout,
             spec_hash=spec_hash(self._resource),

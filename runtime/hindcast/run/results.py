@@ -1,4 +1,4 @@
-"""The results of a run: one JSON line per iteration, and the same figures for TensorBoard."""
+"""The results of a run: one JSON line per iteration, and the same numbers for TensorBoard."""
 
 from __future__ import annotations
 

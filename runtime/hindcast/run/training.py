@@ -137,7 +137,7 @@ class TrainingRun:
             self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
-        if evaluating is not None and evaluations.beside:
+        if evaluating is not None and evaluations.runs_in_parallel:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
             evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
 
@@ -155,7 +155,7 @@ class TrainingRun:
                 ) from None
             begun = time.monotonic()
             evaluation = evaluations.collect()
-            if evaluations.due(session.iteration) and not evaluations.beside:
+            if evaluations.due(session.iteration) and not evaluations.runs_in_parallel:
                 evaluation = evaluations.now(session.policy, session.iteration)
             if evaluation is not None:
                 result["evaluation"] = evaluation
@@ -166,7 +166,7 @@ class TrainingRun:
 
     def _keep(self, session: TrainingSession, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation beside training."""
-        if evaluations.beside and evaluations.due(session.iteration):
+        if evaluations.runs_in_parallel and evaluations.due(session.iteration):
             evaluations.launch(session.policy, session.iteration, session.learner.updates)
             self._save(session, evaluations, result)
             return

@@ -87,7 +87,7 @@ class Content:
 
 
 def _sum_of_ends(block: Block) -> int:
-    figures = zip(
+    episodes = zip(
         block.eps_id.tolist(),
         block.length.tolist(),
         block.t_started.tolist(),
@@ -95,7 +95,7 @@ def _sum_of_ends(block: Block) -> int:
         block.truncated.tolist(),
         strict=True,
     )
-    return sum(_number(hashlib.sha256(repr(one).encode())) for one in figures) % _MODULUS
+    return sum(_number(hashlib.sha256(repr(one).encode())) for one in episodes) % _MODULUS
 
 
 def _sum_of_details(block: Block) -> int:

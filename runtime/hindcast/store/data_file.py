@@ -22,14 +22,14 @@ class Group(NamedTuple):
 
     @classmethod
     def concat(cls, groups: Sequence[Group]) -> Group:
-        tables, *figures = zip(*groups, strict=True)
-        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in figures))
+        tables, *arrays = zip(*groups, strict=True)
+        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in arrays))
 
     def slice(self, start: int, stop: int) -> Group:
         """Some of the episodes."""
         first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
-        figures = (figure[start:stop] for figure in (self.length, self.rows, self.nbytes))
-        return Group(self.table.slice(first, count), *figures)
+        arrays = (array[start:stop] for array in (self.length, self.rows, self.nbytes))
+        return Group(self.table.slice(first, count), *arrays)
 
 
 class DataFile(Protocol):

@@ -173,7 +173,7 @@ def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
     )
 
 
-def beside(location: Location) -> list[Location]:
+def unopened_files(location: Location) -> list[Location]:
     """The files in plain folders that `find_files` does not look into, since they are not named as Parquet is."""
     found: list[Location] = []
     for place in expand(location):

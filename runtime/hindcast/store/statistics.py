@@ -46,12 +46,12 @@ class Distribution(Stored):
         finite = flat[np.isfinite(flat)]
         if not len(finite):
             return None
-        figures = _Figures(len(finite), finite.min(), finite.max(), finite.mean(), finite.std())
-        return figures.around(finite)
+        numbers = _Moments(len(finite), finite.min(), finite.max(), finite.mean(), finite.std())
+        return numbers.around(finite)
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _Moments:
     """Of all values, kept or not."""
 
     count: int
@@ -152,8 +152,8 @@ class Spread:
         if not count or not len(kept):
             return None
         deviation = np.sqrt(self._squares[column] / count)
-        figures = _Figures(count, self._low[column], self._high[column], self._mean[column], deviation)
-        return figures.around(kept)
+        numbers = _Moments(count, self._low[column], self._high[column], self._mean[column], deviation)
+        return numbers.around(kept)
 
     def _merge(self, count: NDArray[Any], mean: F64, squares: F64) -> None:
         total = np.maximum(self._count + count, 1)

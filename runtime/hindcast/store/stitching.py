@@ -126,8 +126,8 @@ def _heads(group: RowGroup) -> Iterator[int]:
 
 def _digest(block: Block, episode: int) -> str:
     sha = hashlib.sha256()
-    for figure in (block.length, block.t_started, block.terminated, block.truncated):
-        sha.update(repr(figure[episode].item()).encode())
+    for column in (block.length, block.t_started, block.terminated, block.truncated):
+        sha.update(repr(column[episode].item()).encode())
     if block.details is not None:
         sha.update(block.details[episode].encode())
     for name in sorted(block.columns):

@@ -47,7 +47,7 @@ class PoolRow:
     Attributes:
         wanted: `2`, or `2 to 8` of an autoscaled pool; None where it is not known.
         size: of a pod: `cpu`, `gpus`, `memory`, where they are known.
-        reasons: why it is so large, by figure.
+        reasons: why it is so large, by number.
     """
 
     pool: str
@@ -237,13 +237,13 @@ def _pools(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow, ..
     )
 
 
-def _pool(pool: str, figures: Raw, pods: Sequence[PodRow]) -> PoolRow:
-    wanted = (figures.get("pods") or {}).get("value")
+def _pool(pool: str, numbers: Raw, pods: Sequence[PodRow]) -> PoolRow:
+    wanted = (numbers.get("pods") or {}).get("value")
     return PoolRow(
         pool=pool,
         wanted=None if wanted is None else str(wanted),
-        size={name: figures[name]["value"] for name in _SIZES if name in figures},
-        reasons={name: str(figure.get("reason", "")) for name, figure in figures.items()},
+        size={name: numbers[name]["value"] for name in _SIZES if name in numbers},
+        reasons={name: str(about.get("reason", "")) for name, about in numbers.items()},
         pods=tuple(pods),
     )
 

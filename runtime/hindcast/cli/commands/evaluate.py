@@ -40,12 +40,12 @@ def evaluate(
         "returns": done.report.returns,
         "lengths": done.report.lengths,
     }
-    figure = {name: formatting.significant(value) for name, value in summary.items()}
+    shown = {name: formatting.significant(value) for name, value in summary.items()}
     screen.result(
         document,
         f"{done.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
-        f"return {figure['episode_return_mean']} ± {figure['episode_return_std']} "
-        f"(least {figure['episode_return_min']}, most {figure['episode_return_max']}), "
-        f"mean length {figure['episode_len_mean']}\n"
+        f"return {shown['episode_return_mean']} ± {shown['episode_return_std']} "
+        f"(least {shown['episode_return_min']}, most {shown['episode_return_max']}), "
+        f"mean length {shown['episode_len_mean']}\n"
         f"checkpoint: {done.policy}",
     )

@@ -1,4 +1,4 @@
-"""The HTML reports of a training and of a recording: what came out, in figures and pictures."""
+"""The HTML reports of a training and of a recording: what came out, in numbers and pictures."""
 
 from __future__ import annotations
 

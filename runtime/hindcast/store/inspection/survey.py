@@ -139,7 +139,7 @@ def _alike(files: Sequence[Indexed], problems: list[Problem]) -> tuple[list[Inde
 def _drift(file: Indexed, usual: Indexed, spec: DataSpec) -> Problem:
     message = (
         f"{file.location} cannot be one dataset with {usual.location}: {spec.difference(file.spec)}; its "
-        f"{formatting.plural(file.entry.timesteps, 'timestep')} are not in the figures"
+        f"{formatting.plural(file.entry.timesteps, 'timestep')} are not counted"
     )
     return _error("drift", file.location, message)
 

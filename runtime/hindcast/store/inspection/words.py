@@ -34,7 +34,7 @@ def facts(summary: Summary) -> dict[str, str]:
 
 
 def coverage_in_words(coverage: Coverage) -> str:
-    """The figures of a coverage in a sentence."""
+    """The numbers of a coverage in a sentence."""
     cells = len(coverage.counts) * len(coverage.counts[0])
     over = "principal component" if cells == coverage.side else "two principal components"
     return (

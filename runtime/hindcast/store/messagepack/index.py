@@ -90,8 +90,8 @@ class _Index:
         except CellError as error:
             raise CellError(len(self.runs) + error.row, str(error)) from error
         ended = block.terminated | block.truncated
-        figures = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
-        self.runs += [Run(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in figures]
+        rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
+        self.runs += [Run(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
         return block.length
 
     def _decode(self, cells: list[memoryview]) -> Block:

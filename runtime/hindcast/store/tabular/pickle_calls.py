@@ -87,7 +87,7 @@ def ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:
 
 
 def array(_: int, shape: Any, dtype: Any, is_fortran: bool, data: bytes) -> NDArray[Any]:
-    """The array that this state tells; the first figure is the version of the state."""
+    """The array that this state tells; the first number is the version of the state."""
     return np.frombuffer(data, _dtype(dtype)).reshape(shape, order="F" if is_fortran else "C")
 
 
