@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import ray
+import rllib_ray
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.offline.json_reader import JsonReader
 from ray.rllib.offline.offline_prelearner import OfflinePreLearner
@@ -28,13 +29,7 @@ def by_the_reader(files):
 
 
 def as_episodes(files):
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="ERROR",
-        object_store_memory=300 * 2**20,
-    )
+    rllib_ray.start()
     prelearner = object.__new__(OfflinePreLearner)
     prelearner.config = BCConfig().offline_data(input_read_sample_batches=True)
     batch = ray.data.read_json(files).take_batch(10_000)

@@ -7,7 +7,7 @@ import sys
 
 import gymnasium as gym
 import numpy as np
-import ray
+import rllib_ray
 import tree
 from gymnasium import spaces
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -88,13 +88,7 @@ def record(out, case, options):
 
 
 def main():
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="ERROR",
-        object_store_memory=300 * 2**20,
-    )
+    rllib_ray.start()
     for case in CASES:
         for name, options in FORMATS.items():
             record(f"{sys.argv[1]}/{case}/{name}", case, options)

@@ -8,18 +8,12 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
-import ray
+import rllib_ray
 from ray.rllib.algorithms.bc import BCConfig
 
 
 def main():
-    ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=False,
-        logging_level="ERROR",
-        object_store_memory=500 * 2**20,
-    )
+    rllib_ray.start(num_cpus=4, mebibytes=500)
     environment = gym.make("CartPole-v1")
     reading = {
         "episodes": {"input_read_episodes": True, "input_read_batch_size": 10},
