@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hindcast.api import OfflineRecording
 from hindcast.builder.recorders import InProcess, InProcesses, Made
@@ -20,8 +18,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
 from hindcast.models.policy import Policy
-from hindcast.prepare.reading_back import read_back
 from hindcast.record.fence import wait_for_runners
+from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Task, Work
 from hindcast.run.claim import claim
 from hindcast.run.events import Reporter
@@ -30,9 +28,6 @@ from hindcast.run.machine import clamp_replicas
 from hindcast.run.recording import RecordingRun
 from hindcast.storage.lease import sole_writer
 from hindcast.store.commits import Commit, read_commits, remove_temporary_files
-from hindcast.store.entries import FileEntry
-from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.footers import Indexed
 from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
 
 _WAVES = 4
@@ -185,17 +180,7 @@ class EvaluationRecording(RecordingRun):
         """Returns and lengths of a range that was there."""
         assert self._recorded_task is not None
         lengths = np.array([length for file in commit.files for length in file.episode_lengths])
-        rewards = np.concatenate(list(self._rewards(self._recorded_task, commit.files)))
+        blocks = recorded_blocks(self._recorded_task, commit.files, [Columns.REWARDS])
+        rewards = np.concatenate([block.columns[Columns.REWARDS] for block in blocks])
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
         return EnvReport(returns.tolist(), lengths.tolist())
-
-    def _rewards(self, task: Task, files: tuple[FileEntry, ...]) -> Iterator[NDArray[Any]]:
-        """Of all timesteps, in order."""
-        if task.exported is not None:
-            for file in files:
-                yield read_back(self._folder.child(file.path), task.layout).columns[Columns.REWARDS]
-            return
-        indexed = [Indexed(self._folder.child(file.path), file, task.data, task.layout) for file in files]
-        dataset = EpisodeDataset(task.data, indexed)
-        for unit in dataset.units:
-            yield dataset.read(unit, [Columns.REWARDS]).columns[Columns.REWARDS]

@@ -70,7 +70,7 @@ class Target:
     @property
     def is_text(self) -> bool:
         """Whether the files are text rather than Parquet."""
-        return self.format in ("JSON", "CSV", "SampleBatch")
+        return self.is_exported and self.format != "Columns"
 
     @property
     def keeps_details(self) -> bool:

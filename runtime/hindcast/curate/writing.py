@@ -18,7 +18,6 @@ from hindcast.prepare.watch import NOBODY, Watch
 from hindcast.storage.lease import sole_writer
 from hindcast.store.commits import (
     Commit,
-    ExportedFiles,
     file_stem,
     read_commits,
     remove_orphans,
@@ -27,6 +26,7 @@ from hindcast.store.commits import (
 from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.entries import FileEntry
+from hindcast.store.exported import exported_files
 from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.store.writer import EpisodeWriter
 
@@ -159,9 +159,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
             episodes=made.content.episodes,
             timesteps=made.content.timesteps,
             files=made.files,
-            exported=ExportedFiles(layout=target.layout, spec=dataset.spec.to_json())
-            if target.is_exported
-            else None,
+            exported=exported_files(target.layout, dataset.spec),
             content=made.content.to_json(),
         )
         write_commit(target.folder, commit)

@@ -17,7 +17,8 @@ from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.storage.location import Guard, Location, resolve
 from hindcast.store.commits import Commit, ExportedFiles, file_stem, write_commit
-from hindcast.store.layouts import EXPORTED_LAYOUTS, layout_of_output
+from hindcast.store.exported import exported_files
+from hindcast.store.layouts import layout_of_output
 from hindcast.store.spec import DataSpec, Leaf
 from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import torch_threads
@@ -60,9 +61,7 @@ class Task(NamedTuple):
     @property
     def exported(self) -> ExportedFiles | None:
         """What is to be said of its files where they are in an exported layout."""
-        if self.layout not in EXPORTED_LAYOUTS:
-            return None
-        return ExportedFiles(layout=self.layout, spec=self.data.to_json())
+        return exported_files(self.layout, self.data)
 
     def writer(self, number: int, writer_id: str) -> EpisodeWriter:
         """What writes a range's files; `writer_id` is unique to who writes."""

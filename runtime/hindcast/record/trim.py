@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.prepare.reading_back import read_back
+from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Task
 from hindcast.storage.location import Location
 from hindcast.store.commits import COMMITS, Commit, write_commit
-from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.footers import Indexed
 
 
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
@@ -44,7 +42,7 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
     """The range again, with its first episodes only."""
     writer_id = uuid.uuid4().hex[:8]
     with task.writer(commit.range, writer_id) as writer:
-        for block in _first(folder, task, commit, episodes):
+        for block in _first(task, commit, episodes):
             writer.write(block)
         files = writer.close()
     shorter = Commit(
@@ -59,20 +57,9 @@ def _shortened(folder: Location, task: Task, commit: Commit, episodes: int) -> C
     return shorter
 
 
-def _first(folder: Location, task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
-    for block in _blocks(folder, task, commit):
+def _first(task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
+    for block in recorded_blocks(task, commit.files):
         yield block.take(range(min(episodes, block.num_episodes)))
         episodes -= block.num_episodes
         if episodes <= 0:
             return
-
-
-def _blocks(folder: Location, task: Task, commit: Commit) -> Iterator[Block]:
-    """The range's episodes, in order."""
-    if task.exported is not None:
-        yield from (read_back(folder.child(file.path), task.layout) for file in commit.files)
-        return
-    dataset = EpisodeDataset(
-        task.data, [Indexed(folder.child(file.path), file, task.data, task.layout) for file in commit.files]
-    )
-    yield from (dataset.read(unit) for unit in dataset.units)

@@ -10,6 +10,7 @@ from hindcast.store.description import described
 from hindcast.store.layouts import EXPORTED_LAYOUTS
 from hindcast.store.manifest import Manifest, read_manifest
 from hindcast.store.parquet import open_parquet
+from hindcast.store.spec import DataSpec
 
 
 def exported_recording(folder: Location) -> Manifest | None:
@@ -45,6 +46,11 @@ def recording_of(file: Location) -> Manifest | None:
     return None if commit is None or commit.exported is None else commit.exported.manifest(commit.files)
 
 
+def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
+    """What a commit says of files in a layout; None where they say it themselves."""
+    return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
+
+
 def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
     """What the commits say; of Columns those of earlier versions say nothing, and the files do."""
     if not commits or commits[0].exported is not None:
@@ -54,6 +60,4 @@ def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | No
         return None
     with open_parquet(folder.child(files[0].path)) as file:
         description = described(file.schema_arrow)
-    if description is None or description.layout not in EXPORTED_LAYOUTS:
-        return None
-    return ExportedFiles(layout=description.layout, spec=description.spec.to_json())
+    return None if description is None else exported_files(description.layout, description.spec)
