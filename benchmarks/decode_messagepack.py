@@ -55,7 +55,7 @@ def ours(path: Path, spec: DataSpec) -> Callable[[], float]:
 
     def decode() -> float:
         begun = time.process_time()
-        block = layout.decode(table, np.zeros(0, dtype=np.int64), spec, leaves)
+        block = layout.decode(table, spec, leaves)
         return block.num_steps / (time.process_time() - begun)
 
     return decode

@@ -229,13 +229,13 @@ def test_small_files_of_one_unit_in_a_store_are_read_side_by_side(kit, memory, b
         kit.write(memory, block, stem=f"f{i}")
     dataset = open_dataset(memory)
     (unit,) = dataset.units
-    together, opens = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_source
+    together, opens = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_parquet
 
     def opened_together(*given):
         together.wait()
         return opens(*given)
 
-    monkeypatch.setattr(episode_dataset, "open_source", opened_together)
+    monkeypatch.setattr(episode_dataset, "open_parquet", opened_together)
     kit.assert_same(dataset.read(unit), Block.concat(blocks))
 
 

@@ -149,16 +149,12 @@ def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) 
     if not told:
         return details
     actors = [
-        to_text(**dict(zip(told, map(_or_none, own), strict=True)))
+        to_text(**{name: text or None for name, text in zip(told, own, strict=True)})
         for own in zip(*told.values(), strict=True)
     ]
     if details is not None:
         actors = [str(text) or actor for text, actor in zip(details, actors, strict=True)]
     return np.array(actors, dtype=object) if any(actors) else None
-
-
-def _or_none(text: str) -> str | None:
-    return text or None
 
 
 def _observations(

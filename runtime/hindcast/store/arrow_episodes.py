@@ -25,14 +25,14 @@ from hindcast.store.arrow_layout import (
 )
 from hindcast.store.data_file import Group
 from hindcast.store.fragments import find_continued
-from hindcast.store.layout import CellError, Contents, WholeColumns
+from hindcast.store.layout import CellError, Contents
 from hindcast.store.parquet_file import ParquetEncoder
 from hindcast.store.spec import DataSpec
 
 _LONGEST = 64 << 20
 
 
-class ArrowEpisodes(WholeColumns):
+class ArrowEpisodes:
     """A `Layout`."""
 
     name = ARROW_EPISODES
@@ -40,10 +40,6 @@ class ArrowEpisodes(WholeColumns):
     def encoder(self, spec: DataSpec) -> ArrowEncoder:
         """See `Layout.encoder`."""
         return ArrowEncoder(spec)
-
-    def rows(self, length: I64) -> I64:
-        """See `Layout.rows`: one each."""
-        return np.ones_like(length)
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the metadata and two small columns."""
@@ -60,7 +56,7 @@ class ArrowEpisodes(WholeColumns):
         )
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
-        """See `WholeColumns.columns`; JSON columns and details may be missing."""
+        """See `Layout.columns`; JSON columns and details may be missing."""
         names, there = columns_to_read(leaves), set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
         absent = [name for name in names if name not in there and name not in optional]
@@ -68,8 +64,8 @@ class ArrowEpisodes(WholeColumns):
             raise DataError(f"it has no column {absent[0]!r}, which its dataset has")
         return [name for name in (*names, DETAILS) if name in there]
 
-    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
-        """See `WholeColumns.decode`; JSON columns that the file lacks come as empty."""
+    def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """See `Layout.decode`; JSON columns that the file lacks come as empty."""
         for name in leaves:
             if name not in table.column_names and spec.leaves[name].kind == "json":
                 empty = pa.array([b""] * len(table), pa.large_binary())

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from hindcast.episodes.block import I64, Block
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError
 from hindcast.store.entries import RowGroup
@@ -16,7 +16,7 @@ from hindcast.store.fragments import join
 from hindcast.store.layout import CellError
 from hindcast.store.layouts import LAYOUTS
 from hindcast.store.manifest import digest_of
-from hindcast.store.parquet import Footers, open_source
+from hindcast.store.parquet import Footers, open_parquet
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
@@ -108,11 +108,11 @@ class EpisodeDataset(Selectable):
         """The part's stored rows."""
         indexed = self._files[part.path]
         layout = LAYOUTS[indexed.layout]
-        groups = [indexed.entry.row_groups[i] for i in part.row_groups]
-        lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in groups])
         try:
-            with open_source(indexed.location, self._footers) as source:
-                return layout.read(source, part.row_groups, lengths, self.spec, leaves)
+            with open_parquet(indexed.location, self._footers) as file:
+                columns = layout.columns(file.schema_arrow, self.spec, leaves)
+                table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
+                return layout.decode(table, self.spec, leaves)
         except CellError as error:
             raise error.in_file(part.path, self._file_row(part, error.row)) from error
         except DataError as error:
@@ -128,26 +128,24 @@ class EpisodeDataset(Selectable):
     def _file_row(self, part: FilePart, row: int) -> int:
         """The file's Parquet row of one that is counted in a part."""
         for first, rows in self._row_groups(part):
-            if row < rows.sum():
+            if row < rows:
                 return first + row
-            row -= int(rows.sum())
+            row -= rows
         raise IndexError(f"{part} has {row} rows less")
 
     def _locate_stored(self, unit: Unit, stored: int) -> tuple[str, int]:
         """File and Parquet row in it at which a stored episode of a unit begins."""
         for part in unit.parts:
             for first, rows in self._row_groups(part):
-                if stored < len(rows):
-                    return part.path, first + int(rows[:stored].sum())
-                stored -= len(rows)
+                if stored < rows:
+                    return part.path, first + stored
+                stored -= rows
         raise IndexError(f"unit {unit.id} has no stored episode {stored}")
 
-    def _row_groups(self, part: FilePart) -> Iterator[tuple[int, I64]]:
-        """Each row group of a part: its first Parquet row, and how many each stored episode has."""
-        indexed, first = self._files[part.path], 0
-        layout = LAYOUTS[indexed.layout]
-        for i, group in enumerate(indexed.entry.row_groups):
-            rows = layout.rows(np.array(group.lengths, dtype=np.int64))
+    def _row_groups(self, part: FilePart) -> Iterator[tuple[int, int]]:
+        """Each row group of a part: its first row in the file, and how many it has."""
+        first = 0
+        for i, group in enumerate(self._files[part.path].entry.row_groups):
             if i in part.row_groups:
-                yield first, rows
-            first += int(rows.sum())
+                yield first, group.rows
+            first += group.rows

@@ -52,7 +52,7 @@ def index_file(location: Location, relative: str) -> Indexed:
     with open_parquet(location) as file:
         layout = _layout(location, file)
         contents = _contents(location, file, layout)
-        found = sum(int(LAYOUTS[layout].rows(lengths).sum()) for lengths in contents.lengths)
+        found = sum(len(lengths) for lengths in contents.lengths)
         if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
             reason = f"it has {found} rows, but its footer says {file.metadata.num_rows}"
             raise DataError(damaged(str(location), reason))

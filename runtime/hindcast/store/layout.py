@@ -5,7 +5,6 @@ Layouts know nothing of files, commits or manifests; `layouts` finds one by its 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -17,7 +16,7 @@ from hindcast.errors import DataError
 from hindcast.storage.location import Location
 from hindcast.store.data_file import DataFile, Group
 from hindcast.store.entries import Run
-from hindcast.store.parquet import Source, damaged
+from hindcast.store.parquet import damaged
 from hindcast.store.spec import DataSpec
 
 Fault = Literal["unreadable", "goes-on"]
@@ -29,25 +28,19 @@ class CellError(Exception):
 
     Attributes:
         row: Parquet row, counted from the start of what was decoded.
-        kind: "goes-on" where an episode has rows after its end.
-        way_out: what to do, where the cell was so from the first: the file is not damaged then.
     """
 
-    def __init__(self, row: int, message: str, kind: Fault = "unreadable", way_out: str = "") -> None:
+    def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
-        self.row, self.kind, self.way_out = row, kind, way_out
+        self.row = row
 
     def at(self, row: int) -> CellError:
         """The same of another row, as one counts that knows of more rows."""
-        return CellError(row, str(self), self.kind, self.way_out)
+        return CellError(row, str(self))
 
     def in_file(self, path: str, row: int) -> RowError:
         """The same as a user is told of it, once the file and its row are known."""
-        if self.kind == "goes-on":
-            return RowError(f"{path}, row {row}: {self}", row, self.kind)
-        if self.way_out:
-            return RowError(f"{path}, row {row}: {self}; {self.way_out}", row, self.kind)
-        return RowError(damaged(path, f"row {row}: {self}"), row, self.kind)
+        return RowError(damaged(path, f"row {row}: {self}"), row)
 
 
 class RowError(DataError):
@@ -55,7 +48,7 @@ class RowError(DataError):
 
     Attributes:
         row: in the file; None where it has no rows.
-        kind: see `CellError`.
+        kind: "goes-on" where an episode has steps after its end.
     """
 
     def __init__(self, message: str, row: int | None = None, kind: Fault = "unreadable") -> None:
@@ -138,11 +131,7 @@ class WrittenLayout(Protocol):
 
 
 class Layout(WrittenLayout, Protocol):
-    """One way to store episodes in Parquet files, from which they are read as they are."""
-
-    def rows(self, length: I64) -> I64:
-        """`[N]` Parquet rows that episodes of these lengths take."""
-        ...
+    """One way to store episodes in Parquet files, read as they are: one row for each, or for each of its fragments."""
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """Look into a file.
@@ -153,53 +142,23 @@ class Layout(WrittenLayout, Protocol):
         """
         ...
 
-    def read(
-        self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
-    ) -> Block:
-        """Row groups as stored episodes and fragments.
-
-        Args:
-            source: the file.
-            row_groups: which.
-            lengths: of the stored episodes in them.
-            spec: what the leaves hold.
-            leaves: which to read.
-
-        Raises:
-            DataError: a column that the file lacks, and may not lack.
-            CellError: what stands in a row is not what the spec says; rows count from the first row group's first.
-        """
-        ...
-
-
-class WholeColumns(ABC):
-    """What the layouts share that read whole columns of row groups."""
-
-    @abstractmethod
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """The Parquet columns of a file that decoding these leaves takes.
 
         Raises:
             DataError: one that the file lacks, and may not lack.
         """
+        ...
 
-    @abstractmethod
-    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        """The rows as stored episodes and fragments.
+    def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """The rows as stored episodes and fragments, one each.
 
         Args:
             table: whole row groups, with the file's `columns`.
-            lengths: of the stored episodes in them.
             spec: what the leaves hold.
             leaves: which to decode.
 
         Raises:
             CellError: what stands in a row is not what the spec says.
         """
-
-    def read(
-        self, source: Source, row_groups: Sequence[int], lengths: I64, spec: DataSpec, leaves: Sequence[str]
-    ) -> Block:
-        """See `Layout.read`."""
-        columns = self.columns(source.file.schema_arrow, spec, leaves)
-        return self.decode(source.rows(row_groups, columns), lengths, spec, leaves)
+        ...

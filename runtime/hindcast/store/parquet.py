@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,17 +21,6 @@ _READ_BYTES = 8 << 20
 _READ_ROWS = 8192
 _FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
-
-
-class Source(NamedTuple):
-    """A Parquet file that is open, and the stream that it is read from."""
-
-    file: pq.ParquetFile
-    stream: pa.NativeFile
-
-    def rows(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """The rows of row groups, one after the other; a part of a struct is named with dots."""
-        return self.file.read_row_groups(list(row_groups), columns=list(columns), use_threads=False)
 
 
 class Footers:
@@ -57,15 +45,11 @@ class Footers:
 
 
 @contextmanager
-def open_parquet(location: Location) -> Iterator[pq.ParquetFile]:
-    """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`."""
-    with open_source(location) as source:
-        yield source.file
+def open_parquet(location: Location, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
+    """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`.
 
-
-@contextmanager
-def open_source(location: Location, footers: Footers | None = None) -> Iterator[Source]:
-    """The same, with its stream; a footer that is among `footers` is not read again."""
+    A footer that is among `footers` is not read again.
+    """
     footers = Footers() if footers is None else footers
     stream = location.open()
     with stream:
@@ -76,7 +60,7 @@ def open_source(location: Location, footers: Footers | None = None) -> Iterator[
                 stream, metadata=known, pre_buffer=not location.is_local, page_checksum_verification=True
             )
             footers.keep(location.path, size, file.metadata)
-            yield Source(file, stream)
+            yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(damaged(str(location), reason_of(error))) from error
         except ValueError as error:

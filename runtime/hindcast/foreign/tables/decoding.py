@@ -94,7 +94,7 @@ def sentences(path: str, row: I64) -> Iterator[None]:
         yield
     except CellError as error:
         number = int(row[error.row]) if error.row < len(row) else error.row
-        raise RowError(f"{path}, row {number}: {error}", number, error.kind) from error
+        raise RowError(f"{path}, row {number}: {error}", number) from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 

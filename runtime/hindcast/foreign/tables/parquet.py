@@ -96,7 +96,7 @@ class Parquet:
             reader = Reader(str(piece.location), plan, spec, options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             own = [name for name in names if name in schema.names]
-            joints = _joints(file)
+            joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
             for part in _tables(file, groups, own, piece.nbytes):
                 table = keyed(part, options, schema)
                 kept, number = passing(table, keep, options.filter, row)

@@ -14,7 +14,7 @@ from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.store.data_file import Group
 from hindcast.store.description import describe, described, read_index
-from hindcast.store.layout import CellError, Contents, WholeColumns
+from hindcast.store.layout import CellError, Contents
 from hindcast.store.messagepack.decoding import Spaces, decode_states, read_states
 from hindcast.store.messagepack.encoding import StateEncoder
 from hindcast.store.messagepack.index import ITEM, cells_of, decoded_contents
@@ -25,7 +25,7 @@ MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 _LONGEST = 512 << 20  # RLlib trains on whole episodes only, and Arrow has cells of 2 GiB
 
 
-class MessagePackEpisodes(WholeColumns):
+class MessagePackEpisodes:
     """A `Layout`."""
 
     name = MESSAGEPACK_EPISODES
@@ -33,10 +33,6 @@ class MessagePackEpisodes(WholeColumns):
     def encoder(self, spec: DataSpec) -> MessagePackEncoder:
         """See `Layout.encoder`."""
         return MessagePackEncoder(spec)
-
-    def rows(self, length: I64) -> I64:
-        """See `Layout.rows`: one each."""
-        return np.ones_like(length)
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the footer of our own files, by decoding those of others."""
@@ -46,11 +42,11 @@ class MessagePackEpisodes(WholeColumns):
         return decoded_contents(file)
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        """See `WholeColumns.columns`."""
+        """See `Layout.columns`."""
         return [ITEM]
 
-    def decode(self, table: pa.Table, lengths: I64, spec: DataSpec, leaves: Sequence[str]) -> Block:  # noqa: ARG002
-        """See `WholeColumns.decode`."""
+    def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """See `Layout.decode`."""
         columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
         states = read_states(cells_of(table), columns)
         block = decode_states(states, columns, _spaces(spec))
