@@ -234,6 +234,20 @@ def test_the_start_deadline_with_a_cause_fails() -> None:
     assert world.live == [], "no node stays taken"
 
 
+def test_each_want_of_room_has_an_event() -> None:
+    """A full node delays the head, then the learner waits for a GPU: the second obstacle is announced too."""
+    world = World()
+    world.settle()
+    world.job(deployment_status="Initializing")
+    wants = {"head": "Insufficient cpu", "learner": "Insufficient nvidia.com/gpu"}
+    for pool, want in wants.items():
+        for nodes in (1, 2):  # the scheduler's words change, what to do does not
+            world.pods(pod(pool, unschedulable=f"0/{nodes} nodes are available: {nodes} {want}."))
+            world.tick(10).settle()
+    events = world.events_with("Unschedulable")
+    assert [want in event.message for event, want in zip(events, wants.values(), strict=True)] == [True, True]
+
+
 def test_a_silent_attempt_is_lost() -> None:
     world = running()
     world.tick(1800).settle()

@@ -227,6 +227,8 @@ def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:
     cluster = _changed(old, new, "ClusterReady")
     if cluster is not None and cluster.status == "False" and new.state in ("Running", "Suspending"):
         yield _event(Reason.of(cluster.reason), cluster.message)
+    if (obstacle := _another_obstacle(old, new)) is not None:
+        yield _event(Reason.UNSCHEDULABLE, obstacle.message)
     for type_ in ("SpecDrift", "ChangeWaiting"):
         change = _changed(old, new, type_)
         if change is not None and new.state != "Stalled":
@@ -237,6 +239,17 @@ def _changed(old: Status, new: Status, type_: str) -> Condition | None:
     """The condition, where its reason is another than it was."""
     before, now = condition_of(old, type_), condition_of(new, type_)
     return now if now is not None and (before is None or before.reason != now.reason) else None
+
+
+def _another_obstacle(old: Status, new: Status) -> Condition | None:
+    """ClusterReady, where pods found no node before and find none now, for want of something else.
+
+    The scheduler rewords its message as nodes come and go; what to do about it, after the last semicolon, stays.
+    """
+    before, now = condition_of(old, "ClusterReady"), condition_of(new, "ClusterReady")
+    if before is None or now is None or not before.reason == now.reason == Reason.UNSCHEDULABLE:
+        return None
+    return now if before.message.rpartition("; ")[2] != now.message.rpartition("; ")[2] else None
 
 
 def _event(reason: Reason, message: str) -> Event:
