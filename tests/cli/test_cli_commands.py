@@ -113,6 +113,13 @@ def test_plan_shows_the_feed_and_sizes(hindcast, done):
         assert text in called.out
 
 
+def test_plan_of_a_recording_that_is_not_made_yet_says_so(hindcast, resources):
+    called = hindcast("plan", resources)
+    assert called.code == 2
+    assert "OfflineRecording/random-data has recorded nothing in" in called.err
+    assert "hindcast run" in called.err
+
+
 def test_plan_without_a_training_is_refused(hindcast, resources):
     resources.write_text(resources.read_text().split("---")[0])
     called = hindcast("plan", resources)

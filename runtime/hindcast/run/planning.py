@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.errors import SpecError
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import first_learners, title
 from hindcast.run.folders import run_folder
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import Asked, inputs_of, ready_inputs
 from hindcast.run.session import TrainingSession
+from hindcast.storage.location import resolve
 
 
 def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:
@@ -25,6 +27,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         UserError: what would keep it from starting.
     """
     asked = inputs_of(resource, InFiles({title(other): other for other in others}))
+    _check_recorded(resource, asked)
     inputs = ready_inputs(resource, asked)
     learners = first_learners(run_folder(resource), resource)
     session = TrainingSession(resource, inputs, first_learners=learners)
@@ -42,3 +45,14 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         }
     finally:
         session.close()
+
+
+def _check_recorded(resource: OfflineTraining, asked: Sequence[Asked]) -> None:
+    """Refuse an input whose recording has not begun: a run would record it first, a plan does not."""
+    for index, (source, one) in enumerate(zip(resource.spec.input, asked, strict=True)):
+        path = one.reading.paths[0]
+        if source.recording_ref is not None and not resolve(path).exists():
+            raise SpecError(
+                f"{title(resource)}: spec.input.{index}.recordingRef: OfflineRecording/{source.recording_ref.name} "
+                f"has recorded nothing in {path} yet; record it with `hindcast run`, then plan."
+            )
