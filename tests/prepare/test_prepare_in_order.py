@@ -8,6 +8,7 @@ import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from hindcast.prepare import opening
 from hindcast.prepare.opening import open_data
@@ -80,22 +81,34 @@ def test_rows_of_an_episode_may_be_in_disorder_among_themselves(tmp_path):
     assert dealt_in_order(tmp_path / "cache")
 
 
-@pytest.mark.parametrize("where", ["everywhere", "in one file", "at both ends"])
-def test_rows_that_lie_apart_are_brought_together(tmp_path, where):
-    table = rows(tmp_path)
-    order = np.arange(len(table))
+def out_of_order(count: int, where: str) -> NDArray[np.int64]:
+    order = np.arange(count)
     if where == "everywhere":
         np.random.default_rng(0).shuffle(order)
-    elif where == "in one file":
+    elif where == "in the first file":
         order[[0, 5]] = order[[5, 0]]
+    elif where == "in the last file":
+        order[[-1, -9]] = order[[-9, -1]]
     else:
         order[[1, -1]] = order[[-1, 1]]
-    path = kit.write_files(tmp_path / "rows", table.take(order), 9)
+    return order
+
+
+@pytest.mark.parametrize("where", ["everywhere", "in the first file", "in the last file", "at both ends"])
+def test_rows_that_lie_apart_are_brought_together(tmp_path, where):
+    table = rows(tmp_path)
+    path = kit.write_files(tmp_path / "rows", table.take(out_of_order(len(table), where)), 9)
     dataset = open_data(path, cache=tmp_path / "cache")
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)
     assert not dealt_in_order(tmp_path / "cache")
     files = set((tmp_path / "cache").glob("prepared/*/*.parquet"))
     assert {Path(part.path) for unit in dataset.units for part in unit.parts} == files, "nothing is left over"
+
+
+def test_where_the_first_part_shows_that_rows_lie_apart_no_order_is_tried(tmp_path, reads):
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(rows(tmp_path)), 9)
+    open_data(path, cache=tmp_path / "cache")
+    assert len(reads) == 9 + 1
 
 
 class _Stopped(Exception):
@@ -112,10 +125,11 @@ def _stop_after(parts: int) -> Watch:
     return Watch(check=check)
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
-def test_interrupted_anywhere_it_goes_on(tmp_path, is_apart):
+@pytest.mark.parametrize("where", [None, "everywhere", "in the last file"])
+def test_interrupted_anywhere_it_goes_on(tmp_path, where):
     table = rows(tmp_path)
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(table) if is_apart else table, 9)
+    in_turn = table if where is None else table.take(out_of_order(len(table), where))
+    path = kit.write_files(tmp_path / "rows", in_turn, 9)
     stops = 0
     for parts in range(1, 100):
         try:
@@ -131,7 +145,7 @@ def test_what_an_earlier_version_began_goes_on_by_episode(tmp_path, monkeypatch)
     """It brought all rows together, and wrote nothing of how it dealt with them."""
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
-        earlier.setattr(opening, "begins_in_order", lambda _: False)
+        earlier.setattr(opening, "begins_in_order", lambda *_: False)
         with pytest.raises(_Stopped):
             open_data(path, cache=tmp_path / "cache", watch=_stop_after(14))
     (folder,) = (tmp_path / "cache" / "prepared").iterdir()

@@ -1,7 +1,7 @@
 """Whether a preparation takes rows as they are stored, or brings those of an episode together: kept in its folder.
 
-Rows are taken as stored at first, which reads and writes them once. Where the rows of an episode turn out to lie apart,
-what was made is given up, and they are brought together.
+Rows are taken as stored at first, which reads and writes them once, unless the first part shows otherwise. Where the rows
+of an episode turn out to lie apart later, what was made is given up, and they are brought together.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ _FILE: Final = "dealing.json"
 _IN_ORDER: Final = "inOrder"
 
 
-def begins_in_order(folder: Location) -> bool:
-    """Whether the rows of a folder that is filled are taken as they are stored; said in it before anything is made."""
+def begins_in_order(folder: Location, may_be: bool) -> bool:
+    """Whether the rows of a folder that is filled are taken as they are stored; said in it before anything is made.
+
+    Args:
+        folder: of the dataset that is made.
+        may_be: whether those looked at stand in order; where the folder says already, that holds.
+    """
     place = folder.child(FOLDER, _FILE)
     if place.exists():
         return bool(orjson.loads(place.read_bytes())[_IN_ORDER])
     if made(folder):  # by a Hindcast that always brought rows together
         return False
-    _write(folder, in_order=True)
-    return True
+    _write(folder, in_order=may_be)
+    return may_be
 
 
 def give_up_order(folder: Location) -> None:

@@ -135,10 +135,8 @@ def _once(steps: Steps) -> Steps:
     Raises:
         DataError: they do not.
     """
-    heads = np.flatnonzero(np.append(True, np.diff(steps.episode) != 0))
-    episodes, counts = np.unique(steps.episode[heads], return_counts=True)
-    if (counts > 1).any():
-        raise DataError(f"the rows of episode {steps.names[episodes[np.argmax(counts > 1)]]} lie apart")
+    if (apart := steps.torn_apart()) is not None:
+        raise DataError(f"the rows of episode {apart} lie apart")
     return steps
 
 

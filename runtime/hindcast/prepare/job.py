@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -93,12 +93,24 @@ class Job:
         return steps, blocks
 
 
-def is_grouped(parts: Sequence[Part]) -> bool:
-    """Whether the rows say which episode they belong to: the first ones tell."""
+class FirstLook(NamedTuple):
+    """What the first rows of some parts tell of all.
+
+    Attributes:
+        is_grouped: whether rows say which episode they belong to.
+        may_be_in_order: whether the rows of an episode stand together, as far as these go.
+    """
+
+    is_grouped: bool
+    may_be_in_order: bool
+
+
+def first_look(parts: Sequence[Part]) -> FirstLook:
+    """Read until there are rows or episodes."""
     for part in parts:
         for found in part.read():
-            if isinstance(found, Rows) and len(found):
-                return found.eps_id is not None
-            if isinstance(found, Block) and found.num_episodes:
-                return False
-    return False
+            if isinstance(found, Rows) and len(found) and found.eps_id is not None:
+                return FirstLook(True, Steps.of(found, 0).torn_apart() is None)
+            if len(found) if isinstance(found, Rows) else found.num_episodes:
+                return FirstLook(False, True)
+    return FirstLook(False, True)

@@ -15,7 +15,7 @@ from hindcast.foreign.format import Telling
 from hindcast.foreign.tables.read_options import check_options
 from hindcast.prepare.dealing import begins_in_order, give_up_order
 from hindcast.prepare.finishing import finish, notes_of
-from hindcast.prepare.job import Job, is_grouped
+from hindcast.prepare.job import Job, first_look
 from hindcast.prepare.local import make_here
 from hindcast.prepare.other_files import left_out, left_out_as_no_data, notes_on_others, split_no_data
 from hindcast.prepare.partitions import is_any_apart, made
@@ -200,17 +200,19 @@ class _Maker:
 
     def _job(self, folder: Location, work: _Work) -> Job:
         options = self.reading.options
+        look = first_look(work.parts)
         rules = Rules(
             spec=self.reading.prepare,
             paths=[part.path for part in work.parts],
             is_filtered=bool(options.filter),
             zero_final=options.ignore_final_observation,
-            is_grouped=is_grouped(work.parts),
+            is_grouped=look.is_grouped,
         )
         spec, normalized = work.spec, self.reading.actions_normalized
         if normalized is not None:
             spec = replace(spec, normalized_actions=normalized)
-        return Job(folder, work.parts, rules, spec, in_order=not rules.is_grouped or begins_in_order(folder))
+        in_order = not look.is_grouped or begins_in_order(folder, look.may_be_in_order)
+        return Job(folder, work.parts, rules, spec, in_order)
 
 
 def _stored(dataset: Dataset, reading: Reading) -> _Work:

@@ -140,6 +140,12 @@ class Steps:
         none = np.full(len(self), "", dtype=object)
         return replace(self, columns={**self.columns, name: none})
 
+    def torn_apart(self) -> str | None:
+        """The id of an episode whose rows do not stand together; None where all episodes' do."""
+        heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
+        episodes, counts = np.unique(self.episode[heads], return_counts=True)
+        return str(self.names[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
+
     def compact(self) -> Steps:
         """The same rows, without names that none of them has."""
         used, episode = np.unique(self.episode, return_inverse=True)
