@@ -449,6 +449,7 @@ class TestInitialCheckpoint:
             {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
             {"fcnetHiddens": [16], "observationFilter": "meanStd"},
             {"fcnetHiddens": [16], "frameStack": 2},
+            {"fcnetHiddens": [16], "fcnetActivation": "relu"},
         ],
         ids=str,
     )

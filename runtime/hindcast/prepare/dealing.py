@@ -1,7 +1,7 @@
 """Whether a preparation takes rows as they are stored, or brings those of an episode together: kept in its folder.
 
-Rows are taken as stored at first, which reads and writes them once, unless the first part shows otherwise. Where the rows
-of an episode turn out to lie apart later, what was made is given up, and they are brought together.
+Rows are taken as stored, which reads and writes them once, unless the first part shows that those of an episode lie
+apart. Where that turns out later, what was made is given up, and they are brought together.
 """
 
 from __future__ import annotations
