@@ -53,11 +53,10 @@ def train_expert(folder: Path) -> None:
     resource = OfflineRecording.model_validate({"metadata": {"name": "bench"}, "spec": spec})
     trainer = online_trainer(resource, train, WIDTH)
     evaluator = EnvEvaluator(CARTPOLE, train.evaluation.duration, explore=True)
-    while (
-        iterate_and_evaluate(trainer, evaluator, seed=0)["evaluation"]["env_runners"]["episode_return_mean"]
-        < 450
-    ):
-        pass
+    reached = 0.0
+    while reached < 450:
+        result = iterate_and_evaluate(trainer, evaluator, seed=0)
+        reached = result["evaluation"]["env_runners"]["episode_return_mean"]
     trainer.policy.save(folder)
 
 

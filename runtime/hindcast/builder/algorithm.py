@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -154,10 +155,12 @@ class RunningAlgorithm:
         if self._recording is not None and _NOT_RECORDED not in self.notes:
             self._note(_NOT_RECORDED)
         result = self._trainer.iterate()
+        begun = time.monotonic()
         if found := self._evaluated():
             self._evaluation = found
         if self._evaluation is not None:
             result[EVALUATION_RESULTS] = self._evaluation
+        result["timers"]["evaluation_s"] = time.monotonic() - begun
         return result
 
     def evaluate(self) -> Result:
@@ -317,7 +320,7 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        made = new_learner(algorithm, spaces, plan.model, environment=environment, seed=seed)
+        made = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
         return Trainer(plan.algorithm, *made, experience=None)
     if plan.online:
         return online_trainer(plan.training, plan.training.spec, plan.width)

@@ -51,13 +51,7 @@ def offline_trainer(
     sources = open_sources(inputs)
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
-        algorithm,
-        spaces,
-        spec.model,
-        environment=spec.environment,
-        seed=spec.seed,
-        device=device,
-        group=group,
+        algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
     batch_size = algorithm.options.train_batch_size_per_learner * first_learners
     shared = _notes_on_share(batch_size, group.share.size, first_learners)

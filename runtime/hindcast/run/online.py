@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,9 +134,8 @@ def online_trainer(
             f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
             f"use {' or '.join(algorithms('OfflineRecording'))}."
         )
-    policy, learner = new_learner(
-        algorithm, environment_spaces(environment), spec.model, environment=environment, seed=seed
-    )
+    spaces = environment_spaces(environment)
+    policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
     experience = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
     return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource))
 
@@ -145,19 +143,10 @@ def online_trainer(
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
     """Observations as the module saw them; the filter then learns from them, for the next iteration."""
     raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, list(block.columns))}
-    seen = _stack(preprocessing, preprocessing.filter_obs(raw), block)
+    seen = preprocessing.filter_obs(raw)
     preprocessing.update(raw)
-    return block.with_columns({**block.columns, **seen})
-
-
-def _stack(preprocessing: Preprocessing, leaves: dict[str, Any], block: Block) -> dict[str, Any]:
-    if not preprocessing.stacked_leaves:
-        return leaves
     rows = torch.arange(block.num_steps + block.num_episodes)
     first = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))
-    return {
-        leaf: stack_rows(torch.from_numpy(column), rows, first, preprocessing.frame_stack).numpy()
-        if leaf in preprocessing.stacked_leaves
-        else column
-        for leaf, column in leaves.items()
-    }
+    for leaf in preprocessing.stacked_leaves:
+        seen[leaf] = stack_rows(torch.from_numpy(seen[leaf]), rows, first, preprocessing.frame_stack).numpy()
+    return block.with_columns({**block.columns, **seen})

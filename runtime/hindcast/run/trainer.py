@@ -162,9 +162,13 @@ class Trainer:
             algorithm=self._algorithm,
             options=self.learner.algorithm.options.model_dump(mode="json", by_alias=True),
             spec_hash=self._spec_hash,
-            feed=experience.state() if experience else {},
+            feed={} if experience is None else experience.state(),
             metrics=dict(metrics or {}),
-            counters={"seconds": self.seconds, **(experience.counters if experience else {}), **counters},
+            counters={
+                "seconds": self.seconds,
+                **({} if experience is None else experience.counters),
+                **counters,
+            },
         )
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
         return store.save(self.policy, self.learner.state(), state, protect)
@@ -179,7 +183,7 @@ class Trainer:
         self.learner.group.tell(["load", str(checkpoint.location)])
         self.learner.load(checkpoint.learner_state())
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
-        if self.experience:
+        if self.experience is not None:
             self.experience.seek(saved.feed)
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
@@ -187,7 +191,7 @@ class Trainer:
 
     def close(self) -> None:
         """Let go of the experience."""
-        if self.experience:
+        if self.experience is not None:
             self.experience.close()
 
 
@@ -195,8 +199,8 @@ def new_learner(
     algorithm: Algorithm,
     spaces: Spaces,
     model: ModelSpec,
-    *,
     environment: EnvironmentSpec | None,
+    *,
     seed: int,
     device: torch.device | str = "cpu",
     group: Group | None = None,
