@@ -120,6 +120,7 @@ class OfflineData:
 
     Attributes:
         batch_size: see above.
+        counters: nothing is counted that `state` does not hold.
         on_window: computes targets, see `feeds`; to be set before the first batch when `needs.targets`.
 
     Raises:
@@ -150,6 +151,7 @@ class OfflineData:
         steps = make_connectors(pipeline.connectors, *spaces)
         steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
         self.batch_size = batch_size
+        self.counters: dict[str, int] = {}
         self.on_window: OnWindow | None = None
         self._seed = seed
         self._needs = needs
@@ -175,6 +177,7 @@ class OfflineData:
         )
         self._weights = [source.weight for source in sources]
         self._made: Feed | None = None
+        self._waited = 0.0
         self._sources: list[SourceFeed] = []
         left = self._budget
         for source in sources:
@@ -195,6 +198,17 @@ class OfflineData:
     def cursor(self) -> int:
         """See `Feed`."""
         return self._feed.cursor
+
+    def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+        """Begin an iteration, or go on in it after so many updates; how many batches are left of it."""
+        self._waited = self._feed.metrics()["data_wait_seconds"]
+        return self.updates_per_iteration - updates % self.updates_per_iteration
+
+    def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
+        """What the iteration's result says of the data."""
+        feed = self._feed.metrics()
+        timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
+        return {"epoch": feed["epoch"], "coverage": feed["coverage"], "timers": timers}
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""

@@ -18,7 +18,7 @@ from hindcast.prepare.watch import Watch
 from hindcast.run.claim import title
 from hindcast.run.events import Progress, Reporter
 from hindcast.run.folders import run_folder
-from hindcast.run.session import Inputs
+from hindcast.run.offline import Inputs
 from hindcast.run.spaces import check_spaces
 from hindcast.run.training import SUCCESS_FILE
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import gymnasium as gym
 
-from hindcast.api import OfflineTraining
+from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
@@ -22,6 +22,13 @@ class Spaces(NamedTuple):
     action: gym.Space
 
 
+def environment_spaces(environment: EnvironmentSpec) -> Spaces:
+    """The spaces of an environment, which is made for that."""
+    made = make_environment(environment)
+    made.close()
+    return Spaces(made.observation_space, made.action_space)
+
+
 def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
     """The environment's spaces, else those given in the resource, else those recorded with the data.
 
@@ -30,9 +37,7 @@ def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
     """
     spec = resource.spec
     if spec.environment is not None:
-        environment = make_environment(spec.environment)
-        environment.close()
-        return Spaces(environment.observation_space, environment.action_space)
+        return environment_spaces(spec.environment)
     return _known(resource, sources[0].dataset.spec, spec.input[0].path or sources[0].name)
 
 

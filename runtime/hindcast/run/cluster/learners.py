@@ -28,7 +28,7 @@ from hindcast.run.cluster.pools import Pools
 from hindcast.run.events import Outcome
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.machine import learner_device
-from hindcast.run.session import Inputs, TrainingSession
+from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.training import TrainingRun
 
 _MOST_RESTARTS: Final = 3
@@ -152,21 +152,19 @@ def _take_part(
 
 def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Ranks) -> None:
     """Do what the first learner tells, until the end."""
-    session: TrainingSession | None = None
+    told = group.hear()
+    if told == ["end"]:
+        return
+    trainer = offline_trainer(resource, inputs, pools, group, first_learners=told[1])
     while (told := group.hear()) != ["end"]:
-        if told[0] == "open":
-            session = TrainingSession(resource, inputs, pools, group, first_learners=told[1])
-            continue
-        assert session is not None
         if told[0] == "begin":
-            session.begin()
+            trainer.begin()
         elif told[0] == "load":
-            session.load(find_checkpoint(told[1]))
+            trainer.load(find_checkpoint(told[1]))
         else:
             with contextlib.suppress(Interrupted):
-                session.iterate()
-    if session is not None:
-        session.close()
+                trainer.iterate()
+    trainer.close()
 
 
 def _cpus(learners: LearnersSpec) -> float:

@@ -142,7 +142,7 @@ class Curves:
     @property
     def timesteps(self) -> float | None:
         """Timesteps trained over the whole run; sampled ones for an online algorithm."""
-        return self.last(TRAINED) or self.last(SAMPLED)
+        return self.last(SAMPLED) or self.last(TRAINED)
 
     @property
     def seconds(self) -> float | None:
