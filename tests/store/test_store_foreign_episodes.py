@@ -22,6 +22,7 @@ from hindcast.episodes.convert import block_to_episodes
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import flatten, unflatten
+from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.store import parquet
 from hindcast.store.inspection.summarising import summarise
@@ -194,7 +195,7 @@ def episodes(draw):
     space, steps, lookback = draw(any_space()), draw(st.integers(1, 6)), draw(st.integers(0, 3))
     leaves = columns_of(space, "obs", steps + lookback + 1, draw(st.integers(0, 5)))
     observations = [
-        unflatten({name: column[t] for name, column in leaves.items()}, "obs", space)
+        unflatten({name: column[t] for name, column in leaves.items()}, "obs", space_struct(space))
         for t in range(steps + lookback + 1)
     ]
     episode = SingleAgentEpisode(

@@ -104,5 +104,3 @@ SpaceSpec = Annotated[
     Box | Discrete | MultiDiscrete | MultiBinary | TextSpace | DictSpace | TupleSpace,
     Discriminator("type"),
 ]
-
-SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tuple")
