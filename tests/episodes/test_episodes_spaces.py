@@ -7,8 +7,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from hindcast.api.spaces import SpaceSpec
 from hindcast.episodes.nested import flatten, unflatten
@@ -76,6 +77,15 @@ def test_every_space_survives_both_forms(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
     assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
     assert space_of(space_struct(space)) == space
+
+
+@examples(100)
+@given(any_spaces())
+@example(spaces.Discrete(3, dtype=np.int32))
+def test_every_space_can_stand_in_a_resource(space):
+    """As the builder writes the space that it is given."""
+    model = TypeAdapter(SpaceSpec).validate_python(space_to_json(space))
+    assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
 
 
 def test_every_kind_can_stand_in_a_resource():
