@@ -119,7 +119,7 @@ def canonical(name: str, column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _that_say_something(sums: dict[str, int]) -> dict[str, int]:
-    return {name: total for name, total in sums.items() if total or name in (_ENDS, _DETAILS)}
+    return {name: total for name, total in sums.items() if total or name == _ENDS}
 
 
 def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
