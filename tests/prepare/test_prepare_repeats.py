@@ -95,3 +95,20 @@ def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
     dataset = opened(tmp_path, pa.concat_tables([table, table]))
     assert (dataset.num_episodes, dataset.num_steps) == (1, 6)
+
+
+@pytest.mark.parametrize("order", ["Stored", "Chain", "Time"])
+def test_infos_in_another_order_and_another_nan_are_the_same_content(
+    tmp_path: Path, table: pa.Table, order: str
+) -> None:
+    """As for episodes that are opened or merged: what differs in bytes only is the same."""
+    nan = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
+    infos = ['{"x": 1, "y": 2}', '{"y":2,"x":1}']
+    alike = [
+        table.set_column(table.schema.get_field_index("rewards"), "rewards", pa.array(np.full(14, nan[i])))
+        .append_column("infos", pa.array([infos[i]] * 14))
+        .append_column("t", pa.array([*range(4), *range(7), *range(3)]))
+        for i in range(2)
+    ]
+    dataset = opened(tmp_path, pa.concat_tables(alike), order=order)
+    assert (dataset.num_episodes, dataset.num_steps) == (3, 14)

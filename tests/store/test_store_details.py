@@ -152,6 +152,15 @@ def test_episodes_that_differ_in_them_alone_are_no_repetition(kit, tmp_path):
     assert read_all(open_dataset(tmp_path)).details.tolist() == [TOLD[1], TOLD[2]]
 
 
+def test_what_an_episode_holds_is_the_same_beside_others(kit):
+    block = told(with_infos(kit.block()))
+    block.columns["infos"][block.rows_of("infos", 0)] = ""
+    alone = [Content.of(block.take([i])) for i in range(3)]
+    assert Content.each(block) == alone
+    assert Content.of(block.take([0])) == Content.of(block.take([0]).without_details())
+    assert sum(alone, Content()) == Content.of(block)
+
+
 def convert(source, folder, form, notes=None):
     watch = Watch(note=(notes if notes is not None else []).append)
     return convert_data(Reading((str(source),)), Target(resolve(folder), form), watch)

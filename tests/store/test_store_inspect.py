@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.episodes.block import Block
+from hindcast.episodes.spaces import space_from_json
 from hindcast.storage.location import resolve
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import index_file
@@ -14,7 +15,6 @@ from hindcast.store.inspection.coverage import coverage_of
 from hindcast.store.inspection.sample import sample_units
 from hindcast.store.inspection.summarising import summarise
 from hindcast.store.opening import open_dataset
-from hindcast.store.spaces import space_from_json
 from hindcast.store.spec import DataSpec
 from hindcast.store.statistics import Distribution, Spread, Thinned
 from hindcast.store.units import Unit

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes import nested
+from hindcast.episodes.spaces import flatten_space, space_from_json, space_struct
 from hindcast.storage.location import resolve
 from hindcast.store.inspection.inspecting import inspect_paths
-from hindcast.store.spaces import flatten_space, space_from_json
 from hindcast.store.writer import EpisodeWriter
 from layers import examples
 from random_data import recordings
@@ -53,7 +53,9 @@ def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
         space = space_from_json(document)
         assert set(flatten_space(space, column)) == set(names)
         for row in range(len(block.columns[names[0]])):
-            sample = nested.unflatten({name: block.columns[name][row] for name in names}, column, space)
+            sample = nested.unflatten(
+                {name: block.columns[name][row] for name in names}, column, space_struct(space)
+            )
             assert space.contains(_as_sampled(sample)), (space, sample)
 
 

@@ -18,6 +18,7 @@ from hindcast.episodes.convert import info_from_json
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.storage.location import resolve
 from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
@@ -46,7 +47,10 @@ def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpi
 
     def items(root, rows, space=None):
         return (
-            [unflatten({name: column[row] for name, column in own.items()}, root, space) for row in rows]
+            [
+                unflatten({name: column[row] for name, column in own.items()}, root, space_struct(space))
+                for row in rows
+            ]
             if (own := {n: c for n, c in block.columns.items() if n.split("/")[0] == root})
             else None
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from hindcast.store.dataset import Dataset
 from hindcast.store.index_cache import cache_folder
 from hindcast.store.manifest import read_manifest
 from hindcast.store.opening import open_dataset
+from hindcast.store.sources import is_unchanged
 
-_CHUNK: Final = 1 << 20
 _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
@@ -87,12 +86,8 @@ def _check_files(folder: Location, watch: Watch) -> None:
     assert manifest is not None
     for file in manifest.files:
         watch.check()
-        location, checksum = folder.child(file.path), hashlib.sha256()
-        with location.reading() as stream:
-            while chunk := stream.read(_CHUNK):
-                checksum.update(chunk)
-        if checksum.hexdigest() != file.checksum:
-            raise DataError(f"{location} was changed since it was written")
+        if not is_unchanged(folder, file):
+            raise DataError(f"{folder.child(file.path)} was changed since it was written")
 
 
 def _is_inside(one: Location, other: Location) -> bool:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import flatten
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
-from hindcast.store.spaces import flatten_space, flatten_value
 
 F32 = NDArray[np.float32]
 
@@ -226,7 +227,7 @@ class Policy:
         return Actions(preprocessing.to_env(actions), actions, logp, _array(dist_inputs))
 
     def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
-        values = {leaf: np.asarray(value) for leaf, value in flatten_value(obs, Columns.OBS).items()}
+        values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}
         for leaf, space in self._leaves.items():
             found = values[leaf].shape if leaf in values else None
             if found != space.shape:

@@ -136,13 +136,8 @@ def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, F
             f"the timestep is there twice, with other content in {rules.finding(steps, one[first : first + 1])}: "
             "are episode ids unique?",
         )
-    if rules.spec.duplicates == "Refuse":
-        raise rules.refuse(
-            steps,
-            int(other[0]),
-            f"it repeats {rules.finding(steps, one[:1])}, and prepare.duplicates is Refuse",
-        )
-    return np.delete(index, repeated), {"duplicates": rules.finding(steps, np.sort(other))}
+    what = f"it repeats {rules.finding(steps, one[:1])}"
+    return np.delete(index, repeated), _repeated(steps, other, rules, "duplicates", what)
 
 
 def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
@@ -185,7 +180,10 @@ def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Findi
     episode, ended = steps.episode[index], steps.ended[index]
     heads = np.append(True, (episode[1:] != episode[:-1]) | ended[:-1])
     repeated = repeated_runs(steps, index, heads)
-    return index[~repeated], _repeated(steps, index[repeated & heads], rules, "repeated")
+    again = np.sort(index[repeated & heads])
+    return index[~repeated], _repeated(
+        steps, again, rules, "repeated", "the episode is stored again from it on"
+    )
 
 
 def _ranked(
@@ -196,16 +194,16 @@ def _ranked(
     rank = np.arange(len(steps))
     rank[places.rows] = places.rank
     kept = index[~repeated]
-    found = _repeated(steps, index[repeated], rules, "duplicates")
+    found = _repeated(steps, np.sort(index[repeated]), rules, "duplicates", "it repeats another row")
     return kept[np.lexsort((rank[kept], steps.episode[kept]))], found
 
 
-def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind) -> dict[Kind, Finding]:
+def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> dict[Kind, Finding]:
+    """Rows that do not count, unless the rules refuse them: what the first of them does, says the refusal."""
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
-        what = "the episode is stored again from it on" if kind == "repeated" else "it repeats another row"
-        raise rules.refuse(steps, int(rows.min()), f"{what}, and prepare.duplicates is Refuse")
+        raise rules.refuse(steps, int(rows[0]), f"{what}, and prepare.duplicates is Refuse")
     return {kind: rules.finding(steps, np.sort(rows))}
 
 
@@ -237,7 +235,8 @@ def _chained(steps: Steps, rules: Rules) -> Order:
             f"no row's next observation is this row's, so a timestep before it is missing; {_SPLIT}",
         )
     begins = np.append(True, ~same | gap | restart)
-    found = _repeated(steps, np.setdiff1d(np.arange(len(steps)), rows), rules, "duplicates")
+    again = np.setdiff1d(np.arange(len(steps)), rows)
+    found = _repeated(steps, again, rules, "duplicates", "it repeats another row")
     found |= _told(steps, rules, index, {"restarts": _after(restart)})
     if not rules.is_filtered:
         found |= _told(steps, rules, index, {"gaps": _after(gap)})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+
 import numpy as np
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.prepare.row_comparison import hashes, mix, same_rows
+from hindcast.prepare.row_comparison import hashes, mix, same_rows, with_flags
 from hindcast.prepare.steps import Steps
+from hindcast.store.content import canonical, leaf_numbers
+from hindcast.store.repeats import find_repeats
 
 
 def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
@@ -18,32 +22,24 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
         heads: `[K]` where a run begins.
     """
     starts = np.flatnonzero(heads)
-    episode = steps.episode[index[starts]]
-    several = np.isin(episode, episode[1:][episode[1:] == episode[:-1]])
-    repeated = np.zeros(len(index), dtype=np.bool_)
-    if not several.any():
-        return repeated
     stops = np.append(starts[1:], len(index))
-    of_run = np.cumsum(heads) - 1
-    rows = np.flatnonzero(several[of_run])
-    content = np.zeros(len(index), dtype=np.uint64)
-    place = (np.arange(len(index)) - starts[of_run])[rows].astype(np.uint64)
-    content[rows] = mix(_contents(steps, index[rows]) ^ mix(place))
-    digests = np.add.reduceat(content, starts)
-    first: dict[tuple[int, int, int], slice] = {}
-    for run in np.flatnonzero(several).tolist():
-        own = slice(starts[run], stops[run])
-        key = (int(episode[run]), own.stop - own.start, int(digests[run]))
-        known = first.setdefault(key, own)
-        repeated[own] = known is not own and same_rows(steps, index[known], index[own]).all()
-    return repeated
+
+    def contents(several: Sequence[int]) -> Mapping[int, Hashable]:
+        runs = [index[starts[run] : stops[run]] for run in several]
+        return dict(zip(several, _contents(steps, runs), strict=True))
+
+    repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), contents)
+    repeated = np.zeros(len(starts), dtype=np.bool_)
+    repeated[repeats.same] = True
+    return repeated[np.cumsum(heads) - 1]
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
     """The rows, without those that hold the same as an earlier one of their episode."""
     if not len(rows):
         return rows
-    content = mix(_contents(steps, rows) ^ mix(steps.episode[rows].astype(np.uint64)))
+    held = hashes([canonical(name, column[rows]) for name, column in with_flags(steps).items()])
+    content = mix(held ^ mix(steps.episode[rows].astype(np.uint64)))
     order = np.argsort(content, kind="stable")
     ordered = rows[order]
     before, after = ordered[:-1], ordered[1:]
@@ -54,6 +50,10 @@ def distinct_rows(steps: Steps, rows: I64) -> I64:
     return np.sort(ordered[np.append(True, ~twice)])
 
 
-def _contents(steps: Steps, rows: I64) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    flags = steps.terminated[rows] * np.uint8(1) + steps.truncated[rows] * np.uint8(2)
-    return hashes([*(column[rows] for column in steps.columns.values()), flags])
+def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
+    """What runs of rows hold, wherever they stand."""
+    index = np.concatenate(runs)
+    stops = np.cumsum([len(run) for run in runs])
+    bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]
+    columns = with_flags(steps).items()
+    return list(zip(*(leaf_numbers(name, column[index], bounds) for name, column in columns), strict=True))

@@ -1,7 +1,9 @@
-"""Comparing rows bit for bit, many at a time."""
+"""Comparing rows, many at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,19 +12,24 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.prepare.steps import Steps
+from hindcast.store.content import canonical
 from hindcast.store.tabular.names import of_next
 
 Array = NDArray[Any]
 _AT_ONCE = 1 << 16
 
 
+def with_flags(steps: Steps) -> dict[str, Array]:
+    """All that the rows hold: their columns, and how they end."""
+    ends = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
+    return {**steps.columns, **ends}
+
+
 def same_rows(steps: Steps, one: I64, other: I64) -> Bool:
-    """`[n]` whether two rows hold the same, flags included."""
-    same = (steps.terminated[one] == steps.terminated[other]) & (
-        steps.truncated[one] == steps.truncated[other]
-    )
-    for column in steps.columns.values():
-        same &= equal(column, one, column, other)
+    """`[n]` whether two rows hold the same content (`canonical`), flags included."""
+    same = np.ones(len(one), dtype=np.bool_)
+    for name, column in with_flags(steps).items():
+        same &= equal(column, one, column, other, partial(canonical, name))
     return same
 
 
@@ -36,14 +43,13 @@ def follows(steps: Steps, one: I64, other: I64) -> Bool:
     return same
 
 
-def equal(a: Array, rows_a: I64, b: Array, rows_b: I64) -> Bool:
-    """`[n]` whether rows of two columns are equal: bit for bit, so that NaN equals NaN."""
-    if a.dtype == object:
-        return np.asarray(a[rows_a] == b[rows_b], dtype=np.bool_)
+def equal(a: Array, rows_a: I64, b: Array, rows_b: I64, form: Callable[[Array], Array] = np.asarray) -> Bool:
+    """`[n]` whether rows of two columns are equal, once they have a form: bit for bit, so that NaN equals NaN."""
     same = np.empty(len(rows_a), dtype=np.bool_)
     for first in range(0, len(rows_a), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        same[part] = (_bits(a[rows_a[part]]) == _bits(b[rows_b[part]])).all(axis=1)
+        one, other = form(a[rows_a[part]]), form(b[rows_b[part]])
+        same[part] = one == other if a.dtype == object else (_bits(one) == _bits(other)).all(axis=1)
     return same
 
 

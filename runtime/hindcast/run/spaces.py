@@ -7,11 +7,11 @@ from typing import NamedTuple
 import gymnasium as gym
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
-from hindcast.store.spaces import space_from_json
 from hindcast.store.spec import DataSpec
 
 

@@ -1,10 +1,10 @@
-"""What episodes hold as a checksum that does not depend on layout, files or order."""
+"""What episodes hold as a checksum that does not depend on layout, files or order, and when that is the same."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
 _ENDS = "episodes"
 _DETAILS = "episode details"  # no column has a space in its name
 _MODULUS = 1 << 256
+Bounds = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,17 @@ class Content:
     @classmethod
     def of(cls, block: Block) -> Content:
         """What whole episodes hold."""
-        sums = {_ENDS: _sum_of_ends(block)}
-        if block.details is not None and block.details.any():
-            sums[_DETAILS] = _sum_of_details(block)
-        for name, column in block.columns.items():
-            total = _sum_of_texts(block, name) if column.dtype == object else _sum_of_numbers(block, name)
-            if total:
-                sums[name] = total
-        return cls(block.num_episodes, block.num_steps, sums)
+        sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
+        return cls(block.num_episodes, block.num_steps, _that_say_something(sums))
+
+    @classmethod
+    def each(cls, block: Block) -> list[Content]:
+        """What each of some whole episodes holds."""
+        told = list(_numbers(block))
+        return [
+            cls(1, steps, _that_say_something({name: numbers[i] for name, numbers in told}))
+            for i, steps in enumerate(block.length.tolist())
+        ]
 
     def __add__(self, other: Content) -> Content:
         names = {**self.sums, **other.sums}
@@ -86,61 +90,25 @@ class Content:
         return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
 
 
-def _sum_of_ends(block: Block) -> int:
-    episodes = zip(
-        block.eps_id.tolist(),
-        block.length.tolist(),
-        block.t_started.tolist(),
-        block.terminated.tolist(),
-        block.truncated.tolist(),
-        strict=True,
-    )
-    return sum(_number(hashlib.sha256(repr(one).encode())) for one in episodes) % _MODULUS
+def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
+    """What each episode holds in a leaf, as a number; 0 where it says nothing.
+
+    Args:
+        name: the leaf's.
+        column: rows of all episodes.
+        bounds: each episode's id, and its first and last row (exclusive).
+    """
+    column = canonical(name, column)
+    return list((_of_texts if column.dtype == object else _of_values)(name, column, bounds))
 
 
-def _sum_of_details(block: Block) -> int:
-    assert block.details is not None
-    told = zip(block.eps_id.tolist(), _canonical_json(block.details).tolist(), strict=True)
-    return sum(_number(hashlib.sha256(repr(one).encode())) for one in told if one[1]) % _MODULUS
+def canonical(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """A leaf's rows such that the same content has the same bytes: one NaN, and JSON spaced and sorted in one way.
 
-
-def _sum_of_numbers(block: Block, name: str) -> int:
-    column = _canonical(block.columns[name])
-    head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
-    size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
-    values = column.reshape(-1).view(np.uint8).data
-    total = 0
-    for eps_id, first, stop in _bounds(block, name):
-        sha = head.copy()
-        sha.update(f"{eps_id}\0".encode())
-        sha.update(values[first * size : stop * size])
-        total += _number(sha)
-    return total % _MODULUS
-
-
-def _sum_of_texts(block: Block, name: str) -> int:
-    texts = block.columns[name]
-    is_json = root(name) == Columns.INFOS
-    if is_json:
-        texts = _canonical_json(texts)
-    total = 0
-    for eps_id, first, stop in _bounds(block, name):
-        own = texts[first:stop].tolist()
-        if is_json and not any(own):
-            continue
-        total += _number(hashlib.sha256(repr((name, eps_id, own)).encode("utf-8", "surrogatepass")))
-    return total % _MODULUS
-
-
-def _bounds(block: Block, name: str) -> zip[tuple[str, int, int]]:
-    """Each episode's id, and its first and last row (exclusive) in a leaf's column."""
-    observed = per_observation(name)
-    first = block.obs_start if observed else block.start
-    return zip(block.eps_id.tolist(), first.tolist(), (first + block.length + observed).tolist(), strict=True)
-
-
-def _canonical(column: NDArray[Any]) -> NDArray[Any]:
-    """Contiguous, little-endian, and with one NaN."""
+    Numbers come contiguous and little-endian; other text than infos is as it was.
+    """
+    if column.dtype == object:
+        return _canonical_json(column) if root(name) == Columns.INFOS else column
     values = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
     if values.dtype.kind not in "fc" or not values.size:
         return values
@@ -148,6 +116,42 @@ def _canonical(column: NDArray[Any]) -> NDArray[Any]:
     if not np.isnan(floats.min()):
         return values
     return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
+
+
+def _that_say_something(sums: dict[str, int]) -> dict[str, int]:
+    return {name: total for name, total in sums.items() if total or name == _ENDS}
+
+
+def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
+    """Of each leaf, and of what episodes have beside these, a number for each episode."""
+    ids = block.eps_id.tolist()
+    ends = (block.length, block.t_started, block.terminated, block.truncated)
+    yield _ENDS, [_number(repr(one)) for one in zip(ids, *(each.tolist() for each in ends), strict=True)]
+    if block.details is not None and block.details.any():
+        told = zip(ids, _canonical_json(block.details).tolist(), strict=True)
+        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in told]
+    for name, column in block.columns.items():
+        starts = block.obs_start if per_observation(name) else block.start
+        stops = starts + block.length + per_observation(name)
+        yield name, leaf_numbers(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
+
+
+def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+    head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
+    size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
+    values = column.reshape(-1).view(np.uint8).data
+    for eps_id, first, stop in bounds:
+        sha = head.copy()
+        sha.update(f"{eps_id}\0".encode())
+        sha.update(values[first * size : stop * size])
+        yield int.from_bytes(sha.digest(), "little")
+
+
+def _of_texts(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
+    for eps_id, first, stop in bounds:
+        own = texts[first:stop].tolist()
+        is_told = root(name) != Columns.INFOS or any(own)
+        yield _number(repr((name, eps_id, own))) if is_told else 0
 
 
 def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
@@ -165,5 +169,5 @@ def _respaced(text: str) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else ""
 
 
-def _number(sha: Any) -> int:
-    return int.from_bytes(sha.digest(), "little")
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "little")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from hindcast import formatting
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.store.content import Content
 from hindcast.store.dataset import Dataset
 from hindcast.store.episode_table import tabulate
 from hindcast.store.manifest import digest_of
+from hindcast.store.repeats import contents_of, find_repeats
 from hindcast.store.selection import Selectable
 from hindcast.store.spec import DataSpec
 from hindcast.store.units import Unit
@@ -38,17 +38,15 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     """
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
-    spec = _common_spec(datasets)
-    places = [
-        _Place(number, episode, eps_id)
-        for number, dataset in enumerate(datasets)
-        for episode, eps_id in enumerate(tabulate(dataset).eps_id.tolist())
-    ]
-    counts = Counter(place.eps_id for place in places)
-    repeated = [place for place in places if counts[place.eps_id] > 1]
-    if not repeated:
-        return Merged(spec, datasets, [{} for _ in datasets])
-    return _without_repeated(spec, datasets, repeated, set(counts), on_conflict)
+    whole = Merged(_common_spec(datasets), datasets, [{} for _ in datasets])
+    ids = tabulate(whole).eps_id.tolist()
+    repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, whole))
+    if repeats.others and on_conflict == "Refuse":
+        second, first = next(iter(repeats.others.items()))
+        raise _conflict(whole, ids[first], first, second)
+    taken = set(ids)
+    renamed = {episode: _free_name(ids[episode], taken) for episode in repeats.others}
+    return _without(whole, repeats.same, renamed)
 
 
 class Merged(Selectable):
@@ -78,7 +76,7 @@ class Merged(Selectable):
         self.nbytes_stored = sum(part.nbytes_stored for part in parts)
         self.layouts = tuple(dict.fromkeys(layout for part in parts for layout in part.layouts))
         self.notes = (*(note for part in parts for note in part.notes), *notes)
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self._places: list[tuple[int, Unit, NewNames]] = []
         units: list[Unit] = []
         for number, part in enumerate(parts):
@@ -94,7 +92,7 @@ class Merged(Selectable):
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that its part has not got are empty."""
         number, own, names = self._places[unit.id]
-        part, lacking = self._parts[number], self._lacking(number)
+        part, lacking = self.parts[number], self._lacking(number)
         wanted = None if columns is None else set(columns)
         block = part.read(own, None if wanted is None else wanted.difference(lacking))
         empty = {
@@ -110,82 +108,38 @@ class Merged(Selectable):
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """See `Dataset.locate`."""
         number, own, _ = self._places[unit.id]
-        return self._parts[number].locate(own, episode)
+        return self.parts[number].locate(own, episode)
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """See `Dataset.unreadable`."""
         number, own, _ = self._places[unit.id]
         wanted = None if columns is None else set(columns).difference(self._lacking(number))
-        return self._parts[number].unreadable(own, wanted)
+        return self.parts[number].unreadable(own, wanted)
 
     def _lacking(self, number: int) -> list[str]:
         """The leaves (JSON, which stand under their column's name) that a part has not got."""
-        return [leaf for leaf in self.spec.leaves if leaf not in self._parts[number].spec.leaves]
+        return [leaf for leaf in self.spec.leaves if leaf not in self.parts[number].spec.leaves]
 
 
-class _Place(NamedTuple):
-    """An episode: of which dataset, where in it, and its id."""
-
-    dataset: int
-    episode: int
-    eps_id: str
-
-
-def _without_repeated(
-    spec: DataSpec,
-    datasets: Sequence[Dataset],
-    repeated: Sequence[_Place],
-    taken: set[str],
-    on_conflict: OnConflict,
-) -> Merged:
-    """The datasets as one, once it is known which of the repeated episodes are the same."""
-    contents = _contents(datasets, repeated)
-    first: dict[str, _Place] = {}
-    seen: set[tuple[str, str]] = set()
-    dropped: list[set[int]] = [set() for _ in datasets]
-    renamed: list[dict[int, str]] = [{} for _ in datasets]
-    for place in repeated:
-        key = (place.eps_id, contents[place])
-        if key in seen:
-            dropped[place.dataset].add(place.episode)
-        elif place.eps_id in first:
-            if on_conflict == "Refuse":
-                raise _conflict(datasets, first[place.eps_id], place)
-            renamed[place.dataset][place.episode] = _free_name(place.eps_id, taken)
-        seen.add(key)
-        first.setdefault(place.eps_id, place)
-    parts, names = [], []
-    for dataset, gone, new in zip(datasets, dropped, renamed, strict=True):
-        keep = np.ones(dataset.num_episodes, dtype=np.bool_)
-        keep[list(gone)] = False
-        position = np.cumsum(keep) - 1
-        parts.append(dataset.select(keep) if gone else dataset)
-        names.append({int(position[episode]): name for episode, name in new.items()})
-    return Merged(spec, parts, names, tuple(_notes(sum(map(len, dropped)), sum(map(len, renamed)))))
+def _without(whole: Merged, repeated: Sequence[int], renamed: NewNames) -> Merged:
+    """The same without the repeated episodes, and with new names for others."""
+    keep = np.ones(whole.num_episodes, dtype=np.bool_)
+    keep[list(repeated)] = False
+    parts, names, first = [], [], 0
+    for part in whole.parts:
+        kept = keep[first : first + part.num_episodes]
+        position = np.cumsum(kept) - 1
+        own = range(first, first + part.num_episodes)
+        parts.append(part if kept.all() else part.select(kept))
+        names.append({int(position[i - first]): renamed[i] for i in own if i in renamed})
+        first = own.stop
+    return Merged(whole.spec, parts, names, tuple(_notes(len(repeated), len(renamed))))
 
 
-def _contents(datasets: Sequence[Dataset], places: Sequence[_Place]) -> dict[_Place, str]:
-    """What each of the episodes holds; only units with one of them are read."""
-    found: dict[_Place, str] = {}
-    for number, dataset in enumerate(datasets):
-        wanted = {place.episode: place for place in places if place.dataset == number}
-        first = 0
-        for unit in dataset.units:
-            own = range(first, first + len(unit.lengths))
-            here = [i for i in own if i in wanted]
-            first = own.stop
-            if not here:
-                continue
-            block = dataset.read(unit)
-            for i in here:
-                found[wanted[i]] = Content.of(block.take([i - own.start])).checksum
-    return found
-
-
-def _conflict(datasets: Sequence[Dataset], one: _Place, other: _Place) -> DataError:
-    places = [_path(datasets[place.dataset], place.episode) for place in (one, other)]
+def _conflict(whole: Merged, eps_id: str, one: int, other: int) -> DataError:
+    places = [_path(whole, episode) for episode in (one, other)]
     return DataError(
-        f"episode {one.eps_id} is in {places[0]} and, with other content, in {places[1]}: rename the second "
+        f"episode {eps_id} is in {places[0]} and, with other content, in {places[1]}: rename the second "
         '(on_conflict="Rename", --on-conflict Rename), or leave one of them out'
     )
 

@@ -11,9 +11,10 @@ from hindcast.storage.location import Location, resolve
 from hindcast.store.episode_dataset import EpisodeDataset
 from hindcast.store.footers import Indexed
 from hindcast.store.projection import Projected, projected
+from hindcast.store.repeats import drop_repeated
 from hindcast.store.sources import check_distinct, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import drop_repeated, stitch
+from hindcast.store.stitching import stitch
 
 _Path = str | Path | Location | Projected
 

@@ -24,6 +24,7 @@ from hindcast.store.unprepared import NotReadable
 
 _GLOB = re.compile(r"[*?\[]")
 _FOOTER_THREADS = 8
+_CHUNK = 8 << 20
 
 Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 Refuse = Callable[[Reason, Location, DataError], None]
@@ -257,7 +258,7 @@ def listed_files(
     if not verify:
         return files
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        unchanged = list(pool.map(partial(_is_unchanged, folder), files))
+        unchanged = list(pool.map(partial(is_unchanged, folder), files))
     for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
         refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
     return [file for file, same in zip(files, unchanged, strict=True) if same]
@@ -297,8 +298,13 @@ def _has_its_size(folder: Location, file: FileEntry, sizes: Mapping[str, int], r
     return size == file.bytes
 
 
-def _is_unchanged(folder: Location, file: FileEntry) -> bool:
-    return hashlib.sha256(folder.child(file.path).read_bytes()).hexdigest() == file.checksum
+def is_unchanged(folder: Location, file: FileEntry) -> bool:
+    """Whether a listed file has its checksum still."""
+    checksum = hashlib.sha256()
+    with folder.child(file.path).reading() as stream:
+        while chunk := stream.read(_CHUNK):
+            checksum.update(chunk)
+    return checksum.hexdigest() == file.checksum
 
 
 def _changed(location: Location) -> DataError:

@@ -11,8 +11,8 @@ import numpy as np
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
-from hindcast.store.spaces import space_from_json, space_to_json
 
 Json = dict[str, Any]
 Kind = Literal["array", "text", "json"]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
-from hindcast.store.spaces import flatten_space
 from hindcast.store.spec import DataSpec
 
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)

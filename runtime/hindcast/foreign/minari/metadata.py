@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import gymnasium as gym
 
+from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError
 from hindcast.foreign import h5
 from hindcast.storage.location import Location
-from hindcast.store.spaces import space_from_json
 from hindcast.store.spec import DataSpec
 
 METADATA: Final = "metadata.json"

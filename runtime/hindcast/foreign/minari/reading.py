@@ -20,13 +20,13 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation
 from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import flatten
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, UserError
 from hindcast.foreign.minari.metadata import METADATA, MinariMetadata
 from hindcast.foreign.minari.stored import Stored
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 from hindcast.store.layout import RowError
-from hindcast.store.spaces import flatten_space
 
 _FLAGS: Final = ("terminations", "truncations")
 _COPIED_AT_ONCE: Final = 8 << 20

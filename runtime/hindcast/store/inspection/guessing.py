@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from hindcast.episodes.columns import SEPARATOR, leaves_of
+from hindcast.episodes.columns import leaves_of
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import space_of
 from hindcast.store.spec import DataSpec, Leaf
 
 Bounds = tuple[Any, Any]
@@ -30,20 +32,7 @@ def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gy
         if guessed is None:
             return None
         parts[name] = guessed
-    if not parts:
-        return None
-    return parts[column] if column in parts else _composite(parts, column)
-
-
-def _composite(parts: Mapping[str, gym.Space], root: str) -> gym.Space:
-    if root in parts:
-        return parts[root]
-    prefix = root + SEPARATOR
-    keys = dict.fromkeys(name[len(prefix) :].split(SEPARATOR)[0] for name in parts if name.startswith(prefix))
-    found = {key: _composite(parts, prefix + key) for key in keys}
-    if set(found) == {str(i) for i in range(len(found))}:
-        return spaces.Tuple([found[str(i)] for i in range(len(found))])
-    return spaces.Dict(found)
+    return space_of(unflatten(parts, column)) if parts else None
 
 
 def _guess_leaf(leaf: Leaf, bounds: Bounds | None) -> gym.Space | None:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from hindcast import formatting
 from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.store.dataset import Dataset
 from hindcast.store.inspection.coverage import coverage_of
 from hindcast.store.inspection.guessing import guess_space
@@ -18,7 +19,6 @@ from hindcast.store.inspection.problems import Problem, worst_first
 from hindcast.store.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.store.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Origin, Summary
 from hindcast.store.inspection.values import MAX_VALUES, Leaf
-from hindcast.store.spaces import flatten_space, space_to_json
 from hindcast.store.statistics import Distribution
 
 _MOST_DIMENSIONS = 256

@@ -16,9 +16,10 @@ from hindcast.store.inspection.problems import Kind, Problem, problem_of
 from hindcast.store.inspection.unlisted import unlisted
 from hindcast.store.opening import notes_on_repeated, unfinished_of
 from hindcast.store.projection import projected
+from hindcast.store.repeats import drop_repeated
 from hindcast.store.sources import Reason, check_distinct, expand, find_files
 from hindcast.store.spec import DataSpec
-from hindcast.store.stitching import drop_repeated, stitch
+from hindcast.store.stitching import stitch
 
 _FOOTER_THREADS = 8
 

@@ -14,6 +14,8 @@ from hindcast.episodes import batched, nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SEPARATOR, Columns, per_observation
 from hindcast.episodes.convert import info_to_json
+from hindcast.episodes.nested import Nested
+from hindcast.episodes.spaces import space_struct
 from hindcast.store.layout import CellError
 from hindcast.store.messagepack.buffers import Buffer
 from hindcast.store.messagepack.cells import CellReader, State
@@ -61,7 +63,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
         if column == Columns.INFOS:
             arrays[column] = _infos(states)
         else:
-            arrays.update(_column(states, column, known.get(column)))
+            arrays.update(_column(states, column, space_struct(known.get(column))))
     return Block(
         columns=arrays,
         length=np.array([state.length for state in states], dtype=np.int64),
@@ -87,7 +89,7 @@ def _details(states: Sequence[State]) -> NDArray[np.object_] | None:
     return np.array([state.details for state in states], dtype=object)
 
 
-def _column(states: Sequence[State], column: str, space: spaces.Space | None) -> Arrays:
+def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
     found: list[tuple[int, Buffer]] = []
     for row, state in enumerate(states):
         if column in state.buffers:
@@ -98,7 +100,7 @@ def _column(states: Sequence[State], column: str, space: spaces.Space | None) ->
     whole = _alike([buffer for _, buffer in filled], column)
     if whole is not None:
         return whole
-    return _join([(row, _single(row, buffer, column, space)) for row, buffer in filled])
+    return _join([(row, _single(row, buffer, column, struct)) for row, buffer in filled])
 
 
 def _alike(buffers: Sequence[Buffer], column: str) -> Arrays | None:
@@ -130,17 +132,17 @@ def _template(buffer: Buffer) -> Template | None:
         return None
 
 
-def _single(row: int, buffer: Buffer, column: str, space: spaces.Space | None) -> Arrays:
+def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
     try:
         whole = _alike([buffer], column)
         if whole is not None:
             return whole
         if buffer.batch is not None:
-            batch = nested.with_tuples_of(nested.lists_as_tuples(buffer.batch), space)
+            batch = nested.with_tuples_of(nested.lists_as_tuples(buffer.batch), struct)
             own = batched.take(batch, slice(buffer.lookback, None))
         else:
             items = buffer.own_items()
-            own = batched.stack([_sample(item, space) for item in items])
+            own = batched.stack([_sample(item, struct) for item in items])
             if column == Columns.REWARDS and all(type(item) in (bool, int, float) for item in items):
                 own = _as_rewards(own)
         arrays = {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(own, column).items()}
@@ -151,13 +153,13 @@ def _single(row: int, buffer: Buffer, column: str, space: spaces.Space | None) -
     return {name: _checked(row, name, array) for name, array in arrays.items()}
 
 
-def _sample(item: Any, space: spaces.Space | None) -> Any:
+def _sample(item: Any, struct: Nested) -> Any:
     """An item with tuples where it has parts: a list of plain numbers is a vector, unless the space is a tuple."""
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        return nested.with_tuples_of(item, space)
+    if nested.is_composite(struct):
+        return nested.with_tuples_of(item, struct)
     if isinstance(item, Mapping):
         return {key: _sample(part, None) for key, part in item.items()}
-    if isinstance(item, list) and space is None and any(_is_part(part) for part in item):
+    if isinstance(item, list) and struct is None and any(_is_part(part) for part in item):
         return tuple(_sample(part, None) for part in item)
     return item
 

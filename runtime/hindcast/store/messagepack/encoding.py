@@ -13,7 +13,7 @@ from hindcast.episodes import details
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.episodes.episode import REWARD_SPACE
-from hindcast.episodes.space_state import space_to_state
+from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
 from hindcast.store.messagepack.cells import DETAILS
 from hindcast.store.messagepack.items import Infos, Items, items_of
@@ -43,7 +43,7 @@ class StateEncoder:
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
         self._outputs = [name for name in roots if name not in _OWN]
         self._columns: dict[str, Items] = {
-            name: items_of(spec, name, known.get(name)) for name in (*_OWN[:3], *self._outputs)
+            name: items_of(spec, name, space_struct(known.get(name))) for name in (*_OWN[:3], *self._outputs)
         }
         self._columns[Columns.INFOS] = Infos()
         packed = {name: _packed_space(space) for name, space in known.items()}

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.space_state import space_from_state
+from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
 from hindcast.store.entries import Run
 from hindcast.store.layout import CellError, Contents

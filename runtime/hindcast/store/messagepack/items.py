@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import orjson
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast.episodes import nested
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of
+from hindcast.episodes.nested import Nested
 from hindcast.errors import DataError
 from hindcast.store.messagepack.template import Template
 from hindcast.store.messagepack.values import pack
@@ -60,10 +60,10 @@ class _Numbers:
 class _Any:
     """A column with text in it, packed item by item."""
 
-    def __init__(self, column: str, leaves: dict[str, Leaf], space: spaces.Space | None) -> None:
+    def __init__(self, column: str, leaves: dict[str, Leaf], struct: Nested) -> None:
         self._column = column
         self._leaves = leaves
-        self._space = space
+        self._struct = struct
 
     def sizes(self, counts: I64, block: Block) -> I64:  # noqa: ARG002
         return counts * sum(leaf.itemsize + _TEXT_BYTES for leaf in self._leaves.values())
@@ -76,7 +76,7 @@ class _Any:
             yield b"".join(
                 pack(
                     nested.unflatten(
-                        {name: own[row] for name, own in columns.items()}, self._column, self._space
+                        {name: own[row] for name, own in columns.items()}, self._column, self._struct
                     )
                 )
                 for row in range(at, at + count)
@@ -107,13 +107,13 @@ class Infos:
         return None if texts is None or not texts.any() else texts
 
 
-def items_of(spec: DataSpec, column: str, space: spaces.Space | None) -> Items:
+def items_of(spec: DataSpec, column: str, struct: Nested) -> Items:
     leaves = {name: spec.leaves[name] for name in leaves_of(column, list(spec.leaves))}
     if any(leaf.dtype is None for leaf in leaves.values()):
-        return _Any(column, leaves, space)
-    sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, space)
+        return _Any(column, leaves, struct)
+    sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)
     template = Template.of(pack(sample))
-    return _Any(column, leaves, space) if template is None else _Numbers(column, leaves, template)
+    return _Any(column, leaves, struct) if template is None else _Numbers(column, leaves, template)
 
 
 def _zero(leaf: Leaf) -> Any:

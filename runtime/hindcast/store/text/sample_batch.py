@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.store.data_file import Group
 from hindcast.store.spec import DataSpec, Leaf
@@ -54,8 +55,8 @@ class SampleBatchEncoder(TextEncoder):
     def __init__(self, spec: DataSpec, packed: Sequence[str] = ()) -> None:
         self._steps = Steps(spec, SAMPLE_BATCH_LAYOUT)
         self._packed = {name: _packable(name, self._steps.leaves) for name in packed}
-        of_obs, of_actions = spec.observation_space, spec.action_space
-        self._spaces = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
+        of_obs, of_actions = space_struct(spec.observation_space), space_struct(spec.action_space)
+        self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
     def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; the column of infos is there only in blocks where any says something."""
@@ -82,7 +83,7 @@ class SampleBatchEncoder(TextEncoder):
             leaf: np.ascontiguousarray(arrays[leaf][rows], dtype=self._steps.leaves[leaf].dtype)
             for leaf in self._packed[name]
         }
-        value = nested.unflatten(own, name, self._spaces.get(name))
+        value = nested.unflatten(own, name, self._structs.get(name))
         frame = pa.Codec("lz4").compress(pickled(value), asbytes=True)
         return base64.b64encode(frame).decode()
 

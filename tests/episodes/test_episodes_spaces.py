@@ -1,16 +1,29 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from hindcast.api.spaces import SpaceSpec
+from hindcast.episodes.nested import flatten, unflatten
+from hindcast.episodes.spaces import (
+    KINDS,
+    flatten_space,
+    space_from_json,
+    space_from_state,
+    space_of,
+    space_struct,
+    space_to_json,
+    space_to_state,
+)
 from hindcast.errors import DataError
-from hindcast.store.spaces import flatten_space, flatten_value, space_from_json, space_to_json, unflatten
 from layers import examples
 
 
@@ -60,8 +73,26 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
 
 @examples(100)
 @given(any_spaces())
-def test_every_space_survives_json(space):
+def test_every_space_survives_both_forms(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+    assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
+    assert space_of(space_struct(space)) == space
+
+
+@examples(100)
+@given(any_spaces())
+@example(spaces.Discrete(3, dtype=np.int32))
+def test_every_space_can_stand_in_a_resource(space):
+    """As the builder writes the space that it is given."""
+    model = TypeAdapter(SpaceSpec).validate_python(space_to_json(space))
+    assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
+
+
+def test_every_kind_can_stand_in_a_resource():
+    models = get_args(get_args(SpaceSpec)[0])
+    assert [get_args(model.model_fields["type"].annotation) for model in models] == [
+        (kind.name,) for kind in KINDS
+    ]
 
 
 @examples(100)
@@ -69,12 +100,12 @@ def test_every_space_survives_json(space):
 def test_a_sample_survives_being_flattened(space, seed):
     space.seed(seed)
     value = space.sample()
-    leaves = flatten_value(value, "obs")
+    leaves = flatten(value, "obs")
     leaf_spaces = flatten_space(space, "obs")
     assert leaves.keys() == leaf_spaces.keys()
     for name, leaf in leaves.items():
         assert leaf_spaces[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
-    again = flatten_value(unflatten(leaves, space, "obs"), "obs")
+    again = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
     assert again.keys() == leaves.keys()
     assert all(again[name] is leaf for name, leaf in leaves.items())
 
@@ -118,9 +149,9 @@ def test_leaf_names():
     assert list(flatten_space(space, "obs")) == ["obs/a/0", "obs/a/1", "obs/b"]
     assert list(flatten_space(spaces.Discrete(2), "actions")) == ["actions"]
     batch = {"a": (np.zeros(4), np.zeros((4, 2))), "b": np.ones(4)}
-    leaves = flatten_value(batch, "obs")
+    leaves = flatten(batch, "obs")
     assert leaves.keys() == {"obs/a/0", "obs/a/1", "obs/b"}
-    assert unflatten(leaves, space, "obs")["a"][1] is batch["a"][1]
+    assert unflatten(leaves, "obs", space_struct(space))["a"][1] is batch["a"][1]
 
 
 def test_two_parts_with_one_leaf_name_are_refused():
@@ -137,6 +168,8 @@ def test_two_parts_with_one_leaf_name_are_refused():
         ({"type": "Discrete"}, r"the Discrete space .* cannot be read: .*n"),
         ({"type": "Box", "low": "zero", "high": 1, "shape": [1]}, "the Box space .* cannot be read"),
         ({"type": "Box", "low": [0, 1], "high": 1, "shape": [3]}, "the Box space .* cannot be read"),
+        ({"type": "Dict", "spaces": [{"type": "Discrete", "n": 2}]}, "the Dict space .* cannot be read"),
+        ({"type": "Tuple", "spaces": "ab"}, "the Tuple space .* cannot be read"),
     ],
 )
 def test_wrong_json_is_a_sentence(data, sentence):
