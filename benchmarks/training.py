@@ -24,14 +24,14 @@ from measuring import report, take_turns
 from torch import nn
 
 from hindcast.api import OfflineTraining
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Input
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
-from hindcast.store.commits import file_stem
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import processors
 
 OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000

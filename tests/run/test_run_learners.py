@@ -11,12 +11,12 @@ import torch
 from hindcast.api.attempt import Attempt
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
+from hindcast.cluster.pools import Pools
 from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.share import Share
-from hindcast.run.cluster.pools import Pools
 from hindcast.run.machine import learner_device
 from hindcast.run.offline import offline_trainer
 from hindcast.run.placement import HERE

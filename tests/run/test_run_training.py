@@ -14,8 +14,12 @@ import pytest
 import safetensors.numpy
 import torch
 
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
+from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input
@@ -23,10 +27,6 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
-from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.manifest import Manifest, write_manifest
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from support import WALK, After, Heard, make_policy, record, recording, train, training
 from toy_pipeline import Noting
 

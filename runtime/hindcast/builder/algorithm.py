@@ -22,14 +22,14 @@ from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
 from hindcast.pipeline.offline_data import OfflineData
+from hindcast.report.events import Outcome, Progress, Reporter
+from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
-from hindcast.run.events import Outcome, Progress, Reporter
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.offline import initial_policy, offline_trainer
 from hindcast.run.online import online_trainer
-from hindcast.run.results import Result
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner
 from hindcast.storage.location import resolve

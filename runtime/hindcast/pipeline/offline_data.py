@@ -11,6 +11,9 @@ import torch
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.projection import Projected
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
@@ -23,9 +26,6 @@ from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.window import Batch
-from hindcast.store.dataset import Dataset
-from hindcast.store.opening import open_dataset
-from hindcast.store.projection import Projected
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 _UNCALLED: Final = {

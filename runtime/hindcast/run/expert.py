@@ -13,11 +13,11 @@ from hindcast.api.recording import TrainPolicy, TrainStop
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.pipeline.rng import seed_of
+from hindcast.report.events import Progress, Reporter
+from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import title
-from hindcast.run.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 from hindcast.run.online import online_trainer
-from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.trainer import Trainer
 from hindcast.run.training import reached
 from hindcast.storage.location import Location

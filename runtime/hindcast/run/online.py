@@ -21,7 +21,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch
 from hindcast.record.runner import EnvRunner, episodes_to_block
-from hindcast.run.results import Result
+from hindcast.report.results import Result
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner
 from hindcast.threads import torch_threads

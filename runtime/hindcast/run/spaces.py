@@ -9,10 +9,10 @@ import gymnasium as gym
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
-from hindcast.store.spec import DataSpec
 
 
 class Spaces(NamedTuple):

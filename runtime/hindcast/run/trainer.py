@@ -21,7 +21,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch
-from hindcast.run.results import ITERATION, Result
+from hindcast.report.results import ITERATION, Result
 from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 

@@ -11,21 +11,21 @@ from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.recording import TrainStop
 from hindcast.api.training import StopSpec
 from hindcast.errors import Interrupted, OutputConflict
+from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
+from hindcast.report.events import Outcome, Progress, Reporter, State
+from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import claim, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
-from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.results import ITERATION, Result, ResultsLog
 from hindcast.run.trainer import Trainer
 from hindcast.run.without_effect import notes_on
 from hindcast.storage.location import Location
-from hindcast.store.commits import remove_temporary_files
 
 SUCCESS_FILE = "success.json"
 _SCORE = "episode_return_mean"
