@@ -56,8 +56,10 @@ class TwoStages(Algorithm):
     """Two optimisers that move one after the other, a frozen target network, a moving norm, clipped gradients."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         critic = nn.Linear(3, 1)

@@ -25,8 +25,10 @@ class Regression(Algorithm):
     """One optimiser, y = w x + b."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         return nn.ModuleDict({"policy": nn.Linear(3, 1)})
@@ -43,8 +45,10 @@ class ActorCritic(Algorithm):
     """Two optimisers over one graph, noise in the loss, dropout, a target network."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         critic = nn.Linear(4, 1)

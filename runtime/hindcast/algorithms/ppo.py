@@ -83,23 +83,15 @@ class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective. One iteration is `train_on(learner, rollout, ...)`."""
 
     Options = PPOOptions
-    needs = Needs(
-        columns=frozenset(
-            {
-                Columns.OBS,
-                Columns.ACTIONS,
-                Columns.REWARDS,
-                Columns.ACTION_LOGP,
-                Columns.ACTION_DIST_INPUTS,
-            }
-        ),
-        targets=True,
-    )
     options: PPOOptions
 
     @property
     def timesteps_per_update(self) -> int:
         return self.options.minibatch_size
+
+    def needs(self) -> Needs:
+        made = {Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS}
+        return Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS} | made))
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=True)

@@ -97,16 +97,18 @@ class Algorithm(ABC):
 
     Attributes:
         Options: its options.
-        needs: what it takes of the data.
         kinds: the resources that it can stand in.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
-    needs: ClassVar[Needs]
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
+
+    @abstractmethod
+    def needs(self) -> Needs:
+        """What it takes of the data; may follow from the options (n-step returns, the length of sequences)."""
 
     @abstractmethod
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:

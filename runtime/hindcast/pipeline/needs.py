@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hindcast.episodes.columns import Columns, root
 
@@ -42,4 +42,4 @@ class Needs:
 
     def with_columns(self, columns: frozenset[str]) -> Needs:
         """The same needs with further columns."""
-        return Needs(self.columns | columns, self.targets, self.seq_len, self.burn_in, self.n_step)
+        return replace(self, columns=self.columns | columns)

@@ -84,7 +84,7 @@ class TrainingSession:
         batch_size = self._global_batch(first_learners)
         self.data = offline_data_class(spec.pipeline)(
             sources,
-            self.algorithm.needs,
+            self.algorithm.needs(),
             pipeline=spec.pipeline,
             batch_size=batch_size,
             seed=spec.seed,
