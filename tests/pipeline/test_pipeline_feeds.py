@@ -10,6 +10,7 @@ from pipeline_fakes import KINDS, FakeDataset, loader_of
 
 from hindcast.errors import DataError
 from hindcast.pipeline.building import batch_dtype
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import Recipe
 from layers import examples
 
@@ -261,7 +262,7 @@ def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
             "actions/0": block.columns.pop("actions"),
         }
         block.columns.update(columns)
-    recipe = Recipe(frozenset({"obs", "new_obs", "actions"}))
+    recipe = Recipe(Needs(frozenset({"obs", "new_obs", "actions"})))
     batch = make_feed(kind, dataset, recipe=recipe).next()
     assert sorted(batch) == ["actions/0", "new_obs/camera", "new_obs/speed", "obs/camera", "obs/speed"]
     assert batch["obs/camera"].dtype == torch.uint8
@@ -270,13 +271,13 @@ def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
 
 @both
 def test_a_batch_holds_only_what_is_needed(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"actions"})))
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
 @both
 def test_a_missing_column_is_named(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"action_logp"})))
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 

@@ -361,11 +361,6 @@ def test_updates_per_iteration_can_be_given(make_data):
     assert make_data(FakeDataset(UNITS), datasetNumItersPerLearner=7).updates_per_iteration == 7
 
 
-def test_sequences_are_refused_until_they_are_there():
-    with pytest.raises(NotImplementedError):
-        Needs(frozenset({"obs"}), seq_len=20)
-
-
 # Several inputs
 
 

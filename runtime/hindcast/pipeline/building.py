@@ -96,7 +96,7 @@ class WindowBuilder:
 
 def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
     columns: dict[str, Array] = {}
-    for name in sorted(recipe.kept):
+    for name in sorted(recipe.needs.kept):
         if name == Columns.TERMINATEDS:
             columns[name] = block.step_flags(block.terminated)
         elif name == Columns.TRUNCATEDS:

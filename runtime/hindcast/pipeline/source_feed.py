@@ -79,8 +79,8 @@ class SourceFeed:
         self._dataset = dataset
         self._settings = settings
         needs = settings.needs.with_columns(settings.added)
-        recipe = Recipe(needs.columns, settings.preprocessing, settings.device)
-        self._columns = sorted(recipe.columns)
+        recipe = Recipe(needs, settings.preprocessing, settings.device)
+        self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
         self._nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)

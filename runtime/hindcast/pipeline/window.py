@@ -17,6 +17,8 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
+from hindcast.pipeline.n_step import discounted_rewards, discounts, steps_ahead
+from hindcast.pipeline.needs import Needs
 
 Batch = dict[str, Tensor]
 I64 = NDArray[np.int64]
@@ -27,20 +29,15 @@ class Recipe:
     """How blocks become batches.
 
     Attributes:
-        columns: whole columns in a batch: stored ones, `new_obs`, `terminateds`, `truncateds`.
+        needs: columns of a batch, and how its items are cut.
         preprocessing: its observation filter is applied to blocks as they enter a window, its frame stack
             when a batch is gathered, so that each frame is kept once. None: observations stay as recorded.
         device: where the columns are kept; None is the CPU.
     """
 
-    columns: frozenset[str]
+    needs: Needs
     preprocessing: Preprocessing | None = None
     device: torch.device | None = None
-
-    @property
-    def kept(self) -> frozenset[str]:
-        """The columns that a window holds: `new_obs` is read from `obs`."""
-        return frozenset(Columns.OBS if column == Columns.NEXT_OBS else column for column in self.columns)
 
 
 class Part(NamedTuple):
@@ -66,11 +63,11 @@ def consecutive_parts(lengths: Sequence[I64]) -> list[Part]:
 
 
 class _Gathered(NamedTuple):
-    """An observation leaf of a batch: its column, 1 for the next observation, frames stacked."""
+    """An observation leaf of a batch: its column, whether it is the next observation, frames stacked."""
 
     name: str
     column: Tensor
-    shift: int
+    is_next: bool
     frames: int
 
 
@@ -113,8 +110,8 @@ class WindowData:
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
         """The same episodes with further columns, `[S, ...]` each, which stand in batches too."""
-        names = self.recipe.columns.union(root(leaf) for leaf in columns)
-        recipe = replace(self.recipe, columns=names)
+        needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
+        recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)
 
     def copy_of(self, parts: Sequence[Part]) -> WindowData:
@@ -136,14 +133,16 @@ class WindowData:
 
     def gather(self, index: Tensor) -> Batch:
         """A batch of the steps at `index`, int64 `[B]` on the window's device, in that order."""
-        batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves}
+        batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
         if self._obs_leaves:
             rows = self.obs_row.index_select(0, index)
             for leaf in self._obs_leaves:
-                batch[leaf.name] = self._observations(leaf, index, rows + 1 if leaf.shift else rows)
+                batch[leaf.name] = self._observations(leaf, index, rows)
         return batch
 
     def _observations(self, leaf: _Gathered, index: Tensor, rows: Tensor) -> Tensor:
+        if leaf.is_next:
+            rows = rows + (1 if self.recipe.needs.n_step == 1 else self._ahead.index_select(0, index))
         if leaf.frames == 1:
             return leaf.column.index_select(0, rows)
         return stack_rows(leaf.column, rows, self._first_row.index_select(0, index), leaf.frames)
@@ -154,30 +153,61 @@ class WindowData:
         return torch.repeat_interleave(self.obs_start, self.length)
 
     @cached_property
-    def _step_leaves(self) -> list[tuple[str, Tensor]]:
-        return [
-            (leaf, column)
+    def _ahead(self) -> Tensor:
+        return steps_ahead(self.length, self.recipe.needs.n_step)
+
+    @cached_property
+    def _step_leaves(self) -> dict[str, Tensor]:
+        needs = self.recipe.needs
+        leaves = {
+            leaf: column
             for leaf, column in self.columns.items()
-            if root(leaf) in self.recipe.columns and not per_observation(leaf)
-        ]
+            if root(leaf) in needs.columns and not per_observation(leaf)
+        }
+        return leaves | self._over_n_steps(leaves) | self._derived()
+
+    def _over_n_steps(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The columns that items of n steps have otherwise."""
+        needs = self.recipe.needs
+        if needs.n_step == 1 or needs.gamma is None:
+            return {}
+        last = torch.arange(self.num_steps, device=self.length.device) + self._ahead - 1
+        flags = {
+            name: leaves[name][last] for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS) if name in leaves
+        }
+        if Columns.REWARDS not in leaves:
+            return flags
+        rewards = discounted_rewards(leaves[Columns.REWARDS], self._ahead, needs.n_step, needs.gamma)
+        return flags | {Columns.REWARDS: rewards}
+
+    def _derived(self) -> dict[str, Tensor]:
+        needs = self.recipe.needs
+        found: dict[str, Tensor] = {}
+        if Columns.N_STEP in needs.columns:
+            found[Columns.N_STEP] = self._ahead
+        if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
+            found[Columns.DISCOUNTS] = discounts(
+                self.length, self.terminated, self._ahead, needs.n_step, needs.gamma
+            )
+        return found
 
     @cached_property
     def _obs_leaves(self) -> list[_Gathered]:
         preprocessing = self.recipe.preprocessing
         stacked = preprocessing.stacked_leaves if preprocessing else ()
         wanted = [
-            (name, shift)
-            for name, shift in ((Columns.OBS, 0), (Columns.NEXT_OBS, 1))
-            if name in self.recipe.columns
+            (name, is_next)
+            for name, is_next in ((Columns.OBS, False), (Columns.NEXT_OBS, True))
+            if name in self.recipe.needs.columns
         ]
         return [
             _Gathered(
                 name=name + leaf.removeprefix(Columns.OBS),
                 column=self.columns[leaf],
-                shift=shift,
+                is_next=is_next,
                 frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
             )
-            for name, shift in wanted
+            for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, list(self.columns))
         ]
 
