@@ -140,7 +140,7 @@ def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
     )
     data.next()
     held = data._feed._data
-    per_episode = held.length.nbytes + held.terminated.nbytes + held.truncated.nbytes
+    per_episode = sum(each.nbytes for each in (held.length, held.terminated, held.truncated, held.t_started))
     assert data.plan()["sources"][0]["dataBytes"] == held.nbytes - per_episode
 
 
@@ -350,6 +350,21 @@ def test_targets_must_be_computed_by_somebody(make_data):
         data.next()
     data.on_window = lambda window: {"advantages": window.obs_row.float()}
     assert data.next()["advantages"].shape == (10,)
+
+
+def test_sequences_through_the_whole_pipeline(make_data):
+    needs = Needs(frozenset({"obs", "rewards"}), seq_len=4, burn_in=1)
+    data = make_data(FakeDataset(UNITS), needs, batch_size=6)
+    assert data.next()["rewards"].shape == (6, 4)
+    assert data.timesteps_per_batch == 24
+    for _ in range(data.updates_per_iteration - 1):
+        data.next()
+    assert data.metrics()["timesteps_seen"] == STEPS
+
+
+def test_recorded_states_must_be_in_the_data(make_data):
+    with pytest.raises(DataError, match="state_in or state_out"):
+        make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), seq_len=4, initial_state="recorded"))
 
 
 def test_with_replacement(make_data):

@@ -1,4 +1,4 @@
-"""Reading a batch: a mapping leaf -> tensor whose first axis is the batch."""
+"""Reading a batch: a mapping leaf -> tensor whose first axis is the batch; of sequences the second is time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hindcast.episodes.columns import Columns, leaves_of
 
 
 def num_timesteps(batch: Mapping[str, Tensor]) -> int:
-    """Length of the batch axis."""
+    """Length of the batch axis; of sequences the number of their places, burn-in and padding among them."""
+    if Columns.LOSS_MASK in batch:
+        return batch[Columns.LOSS_MASK].numel()
     return len(next(iter(batch.values())))
 
 

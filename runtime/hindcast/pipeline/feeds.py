@@ -137,9 +137,10 @@ class WindowFeed(ABC):
     def metrics(self) -> dict[str, float]:
         """See `Feed`."""
         seen = self._order.distinct(self._cursor)
+        timesteps_per_item = int(self._order.steps.sum()) / self.epoch_size
         return {
             "epoch": self._cursor / self.epoch_size,
-            "timesteps_seen": float(seen),
+            "timesteps_seen": float(round(seen * timesteps_per_item)),
             "coverage": seen / self.epoch_size,
             "data_wait_seconds": self._waited,
         }
@@ -202,11 +203,11 @@ class ResidentFeed(WindowFeed):
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
             self._parts = consecutive_parts([unit.lengths for unit in self._loader.dataset.units])
-        parts = [self._parts[unit] for unit in window.units]
         order = self._loader.permutation(window)
         if self._on_window is not None:
-            return Loaded(window, self._data.copy_of(parts), order)
-        rows = np.concatenate([np.arange(part.steps.start, part.steps.stop) for part in parts])
+            return Loaded(window, self._data.copy_of([self._parts[unit] for unit in window.units]), order)
+        ends = np.cumsum(self._order.items)
+        rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
         return Loaded(window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order))
 
     def close(self) -> None:

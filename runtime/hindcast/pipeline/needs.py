@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
 
 _DERIVED: Final[dict[str, frozenset[str]]] = {
     Columns.NEXT_OBS: frozenset({Columns.OBS}),
@@ -13,8 +14,11 @@ _DERIVED: Final[dict[str, frozenset[str]]] = {
     Columns.TRUNCATEDS: frozenset(),
     Columns.DISCOUNTS: frozenset(),
     Columns.N_STEP: frozenset(),
+    Columns.T: frozenset(),
 }
 """Columns that are made of other columns, and of where episodes end."""
+STATES: Final = (Columns.STATE_IN, Columns.STATE_OUT)
+"""Columns that initial states are read from, the better one first."""
 _FLAGS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
 
 
@@ -22,18 +26,32 @@ _FLAGS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
 class Needs:
     """The columns of a batch and how its items are cut from episodes.
 
-    An *item* is what a batch is made of and what the cursor counts: a timestep t with what follows it.
+    An *item* is what a batch is made of and what the cursor counts: a timestep with what follows it, or a sequence.
 
-    With `n_step` = n an item covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
-    Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and `truncateds` are
-    those of step t+n'-1. The columns `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
+    With `n_step` = n a timestep t covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
+    Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and
+    `truncateds` are those of step t+n'-1. The columns `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
     `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated ones)
-    and `n_step` (int64: n') can be asked for, whatever n is. With n = 1 `rewards` keep their dtype.
+    and `n_step` (int64: n') can be asked for, whatever n is. With n = 1 `rewards` keep their dtype. So can `t` (int64),
+    the timestep's number in its episode.
+
+    With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
+    an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
+    before to warm up a recurrent state, and an epoch learns from each timestep once. What lies behind the end of an
+    episode is zero. Batches hold besides `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
+    burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
+    `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
+    columns reach behind a sequence's end.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
             comes with all its leaves.
         n_step: n, at least 1.
+        seq_len: T; None for single timesteps.
+        burn_in: see above, less than T.
+        initial_state: "recorded" adds to a batch of sequences the leaves `state_in/…`, `[B, ...]`, the recurrent state
+            before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
+            before an episode's first. "zero": the module begins with its own.
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
         targets: whether the algorithm computes further columns over whole episodes when a window is entered.
 
@@ -44,6 +62,9 @@ class Needs:
     columns: frozenset[str]
     n_step: int = 1
     gamma: float | None = None
+    seq_len: int | None = None
+    burn_in: int = 0
+    initial_state: Literal["zero", "recorded"] = "zero"
     targets: bool = False
 
     def __post_init__(self) -> None:
@@ -54,6 +75,24 @@ class Needs:
             raise ValueError("n-step returns and discounts need gamma")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
+        self._check_sequences()
+
+    def _check_sequences(self) -> None:
+        if self.seq_len is None:
+            if self.burn_in or self.initial_state == "recorded":
+                raise ValueError("burn_in and initial_state are of sequences: give seq_len")
+            return
+        if self.seq_len < 1:
+            raise ValueError(f"seq_len is {self.seq_len}; it must be at least 1")
+        if not 0 <= self.burn_in < self.seq_len:
+            raise ValueError(
+                f"burn_in is {self.burn_in}; it must lie between 0 and seq_len - 1, {self.seq_len - 1}"
+            )
+
+    @property
+    def timesteps_per_item(self) -> int:
+        """How many timesteps an item counts for in a batch."""
+        return self.seq_len or 1
 
     @property
     def stored(self) -> frozenset[str]:
@@ -71,6 +110,24 @@ class Needs:
         """Bytes a step on the device of what n-step items are gathered from, beside the columns themselves."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
         return 16 if self.n_step > 1 or asked else 0
+
+    def from_data(self, columns: frozenset[str]) -> Needs:
+        """The same needs, with the column that initial states are read from.
+
+        Args:
+            columns: whole columns that the data have.
+
+        Raises:
+            DataError: recorded states are needed, and none are there.
+        """
+        if self.initial_state == "zero":
+            return self
+        name = next((name for name in STATES if name in columns), None)
+        if name is None:
+            raise DataError(
+                "The algorithm needs recorded recurrent states (state_in or state_out); the data have none."
+            )
+        return self.with_columns(frozenset({name}))
 
     def with_columns(self, columns: frozenset[str]) -> Needs:
         """The same needs with further columns."""

@@ -108,7 +108,7 @@ class OfflineData:
         sources: what to train on; several are mixed by weight.
         needs: what the algorithm needs of a batch.
         pipeline: the resource's section; the defaults if None.
-        batch_size: items in a batch of all learners together, at least one for each.
+        batch_size: items (timesteps or sequences) in a batch of all learners together, at least one for each.
         seed: the run's.
         device: the learner's.
         preprocessing: what stands between environment and module, applied to observations.
@@ -190,6 +190,11 @@ class OfflineData:
     def updates_per_iteration(self) -> int:
         """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up."""
         return self._pipeline.dataset_num_iters_per_learner or math.ceil(self.epoch_size / self.batch_size)
+
+    @property
+    def timesteps_per_batch(self) -> int:
+        """What a batch counts for: of sequences with their burn-in and padding."""
+        return self.batch_size * self._needs.timesteps_per_item
 
     @property
     def cursor(self) -> int:

@@ -22,9 +22,10 @@ from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, Windo
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.order import Order
+from hindcast.pipeline.order import I64, Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
 from hindcast.pipeline.residency import choose, data_bytes
+from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.window import Recipe
 from hindcast.store.dataset import Dataset
 from hindcast.store.validate import check_spec
@@ -78,7 +79,8 @@ class SourceFeed:
         self.name = name
         self._dataset = dataset
         self._settings = settings
-        needs = settings.needs.with_columns(settings.added)
+        stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
+        needs = settings.needs.with_columns(settings.added).from_data(stored | settings.added)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
@@ -119,7 +121,7 @@ class SourceFeed:
             "feed": "Resident" if self._residency.resident else "Streaming",
             "reason": self._residency.reason,
             "dataBytes": self._nbytes,
-            "windowBytes": self._nbytes * largest // self.order.epoch_size,
+            "windowBytes": self._nbytes * largest // self._dataset.num_steps,
             "columns": self._columns,
         }
 
@@ -184,7 +186,16 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
+        items=_sequences(dataset, settings.needs),
     )
+
+
+def _sequences(dataset: Dataset, needs: Needs) -> I64 | None:
+    """`[U]` sequences of each unit; None where items are timesteps."""
+    if needs.seq_len is None:
+        return None
+    found = [sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum() for unit in dataset.units]
+    return np.array(found, dtype=np.int64)
 
 
 def _changes_actions(preprocessing: Preprocessing | None) -> bool:

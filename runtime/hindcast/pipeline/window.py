@@ -18,7 +18,8 @@ from torch import Tensor
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.pipeline.n_step import discounted_rewards, discounts, steps_ahead
-from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.needs import STATES, Needs
+from hindcast.pipeline.sequences import Sequences, cut
 
 Batch = dict[str, Tensor]
 I64 = NDArray[np.int64]
@@ -80,6 +81,7 @@ class WindowData:
         length: `[N]` int64, steps of each episode.
         terminated: `[N]` bool, whether the environment ended the episode.
         truncated: `[N]` bool, whether it was cut off.
+        t_started: `[N]` int64, the timestep at which it starts; 0 for a whole episode.
         obs_row: `[S]` int64, row of each step's observation; its next observation is the row after.
         recipe: what a batch holds.
     """
@@ -88,6 +90,7 @@ class WindowData:
     length: Tensor
     terminated: Tensor
     truncated: Tensor
+    t_started: Tensor
     obs_row: Tensor
     recipe: Recipe
 
@@ -99,8 +102,8 @@ class WindowData:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        tensors = (*self.columns.values(), self.length, self.terminated, self.truncated, self.obs_row)
-        return sum(tensor.nbytes for tensor in tensors)
+        episodes = (self.length, self.terminated, self.truncated, self.t_started)
+        return sum(tensor.nbytes for tensor in (*self.columns.values(), *episodes, self.obs_row))
 
     @cached_property
     def obs_start(self) -> Tensor:
@@ -122,17 +125,49 @@ class WindowData:
             )
             for leaf, column in self.columns.items()
         }
-        length, terminated, truncated = (
+        length, terminated, truncated, t_started = (
             torch.cat([numbers[part.episodes] for part in parts])
-            for numbers in (self.length, self.terminated, self.truncated)
+            for numbers in (self.length, self.terminated, self.truncated, self.t_started)
         )
         episodes = torch.arange(len(length), device=length.device)
         episode_of_step = torch.repeat_interleave(episodes, length)
         obs_row = torch.arange(len(episode_of_step), device=length.device) + episode_of_step
-        return WindowData(columns, length, terminated, truncated, obs_row, self.recipe)
+        return WindowData(columns, length, terminated, truncated, t_started, obs_row, self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
-        """A batch of the steps at `index`, int64 `[B]` on the window's device, in that order."""
+        """A batch of the items at `index`, int64 `[B]` on the window's device, in that order.
+
+        Items are the window's steps, or its sequences, in order.
+        """
+        seq_len = self.recipe.needs.seq_len
+        return self._gather_steps(index) if seq_len is None else self._gather_sequences(index, seq_len)
+
+    def _gather_sequences(self, index: Tensor, seq_len: int) -> Batch:
+        first, length, burn_in, begins = (each.index_select(0, index) for each in self._sequences)
+        place = torch.arange(seq_len, device=index.device)
+        known = place < length.unsqueeze(1)
+        steps = torch.where(known, first.unsqueeze(1) + place, first.unsqueeze(1))
+        batch = {
+            leaf: _zero_unless(known, values.unflatten(0, known.shape))
+            for leaf, values in self._gather_steps(steps.flatten()).items()
+        }
+        batch[Columns.LOSS_MASK] = known & (place >= burn_in.unsqueeze(1))
+        batch[Columns.SEQ_LENS] = length
+        return batch | self._initial_states(first, begins)
+
+    def _initial_states(self, first: Tensor, begins: Tensor) -> Batch:
+        """`[B, ...]` the recorded states before the steps `first`, of which some begin their episodes."""
+        states: Batch = {}
+        for leaf in self._state_leaves:
+            column, name = self.columns[leaf], root(leaf)
+            if name == Columns.STATE_IN:
+                states[leaf] = column.index_select(0, first)
+            else:
+                before = column.index_select(0, (first - 1).clamp(min=0))
+                states[Columns.STATE_IN + leaf.removeprefix(name)] = _zero_unless(~begins, before)
+        return states
+
+    def _gather_steps(self, index: Tensor) -> Batch:
         batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
         if self._obs_leaves:
             rows = self.obs_row.index_select(0, index)
@@ -153,6 +188,20 @@ class WindowData:
         return torch.repeat_interleave(self.obs_start, self.length)
 
     @cached_property
+    def _sequences(self) -> Sequences:
+        needs = self.recipe.needs
+        assert needs.seq_len is not None
+        return cut(self.length, needs.seq_len, needs.burn_in)
+
+    @cached_property
+    def _state_leaves(self) -> list[str]:
+        """What the initial states of sequences are read from."""
+        if self.recipe.needs.initial_state == "zero":
+            return []
+        source = next(name for name in STATES if name in self.recipe.needs.columns)
+        return leaves_of(source, list(self.columns))
+
+    @cached_property
     def _ahead(self) -> Tensor:
         return steps_ahead(self.length, self.recipe.needs.n_step)
 
@@ -162,7 +211,7 @@ class WindowData:
         leaves = {
             leaf: column
             for leaf, column in self.columns.items()
-            if root(leaf) in needs.columns and not per_observation(leaf)
+            if root(leaf) in needs.columns and not per_observation(leaf) and leaf not in self._state_leaves
         }
         return leaves | self._over_n_steps(leaves) | self._derived()
 
@@ -183,6 +232,10 @@ class WindowData:
     def _derived(self) -> dict[str, Tensor]:
         needs = self.recipe.needs
         found: dict[str, Tensor] = {}
+        if Columns.T in needs.columns:
+            started = self.t_started - (self.length.cumsum(0) - self.length)
+            steps = torch.arange(self.num_steps, device=started.device)
+            found[Columns.T] = steps + torch.repeat_interleave(started, self.length)
         if Columns.N_STEP in needs.columns:
             found[Columns.N_STEP] = self._ahead
         if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
@@ -210,6 +263,11 @@ class WindowData:
             for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, list(self.columns))
         ]
+
+
+def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
+    """The values where `known`, zero elsewhere; `known` has the first axes of `values`."""
+    return values.masked_fill(~known.reshape(*known.shape, *[1] * (values.dim() - known.dim())), 0)
 
 
 def concat_batches(parts: Sequence[Batch]) -> Batch:

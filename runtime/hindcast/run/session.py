@@ -131,10 +131,10 @@ class TrainingSession:
         whole = data.updates_per_iteration
         last = min((first_update // whole + 1) * whole, self._most_updates)
         try:
-            with torch_threads(threads_for(learner.nets, data.batch_size, self.busy)):
+            with torch_threads(threads_for(learner.nets, data.timesteps_per_batch, self.busy)):
                 while learner.updates < last:
                     self._group.agree(check)
-                    learner.update(data.next(), data.batch_size)
+                    learner.update(data.next(), data.timesteps_per_batch)
         except Interrupted:
             learner.merge_metrics()
             raise
@@ -151,7 +151,7 @@ class TrainingSession:
             "epoch": feed["epoch"],
             "coverage": feed["coverage"],
             "time_total_s": self._seconds,
-            "timesteps_per_s": (learner.updates - first_update) * data.batch_size / seconds,
+            "timesteps_per_s": (learner.updates - first_update) * data.timesteps_per_batch / seconds,
             "learners": {"default_policy": metrics},
             "timers": {
                 "data_wait_s": feed["data_wait_seconds"] - waited,
@@ -193,23 +193,27 @@ class TrainingSession:
         self.data.close()
 
     def _global_batch(self, first_learners: int) -> int:
-        """Timesteps of a batch of all learners; it was fixed when the revision started."""
+        """Items of a batch of all learners; it was fixed when the revision started."""
         timesteps = self.algorithm.options.train_batch_size_per_learner * first_learners
-        learners = self._group.share.size
-        if timesteps < learners:
+        learners, per_item = self._group.share.size, self.algorithm.needs().timesteps_per_item
+        if timesteps < learners * per_item:
+            sequences = (
+                "" if per_item == 1 else f", which make {timesteps // per_item} sequences of {per_item}"
+            )
             raise SpecError(
-                f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps: one for each "
+                f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: one for each "
                 "is needed."
             )
         if learners > 1 and learners != first_learners:
             self.notes.append(
                 f"{learners} learners share the batch of {timesteps:,} timesteps with which {first_learners} began"
             )
-        if timesteps % learners:
+        items, word = timesteps // per_item, "timesteps" if per_item == 1 else "sequences"
+        if items % learners:
             self.notes.append(
-                f"{timesteps:,} timesteps over {learners} learners: parts differ by one, and count by their size"
+                f"{items:,} {word} over {learners} learners: parts differ by one, and count by their size"
             )
-        return timesteps
+        return items
 
     def _warm_start(self, path: str) -> None:
         saved = initial_policy(path)
@@ -273,7 +277,7 @@ def _most_updates(stop: StopSpec, data: OfflineData) -> float:
     if stop.updates is not None:
         limits.append(stop.updates)
     if stop.timesteps is not None:
-        limits.append(math.ceil(stop.timesteps / data.batch_size))
+        limits.append(math.ceil(stop.timesteps / data.timesteps_per_batch))
     if stop.epochs is not None:
         limits.append(math.ceil(stop.epochs * data.epoch_size / data.batch_size))
     return min(limits, default=math.inf)
