@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, loader_of
 
-from hindcast.pipeline.feeds import OnWindow, WindowFeed
+from hindcast.pipeline.feeds import WindowFeed
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.storage.location import resolve
 from hindcast.store.dataset import Dataset
@@ -31,11 +32,11 @@ def make_feed() -> Iterator[MakeFeed]:
         *,
         batch_size: int = 10,
         recipe: Recipe | None = None,
-        on_window: OnWindow | None = None,
+        targets: Targets | None = None,
         prelearn: Any = None,
         **order: Any,
     ) -> WindowFeed:
-        made.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, on_window))
+        made.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, targets))
         return made[-1]
 
     yield make

@@ -15,6 +15,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
 from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.pipeline.targets import Targets
 from hindcast.store.spec import DataSpec
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
@@ -346,9 +347,9 @@ def test_the_observation_filter_is_fitted_from_the_data(make_data):
 
 def test_targets_must_be_computed_by_somebody(make_data):
     data = make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), targets=True))
-    with pytest.raises(RuntimeError, match="on_window"):
+    with pytest.raises(RuntimeError, match="targets"):
         data.next()
-    data.on_window = lambda window: {"advantages": window.obs_row.float()}
+    data.targets = Targets(lambda window: {"advantages": window.obs_row.float()}, lambda: 0)
     assert data.next()["advantages"].shape == (10,)
 
 

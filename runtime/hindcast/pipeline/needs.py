@@ -30,10 +30,10 @@ class Needs:
 
     With `n_step` = n a timestep t covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
     Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and
-    `truncateds` are those of step t+n'-1. The columns `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
-    `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated ones)
-    and `n_step` (int64: n') can be asked for, whatever n is. With n = 1 `rewards` keep their dtype. So can `t` (int64),
-    the timestep's number in its episode.
+    `truncateds` are those of step t+n'-1. With n = 1 `rewards` keep their dtype. Further columns can be asked for,
+    whatever n is: `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
+    `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated
+    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode).
 
     With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
     an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
@@ -53,7 +53,9 @@ class Needs:
             before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
             before an episode's first. "zero": the module begins with its own.
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
-        targets: whether the algorithm computes further columns over whole episodes when a window is entered.
+        targets: whether the algorithm computes further columns over whole episodes (`Algorithm.targets`), when a
+            window is entered.
+        targets_every: updates after which they are computed anew while the window is in use; None for not at all.
 
     Raises:
         ValueError: a value is not possible.
@@ -66,6 +68,7 @@ class Needs:
     burn_in: int = 0
     initial_state: Literal["zero", "recorded"] = "zero"
     targets: bool = False
+    targets_every: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is not possible."""
@@ -75,6 +78,10 @@ class Needs:
             raise ValueError("n-step returns and discounts need gamma")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
+        if self.targets_every is not None and not (self.targets and self.targets_every >= 1):
+            raise ValueError(
+                f"targets_every is {self.targets_every}; it must be at least 1, and there must be targets"
+            )
         self._check_sequences()
 
     def _check_sequences(self) -> None:

@@ -18,7 +18,7 @@ from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector
 from hindcast.pipeline.executors import Executor, Work
-from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, WindowFeed
+from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed, WindowFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
@@ -26,6 +26,7 @@ from hindcast.pipeline.order import I64, Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.store.dataset import Dataset
 from hindcast.store.validate import check_spec
@@ -91,10 +92,10 @@ class SourceFeed:
         self._prelearn = guarded(self.prelearner)
         self._loader = Loader(dataset, self.order, self._stream, recipe)
 
-    def feed(self, batch_size: int, on_window: OnWindow | None) -> WindowFeed:
+    def feed(self, batch_size: int, targets: Targets | None) -> WindowFeed:
         """A new feed at the start of epoch 0."""
         kind = ResidentFeed if self._residency.resident else StreamingFeed
-        return kind(self._loader, batch_size, on_window)
+        return kind(self._loader, batch_size, targets)
 
     def fit_preprocessing(self) -> None:
         """Add the observations of epoch 0's first window to the observation filter's statistics."""

@@ -5,7 +5,7 @@ Shape suffixes as in `Block`: N = episodes, S = steps, O = S + N observations, B
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -116,6 +116,22 @@ class WindowData:
         needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
         recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)
+
+    def over_observations(self, compute: Callable[[Batch], Tensor], most: int = 1 << 14) -> Tensor:
+        """`[O, ...]` what a network makes of all observations, final ones included: for targets.
+
+        Args:
+            compute: from leaf -> `[n, ...]`, the observations `obs` as batches hold them, to `[n, ...]`.
+            most: n.
+        """
+        leaves = [leaf for leaf in self._obs_leaves if not leaf.is_next]
+        total = self.num_steps + len(self.length)
+        first_rows = torch.repeat_interleave(self.obs_start, self.length + 1)
+        parts: list[Tensor] = []
+        for first in range(0, total, most):
+            rows = torch.arange(first, min(first + most, total), device=self.length.device)
+            parts.append(compute({leaf.name: _rows_of(leaf, rows, first_rows) for leaf in leaves}))
+        return torch.cat(parts)
 
     def copy_of(self, parts: Sequence[Part]) -> WindowData:
         """A window of the given parts, laid end to end in the given order."""
@@ -263,6 +279,13 @@ class WindowData:
             for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, list(self.columns))
         ]
+
+
+def _rows_of(leaf: _Gathered, rows: Tensor, first_rows: Tensor) -> Tensor:
+    """Observations, by row; `first_rows` is `[O]`, the first row of each one's episode."""
+    if leaf.frames == 1:
+        return leaf.column.index_select(0, rows)
+    return stack_rows(leaf.column, rows, first_rows.index_select(0, rows), leaf.frames)
 
 
 def _zero_unless(known: Tensor, values: Tensor) -> Tensor:

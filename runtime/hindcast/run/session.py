@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,15 +22,20 @@ from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
+from hindcast.learn.targets import window_targets
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
+from hindcast.pipeline.targets import Targets
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
+
+_TARGETS = "targets/"
+"""Under it a checkpoint holds, beside the learner's tensors, the targets of the window that is in use."""
 
 Inputs = list[Input]
 """Those of a training, references resolved."""
@@ -95,6 +102,11 @@ class TrainingSession:
             executor=self._group.shared(placement.data_workers(spec.pipeline.data_workers)),
             share=self._group.share,
         )
+        self.data.targets = Targets(
+            compute=partial(window_targets, self.algorithm, self.learner.nets),
+            updates=lambda: self.learner.updates,
+            every=self.algorithm.needs().targets_every,
+        )
         self.iteration = 0
         self.busy = 0
         self._most_updates = _most_updates(spec.stop, self.data)
@@ -150,6 +162,7 @@ class TrainingSession:
             "num_env_steps_trained_lifetime": learner.timesteps,
             "epoch": feed["epoch"],
             "coverage": feed["coverage"],
+            **({"targets_age": feed["targets_age"]} if "targets_age" in feed else {}),
             "time_total_s": self._seconds,
             "timesteps_per_s": (learner.updates - first_update) * data.timesteps_per_batch / seconds,
             "learners": {"default_policy": metrics},
@@ -173,7 +186,9 @@ class TrainingSession:
             counters={"seconds": self._seconds, **counters},
         )
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
-        return store.save(self.policy, self.learner.state(), state, protect)
+        learner = self.learner.state()
+        targets = {f"{_TARGETS}{name}": tensor for name, tensor in self.data.tensors().items()}
+        return store.save(self.policy, replace(learner, tensors=learner.tensors | targets), state, protect)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on where the checkpoint was written.
@@ -182,9 +197,15 @@ class TrainingSession:
             DataError: it is damaged, or of other networks, data or order.
         """
         self._group.tell(["load", str(checkpoint.location)])
-        self.learner.load(checkpoint.learner_state())
+        learner = checkpoint.learner_state()
+        targets = {
+            name.removeprefix(_TARGETS): tensor
+            for name, tensor in learner.tensors.items()
+            if name.startswith(_TARGETS)
+        }
+        self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
-        self.data.seek(checkpoint.training.feed)
+        self.data.seek(checkpoint.training.feed, targets)
         self.iteration = checkpoint.training.iteration
         self._seconds = float(checkpoint.training.counters["seconds"])
 
