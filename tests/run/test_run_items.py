@@ -45,6 +45,7 @@ def fit(
         customConfig={"trainBatchSizePerLearner": 16, **TOYS[toy]},
         config={},
         stop={"iterations": 4},
+        checkpoint={"every": 1},
         pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9, **pipeline},
     )
     train(resource, interruption)
