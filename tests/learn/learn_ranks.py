@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from learn_toys import INPUTS, ToyOptions, batch
+from learn_toys import INPUTS, MaskedRegression, ToyOptions, batch, sequences
 from torch import nn
 
 from hindcast.errors import Interrupted
@@ -99,6 +99,17 @@ def trained(group, updates, size):
         learner.update({leaf: tensor[part] for leaf, tensor in whole.items()}, size)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics(), learner.timesteps
+
+
+def trained_on_sequences(group, updates):
+    """Weights, losses and timesteps after so many updates on parts of 8 sequences of unequal length."""
+    algorithm = MaskedRegression(ToyOptions(lr=0.02))
+    learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
+    for number in range(updates):
+        part = group.share.of(8) if group else slice(None)
+        learner.update({leaf: tensor[part] for leaf, tensor in sequences(number).items()}, 32)
+    weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
+    return weights, learner.metrics()["total_loss"], learner.timesteps
 
 
 def interrupted(group, updates):

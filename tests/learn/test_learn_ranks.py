@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from learn_ranks import in_ranks, interrupted, noise, stopped, told, trained
+from learn_ranks import in_ranks, interrupted, noise, stopped, told, trained, trained_on_sequences
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +20,7 @@ def two():
         stopped_at_once=(stopped, 0),
         stopped=(stopped, 7),
         told=(told,),
+        sequences=(trained_on_sequences, UPDATES),
     )
 
 
@@ -43,6 +44,17 @@ def test_two_learners_do_what_one_does_on_the_whole_batch(two):
 def test_parts_of_different_sizes_count_by_their_size():
     """Three learners have 10, 11 and 11 of 32 timesteps."""
     assert_trained_as_one(in_ranks(3, trained=(trained, UPDATES, SIZE))["trained"])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sequences_count_by_the_steps_that_are_learnt_from(two, size):
+    expected, loss, _ = trained_on_sequences(None, UPDATES)
+    job = {"sequences": (trained_on_sequences, UPDATES)}
+    for weights, found, timesteps in two["sequences"] if size == 2 else in_ranks(3, **job)["sequences"]:
+        for name, value in expected.items():
+            np.testing.assert_allclose(weights[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
+        assert found == pytest.approx(loss, rel=1e-4)
+        assert timesteps == UPDATES * 32
 
 
 def test_metrics_count_each_update_once_and_by_its_own_shares(two):

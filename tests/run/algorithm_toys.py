@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Positive
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.batches import masked_mean
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak
@@ -113,7 +114,7 @@ class CausalMean(_Toy):
         means = (batch["obs"].cumsum(1) / counts).flatten(0, 1)
         distribution = nets["policy"].distribution(_q(nets["policy"], means))
         losses = -distribution.logp(batch["actions"].flatten()).unflatten(0, mask.shape)
-        return Losses({"policy": (losses * mask).sum() / mask.sum()})
+        return Losses({"policy": masked_mean(losses, mask)})
 
 
 def _q(policy: Any, observations: Tensor) -> Tensor:

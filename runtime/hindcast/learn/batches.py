@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of
@@ -14,6 +15,11 @@ def num_timesteps(batch: Mapping[str, Tensor]) -> int:
     if Columns.LOSS_MASK in batch:
         return batch[Columns.LOSS_MASK].numel()
     return len(next(iter(batch.values())))
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of `values`, `[B, T]`, where `mask` (`loss_mask`, bool) says to learn from the step."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
 def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
