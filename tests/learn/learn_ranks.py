@@ -11,11 +11,16 @@ from torch import nn
 
 from hindcast.errors import Interrupted
 from hindcast.learn.algorithm import Algorithm, Losses, new_networks
+from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.learner import Learner
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import Input
+from hindcast.run.session import TrainingSession
+from hindcast.storage.location import resolve
+from support import training
 
 
 def in_ranks(size, **jobs):
@@ -110,6 +115,41 @@ def trained_on_sequences(group, updates):
         learner.update({leaf: tensor[part] for leaf, tensor in sequences(number).items()}, 32)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics()["total_loss"], learner.timesteps
+
+
+def fitted(group, toy, folder, data):
+    """Weights and losses of a whole training, which is interrupted in the middle of a window and goes on."""
+    resource = training(
+        folder,
+        data,
+        algorithm=f"algorithm_toys:{toy}",
+        config={},
+        customConfig={"trainBatchSizePerLearner": 32},
+        pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9},
+    )
+    store = CheckpointStore(resolve(folder))
+
+    def together(act):
+        """What the first learner does, the others hear of first."""
+        if group and not group.leads:
+            group.hear()
+        return act()
+
+    def begun():
+        return together(lambda: TrainingSession(resource, [Input(str(data))], group=group, first_learners=1))
+
+    session = begun()
+    together(session.begin)
+    losses = [together(session.iterate)["learners"]["default_policy"]["total_loss"]]
+    if group is None or group.leads:
+        session.save(store)
+    session = begun()
+    if group:
+        dist.barrier()
+    together(lambda: session.load(store.latest()))
+    losses.append(together(session.iterate)["learners"]["default_policy"]["total_loss"])
+    session.close()
+    return {name: tensor.numpy() for name, tensor in session.learner.nets.state_dict().items()}, losses
 
 
 def interrupted(group, updates):
