@@ -118,4 +118,4 @@ def test_it_has_no_value_network():
 
 
 def test_it_reads_observations_and_actions_only():
-    assert build("BC", {}).needs.columns == {"obs", "actions"}
+    assert build("BC", {}).needs().columns == {"obs", "actions"}

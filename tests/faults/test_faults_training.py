@@ -139,6 +139,32 @@ def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
     assert_clean(tmp_path / "killed")
 
 
+@pytest.mark.parametrize("toy", ["LambdaReturns", "NStepQ", "CausalMean"])
+def test_killed_in_the_middle_of_a_window(tmp_path: Path, walks: Path, toy: str) -> None:
+    """Targets, n-step returns and sequences are what they would have been."""
+
+    def resource(name: str) -> OfflineTraining:
+        return training(
+            tmp_path / name,
+            walks,
+            algorithm=f"algorithm_toys:{toy}",
+            config={},
+            customConfig={"trainBatchSizePerLearner": 16},
+            pipeline={"datasetNumItersPerLearner": 5, "windowSteps": 100, "residency": "Streaming"},
+            checkpoint={"every": 2, "keep": 2},
+            stop={"iterations": 12},
+        )
+
+    assert "outcome Succeeded" in Driver(resource("whole"), tmp_path).finish()
+    for kill in range(PARALLEL_KILLS):
+        driver = Driver(resource("killed"), tmp_path)
+        assert driver.listen("progress", times=3 + kill % 3)
+        driver.kill()
+    said = Driver(resource("killed"), tmp_path).finish()
+    assert "goes on at update" in said and "outcome Succeeded" in said, said
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
 def carry_out(folder: Path, data: Path, kill_at: str | None = None) -> int:
     """Train until the end, or a kill; the exit code."""
     folder.mkdir(exist_ok=True)

@@ -6,16 +6,21 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from learn_toys import INPUTS, ToyOptions, batch
+from learn_toys import INPUTS, MaskedRegression, ToyOptions, batch, sequences
 from torch import nn
 
 from hindcast.errors import Interrupted
 from hindcast.learn.algorithm import Algorithm, Losses, new_networks
+from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.learner import Learner
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import Input
+from hindcast.run.offline import offline_trainer
+from hindcast.storage.location import resolve
+from support import training
 
 
 def in_ranks(size, **jobs):
@@ -56,8 +61,10 @@ class TwoStages(Algorithm):
     """Two optimisers that move one after the other, a frozen target network, a moving norm, clipped gradients."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         critic = nn.Linear(3, 1)
@@ -97,6 +104,52 @@ def trained(group, updates, size):
         learner.update({leaf: tensor[part] for leaf, tensor in whole.items()}, size)
     weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
     return weights, learner.metrics(), learner.timesteps
+
+
+def trained_on_sequences(group, updates):
+    """Weights, losses and timesteps after so many updates on parts of 8 sequences of unequal length."""
+    algorithm = MaskedRegression(ToyOptions(lr=0.02))
+    learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
+    for number in range(updates):
+        part = group.share.of(8) if group else slice(None)
+        learner.update({leaf: tensor[part] for leaf, tensor in sequences(number).items()}, 32)
+    weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
+    return weights, learner.metrics()["total_loss"], learner.timesteps
+
+
+def fitted(group, toy, folder, data):
+    """Weights and losses of a whole training, which is interrupted in the middle of a window and goes on."""
+    resource = training(
+        folder,
+        data,
+        algorithm=f"algorithm_toys:{toy}",
+        config={},
+        customConfig={"trainBatchSizePerLearner": 32},
+        pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9},
+    )
+    store = CheckpointStore(resolve(folder))
+
+    def together(act):
+        """What the first learner does, the others hear of first."""
+        if group and not group.leads:
+            group.hear()
+        return act()
+
+    def begun():
+        return together(lambda: offline_trainer(resource, [Input(str(data))], group=group, first_learners=1))
+
+    trainer = begun()
+    together(trainer.begin)
+    losses = [together(trainer.iterate)["learners"]["default_policy"]["total_loss"]]
+    if group is None or group.leads:
+        trainer.save(store)
+    trainer = begun()
+    if group:
+        dist.barrier()
+    together(lambda: trainer.load(store.latest()))
+    losses.append(together(trainer.iterate)["learners"]["default_policy"]["total_loss"])
+    trainer.close()
+    return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
 
 
 def interrupted(group, updates):

@@ -7,6 +7,7 @@ from torch import nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, new_networks
+from hindcast.learn.batches import masked_mean
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
@@ -25,8 +26,10 @@ class Regression(Algorithm):
     """One optimiser, y = w x + b."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         return nn.ModuleDict({"policy": nn.Linear(3, 1)})
@@ -39,12 +42,25 @@ class Regression(Algorithm):
         return Losses({"policy": error.square().mean()}, {"error": error.abs().mean()})
 
 
+class MaskedRegression(Regression):
+    """The same over sequences, of which only some steps count."""
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}), seq_len=4)
+
+    def losses(self, nets, batch, step):
+        error = nets["policy"](batch["obs"]).squeeze(-1) - batch["y"]
+        return Losses({"policy": masked_mean(error.square(), batch["loss_mask"])})
+
+
 class ActorCritic(Algorithm):
     """Two optimisers over one graph, noise in the loss, dropout, a target network."""
 
     Options = ToyOptions
-    needs = Needs(columns=frozenset({"obs"}))
     kinds = frozenset({"OfflineTraining"})
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs"}))
 
     def networks(self, inputs):
         critic = nn.Linear(4, 1)
@@ -88,3 +104,11 @@ def batch(number, size=32):
         "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3,
         "actions": (obs[:, 0] > 0).long(),
     }
+
+
+def sequences(number, count=8):
+    """So many sequences of 4 timesteps, which are 1 to 4 long."""
+    steps = batch(number, 4 * count)
+    length = 1 + torch.arange(count) % 4
+    mask = torch.arange(4) < length[:, None]
+    return {name: tensor.unflatten(0, (count, 4)) for name, tensor in steps.items()} | {"loss_mask": mask}

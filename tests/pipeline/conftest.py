@@ -13,7 +13,8 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import EpisodeWriter
 from hindcast.formats.spec import DataSpec
-from hindcast.pipeline.feeds import OnWindow, WindowFeed
+from hindcast.pipeline.feeds import WindowFeed
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.storage.location import resolve
 
@@ -31,11 +32,11 @@ def make_feed() -> Iterator[MakeFeed]:
         *,
         batch_size: int = 10,
         recipe: Recipe | None = None,
-        on_window: OnWindow | None = None,
+        targets: Targets | None = None,
         prelearn: Any = None,
         **order: Any,
     ) -> WindowFeed:
-        made.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, on_window))
+        made.append(KINDS[kind](loader_of(dataset, recipe, prelearn, **order), batch_size, targets))
         return made[-1]
 
     yield make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed
 from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.window import Recipe
 
@@ -79,6 +81,26 @@ class FakeDataset:
         return f"file-{unit.id}.parquet", episode
 
 
+def random_dataset(seed: int) -> FakeDataset:
+    """Episodes that terminate, are truncated or are only fragments, with random rewards.
+
+    `actions[:, 0]` is the number of the step, `obs` is as in `block_of`.
+    """
+    random = np.random.default_rng(seed)
+    units = [random.integers(1, 14, random.integers(1, 5)).tolist() for _ in range(random.integers(1, 6))]
+    dataset = FakeDataset(units)
+    for number, block in enumerate(dataset.blocks):
+        ends = random.integers(0, 3, block.num_episodes)
+        dataset.blocks[number] = replace(
+            block,
+            columns=block.columns | {"rewards": random.normal(size=block.num_steps)},
+            t_started=np.where(random.random(block.num_episodes) < 0.3, 7, 0),
+            terminated=ends == 1,
+            truncated=ends == 2,
+        )
+    return dataset
+
+
 def order_of(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:
     steps = np.array([unit.lengths.sum() for unit in dataset.units])
     nbytes = np.array([unit.nbytes for unit in dataset.units])
@@ -96,5 +118,5 @@ def loader_of(
         dataset,
         order_of(dataset, **order),
         lambda work: Local().stream("data", work, read),
-        recipe or Recipe(ALL),
+        recipe or Recipe(Needs(ALL)),
     )

@@ -10,6 +10,8 @@ from pipeline_fakes import KINDS, FakeDataset, loader_of
 
 from hindcast.errors import DataError
 from hindcast.pipeline.building import batch_dtype
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from layers import examples
 
@@ -221,7 +223,7 @@ def test_targets_are_computed_from_whole_episodes_when_a_window_is_entered(kind,
         return {"value_targets": totals[episode]}
 
     dataset = FakeDataset(UNITS)
-    feed = make_feed(kind, dataset, on_window=returns_to_go, window_steps=25, batch_size=5)
+    feed = make_feed(kind, dataset, targets=Targets(returns_to_go, lambda: 0), window_steps=25, batch_size=5)
     totals = np.concatenate(
         [
             np.repeat(np.add.reduceat(block.columns["rewards"], block.start), block.length)
@@ -240,7 +242,10 @@ def test_targets_see_the_same_window_in_both_feeds(make_feed):
     seen = {"resident": [], "streaming": []}
     for kind, windows in seen.items():
         feed = make_feed(
-            kind, FakeDataset(UNITS), window_steps=25, on_window=lambda w, to=windows: to.append(w) or {}
+            kind,
+            FakeDataset(UNITS),
+            window_steps=25,
+            targets=Targets(lambda w, to=windows: to.append(w) or {}, lambda: 0),
         )
         steps_of(feed, 30)
     for resident, streaming in zip(*seen.values(), strict=True):
@@ -261,7 +266,7 @@ def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
             "actions/0": block.columns.pop("actions"),
         }
         block.columns.update(columns)
-    recipe = Recipe(frozenset({"obs", "new_obs", "actions"}))
+    recipe = Recipe(Needs(frozenset({"obs", "new_obs", "actions"})))
     batch = make_feed(kind, dataset, recipe=recipe).next()
     assert sorted(batch) == ["actions/0", "new_obs/camera", "new_obs/speed", "obs/camera", "obs/speed"]
     assert batch["obs/camera"].dtype == torch.uint8
@@ -270,13 +275,13 @@ def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
 
 @both
 def test_a_batch_holds_only_what_is_needed(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"actions"})))
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
 @both
 def test_a_missing_column_is_named(kind, make_feed):
-    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(frozenset({"action_logp"})))
+    feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 

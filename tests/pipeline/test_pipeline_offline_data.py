@@ -16,6 +16,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
 from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.pipeline.targets import Targets
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -140,7 +141,7 @@ def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
     )
     data.next()
     held = data._feed._data
-    per_episode = held.length.nbytes + held.terminated.nbytes + held.truncated.nbytes
+    per_episode = sum(each.nbytes for each in (held.length, held.terminated, held.truncated, held.t_started))
     assert data.plan()["sources"][0]["dataBytes"] == held.nbytes - per_episode
 
 
@@ -346,10 +347,25 @@ def test_the_observation_filter_is_fitted_from_the_data(make_data):
 
 def test_targets_must_be_computed_by_somebody(make_data):
     data = make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), targets=True))
-    with pytest.raises(RuntimeError, match="on_window"):
+    with pytest.raises(RuntimeError, match="targets"):
         data.next()
-    data.on_window = lambda window: {"advantages": window.obs_row.float()}
+    data.targets = Targets(lambda window: {"advantages": window.obs_row.float()}, lambda: 0)
     assert data.next()["advantages"].shape == (10,)
+
+
+def test_sequences_through_the_whole_pipeline(make_data):
+    needs = Needs(frozenset({"obs", "rewards"}), seq_len=4, burn_in=1)
+    data = make_data(FakeDataset(UNITS), needs, batch_size=6)
+    assert data.next()["rewards"].shape == (6, 4)
+    assert data.timesteps_per_batch == 24
+    for _ in range(data.updates_per_iteration - 1):
+        data.next()
+    assert data.metrics()["timesteps_seen"] == STEPS
+
+
+def test_recorded_states_must_be_in_the_data(make_data):
+    with pytest.raises(DataError, match="state_in or state_out"):
+        make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), seq_len=4, initial_state="recorded"))
 
 
 def test_with_replacement(make_data):
@@ -359,11 +375,6 @@ def test_with_replacement(make_data):
 
 def test_updates_per_iteration_can_be_given(make_data):
     assert make_data(FakeDataset(UNITS), datasetNumItersPerLearner=7).updates_per_iteration == 7
-
-
-def test_sequences_are_refused_until_they_are_there():
-    with pytest.raises(NotImplementedError):
-        Needs(frozenset({"obs"}), seq_len=20)
 
 
 # Several inputs

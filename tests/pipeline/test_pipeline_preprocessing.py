@@ -7,6 +7,7 @@ import torch
 from pipeline_fakes import FakeDataset
 
 from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import Recipe
 
 UNITS = [[5, 1, 7], [4, 4], [9]]
@@ -41,7 +42,7 @@ def test_training_sees_what_acting_sees(kind, shape, frame_stack, observation_fi
     )
     preprocessing.update({"obs": np.random.default_rng(0).normal(10, 5, (100, *shape))})
     dataset = FakeDataset(UNITS, obs_shape=shape)
-    recipe = Recipe(frozenset({"obs", "new_obs", "rewards"}), preprocessing)
+    recipe = Recipe(Needs(frozenset({"obs", "new_obs", "rewards"})), preprocessing)
     batch = make_feed(kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
     seen, after = acted(preprocessing, dataset)
     for row, step in enumerate(batch["rewards"].int().tolist()):
@@ -56,7 +57,7 @@ def test_images_keep_their_dtype_and_are_stored_once(kind, make_feed):
         block.columns["obs"] = block.columns["obs"].astype(np.uint8)
     space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
     preprocessing = Preprocessing(space, gym.spaces.Discrete(2), frame_stack=4)
-    feed = make_feed(kind, dataset, recipe=Recipe(frozenset({"obs", "new_obs"}), preprocessing))
+    feed = make_feed(kind, dataset, recipe=Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing))
     batch = feed.next()
     assert batch["obs"].shape == (10, 8, 8, 4)
     assert batch["obs"].dtype == torch.uint8

@@ -32,8 +32,10 @@ class BC(Algorithm):
     """Behaviour cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
-    needs = Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS}))
     options: BCOptions
+
+    def needs(self) -> Needs:
+        return Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS}))
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         return nn.ModuleDict({"policy": inputs.policy(value=False)})

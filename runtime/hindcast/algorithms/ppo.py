@@ -82,23 +82,15 @@ class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective."""
 
     Options = PPOOptions
-    needs = Needs(
-        columns=frozenset(
-            {
-                Columns.OBS,
-                Columns.ACTIONS,
-                Columns.REWARDS,
-                Columns.ACTION_LOGP,
-                Columns.ACTION_DIST_INPUTS,
-            }
-        ),
-        targets=True,
-    )
     options: PPOOptions
 
     @property
     def timesteps_per_update(self) -> int:
         return self.options.minibatch_size
+
+    def needs(self) -> Needs:
+        made = {Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS}
+        return Needs(columns=frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS} | made))
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=True)
@@ -112,7 +104,7 @@ class PPO(OnlineAlgorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
     @torch.no_grad()
-    def targets(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:
+    def _advantages(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:
         policy = cast(RLModule, nets["policy"])
         values_O = policy.compute_values(_observations(block, _device(policy)))
         advantages, value_targets = block_gae(block, values_O, self.options.gamma, self.options.lambda_)
@@ -124,7 +116,7 @@ class PPO(OnlineAlgorithm):
         That is `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
         """
         device = _device(nets["policy"])
-        targets = self.targets(nets, rollout)
+        targets = self._advantages(nets, rollout)
         advantages = targets[Columns.ADVANTAGES]
         spread = advantages.std(correction=0).clamp(min=1e-4)
         batch = {leaf: _to(rollout.columns[leaf], device) for leaf in _per_step(rollout)}

@@ -36,6 +36,8 @@ class Columns:
     VALUE_TARGETS = "value_targets"
     LOSS_MASK = "loss_mask"
     SEQ_LENS = "seq_lens"
+    DISCOUNTS = "discounts"
+    N_STEP = "n_step"
 
 
 def root(leaf: str) -> str:

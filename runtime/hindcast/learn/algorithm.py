@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.block import Block
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
 from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.window import WindowData
 
 Kind = Literal["OfflineTraining", "OfflineRecording"]
 Tensors = Mapping[str, Tensor]
@@ -97,16 +97,18 @@ class Algorithm(ABC):
 
     Attributes:
         Options: its options.
-        needs: what it takes of the data.
         kinds: the resources that it can stand in.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
-    needs: ClassVar[Needs]
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
+
+    @abstractmethod
+    def needs(self) -> Needs:
+        """What it takes of the data; may follow from the options (n-step returns, the length of sequences)."""
 
     @abstractmethod
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -124,8 +126,16 @@ class Algorithm(ABC):
         `Losses` is stepped before the next is computed.
         """
 
-    def targets(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:  # noqa: ARG002
-        """Columns computed over whole episodes at window entry (`needs.targets`), `[S, ...]` each."""
+    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
+        """Columns over the whole episodes of a window, `[S, ...]` each, where `needs().targets` says so.
+
+        Batches hold them beside the other columns. Called without gradients and with the networks in evaluation mode,
+        when a window is entered and every `needs().targets_every` updates while it is in use.
+
+        Args:
+            nets: as they are at that moment.
+            window: its tensors are on the learner's device; `rewards` are those of single steps.
+        """
         return {}
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027

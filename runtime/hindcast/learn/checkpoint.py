@@ -3,7 +3,7 @@
 ```
 checkpoint-000000100/
     module/               the policy (`Policy.load` opens it, and the folder above it)
-    learner.safetensors   the other networks, optimisers, randomness, metrics not yet collected
+    learner.safetensors   the other networks, optimisers, randomness, metrics not yet collected, targets in use
     checkpoint.json       everything else, and the checksum of each file; written last
 ```
 

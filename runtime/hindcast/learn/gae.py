@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.block import Block
+from hindcast.pipeline.window import WindowData
 
 
 def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
@@ -80,15 +81,49 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
         `[S]` advantages and `[S]` value targets, on the device of `values_O`, float32.
     """
     device = values_O.device
-    row = torch.from_numpy(block.obs_row).to(device)
-    values_S, next_values_S = values_O[row].float(), values_O[row + 1].float()
-    every = block.length > 0
+    return episodes_gae(
+        rewards_S=torch.from_numpy(block.columns["rewards"]).to(device),
+        values_O=values_O,
+        length_N=torch.from_numpy(block.length).to(device),
+        terminated_N=torch.from_numpy(block.terminated).to(device),
+        gamma=gamma,
+        lambda_=lambda_,
+    )
+
+
+def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
+    """The same of a window's episodes; `window.over_observations` gives the values."""
+    return episodes_gae(
+        rewards_S=window.columns["rewards"],
+        values_O=values_O,
+        length_N=window.length,
+        terminated_N=window.terminated,
+        gamma=gamma,
+        lambda_=lambda_,
+    )
+
+
+def episodes_gae(
+    *,
+    rewards_S: Tensor,
+    values_O: Tensor,
+    length_N: Tensor,
+    terminated_N: Tensor,
+    gamma: float,
+    lambda_: float,
+) -> tuple[Tensor, Tensor]:
+    """See `block_gae`; all on one device."""
+    episode = torch.repeat_interleave(torch.arange(len(length_N), device=length_N.device), length_N)
+    steps = torch.arange(len(episode), device=length_N.device)
+    last_S = steps + 1 == length_N.cumsum(0)[episode]
+    row = steps + episode
+    values_S = values_O[row].float()
     advantages = gae(
-        rewards_S=torch.from_numpy(block.columns["rewards"]).to(device, torch.float32),
+        rewards_S=rewards_S.float(),
         values_S=values_S,
-        next_values_S=next_values_S,
-        terminated_S=torch.from_numpy(block.step_flags(block.terminated)).to(device),
-        last_S=torch.from_numpy(block.step_flags(every)).to(device),
+        next_values_S=values_O[row + 1].float(),
+        terminated_S=last_S & terminated_N[episode],
+        last_S=last_S,
         gamma=gamma,
         lambda_=lambda_,
     )

@@ -29,12 +29,12 @@ class Group:
         """The executor, so that all learners together read only once."""
         return executor
 
-    def weighted_sum(self, tensors: Sequence[Tensor], weight: float = 1.0) -> None:
+    def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """Replace tensors by their sum over the learners: their mean, where all weights make 1.
 
         Args:
             tensors: on the learners' device; of the same shapes in all of them.
-            weight: of this learner's.
+            weight: of this learner's; a scalar, where it is on the device.
         """
 
     def agree(self, check: Callable[[], None]) -> None:

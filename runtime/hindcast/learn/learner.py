@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
@@ -94,7 +95,7 @@ class Learner:
         """
         own = num_timesteps(batch)
         timesteps = timesteps or own
-        weight = own / timesteps
+        weight = self._weight_of(batch, own / timesteps)
         before = self._buffers()
         step = Step(self.updates, self.timesteps, self.generator)
         metrics: dict[str, Tensor] = {}
@@ -176,7 +177,7 @@ class Learner:
         self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _move(self, losses: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
+    def _move(self, losses: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
         pending = list(losses.items())
         for position, (name, loss) in enumerate(pending):
@@ -191,6 +192,15 @@ class Learner:
             found[self._label("gradient_norm", name)] = self._optimisers[name].step(self.timesteps)
         return found
 
+    def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
+        """The learner's part of what losses are means over: of sequences, of the steps that are learnt from."""
+        if self.group.share.size == 1 or Columns.LOSS_MASK not in batch:
+            return share
+        own = batch[Columns.LOSS_MASK].sum().double()
+        total = own.clone()
+        self.group.weighted_sum([total])
+        return own / total
+
     def _part_from_the_first(self) -> None:
         """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
         rank = self.group.share.rank
@@ -204,7 +214,7 @@ class Learner:
         named = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in named if buffer.is_floating_point()}
 
-    def _average_changed(self, before: _Buffers, weight: float) -> None:
+    def _average_changed(self, before: _Buffers, weight: float | Tensor) -> None:
         """Of moving norms each learner saw its own part: their mean is what the whole batch would have made."""
         changed = []
         for name, (buffer, version) in self._buffers().items():

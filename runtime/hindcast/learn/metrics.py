@@ -26,7 +26,7 @@ class MetricSums:
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, metrics: Mapping[str, Tensor], updates: int, weight: float = 1.0) -> None:
+    def add(self, metrics: Mapping[str, Tensor], updates: int, weight: float | Tensor = 1.0) -> None:
         """Add an update's metrics.
 
         Args:

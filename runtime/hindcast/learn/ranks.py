@@ -50,7 +50,7 @@ class Ranks(Group):
             return Leading(executor, relay)
         return Following(find_relay(self._from_first(None)))
 
-    def weighted_sum(self, tensors: Sequence[Tensor], weight: float = 1.0) -> None:
+    def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """See `Group.weighted_sum`: one sum over all tensors of a dtype, laid end to end."""
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             same = [tensor for tensor in tensors if tensor.dtype == dtype]

@@ -46,6 +46,7 @@ class WindowBuilder:
         self._length = length
         self._arrays: dict[str, Array] = {}
         self._flags = np.zeros((2, len(length)), dtype=np.bool_)
+        self._t_started = np.zeros_like(length)
         self._steps = 0
         self._episodes = 0
 
@@ -71,6 +72,7 @@ class WindowBuilder:
             np.copyto(target, column, casting="same_kind")
         episodes = slice(self._episodes, self._episodes + block.num_episodes)
         self._flags[:, episodes] = block.terminated, block.truncated
+        self._t_started[episodes] = block.t_started
         self._steps += block.num_steps
         self._episodes += block.num_episodes
 
@@ -85,6 +87,7 @@ class WindowBuilder:
             length=torch.from_numpy(self._length).to(device),
             terminated=terminated,
             truncated=truncated,
+            t_started=torch.from_numpy(self._t_started).to(device),
             obs_row=torch.from_numpy(obs_row).to(device),
             recipe=self._recipe,
         )
@@ -96,7 +99,7 @@ class WindowBuilder:
 
 def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
     columns: dict[str, Array] = {}
-    for name in sorted(recipe.kept):
+    for name in sorted(recipe.needs.kept):
         if name == Columns.TERMINATEDS:
             columns[name] = block.step_flags(block.terminated)
         elif name == Columns.TRUNCATEDS:

@@ -1,14 +1,16 @@
 """Feeds: endless batches in the order of `Order`, from data resident on the device or streamed through it.
 
-Both kinds deliver the same batches. Targets (`on_window`) are computed when the first item of a window is
-about to be delivered, never earlier, with the weights of that moment, and hold until the window is used up.
+Both kinds deliver the same batches. Targets are computed when the first item of a window is about to be delivered,
+never earlier, with the weights of that moment, and hold until they are due again or the window is used up. A position
+in the middle of a window comes with its targets: weights have moved since, so computing them anew would give others,
+and keeping the weights of then would still give other bits on another kind of machine.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,9 +22,9 @@ from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import Loaded, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.share import WHOLE, Share
+from hindcast.pipeline.targets import Held, Targets
 from hindcast.pipeline.window import Batch, Part, WindowData, concat_batches, consecutive_parts
 
-OnWindow = Callable[[WindowData], Mapping[str, Tensor]]
 State = dict[str, Any]
 
 
@@ -48,8 +50,16 @@ class Feed(Protocol):
         """The position, as JSON."""
         ...
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
+        """What belongs to the position beside `state`, on the CPU: the targets of the window that is in use."""
+        ...
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go to a saved position.
+
+        Args:
+            state: see `state`.
+            tensors: see `tensors`.
 
         Raises:
             DataError: the position belongs to other data or to another order.
@@ -57,10 +67,11 @@ class Feed(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Figures since the start of epoch 0.
+        """Numbers since the start of epoch 0.
 
         `epoch` (with its fraction), `timesteps_seen` (distinct), `coverage` (their share of the dataset); and
-        `data_wait_seconds`, what this process has waited for windows so far.
+        `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
+        updates made since those in use were computed.
         """
         ...
 
@@ -75,18 +86,19 @@ class WindowFeed(ABC):
     Args:
         loader: reads the data.
         batch_size: items in a batch.
-        on_window: computes further columns of a window, `[S, ...]` each in the window's own order, from
-            its whole episodes.
+        targets: how windows get theirs; None where there are none.
     """
 
-    def __init__(self, loader: Loader, batch_size: int, on_window: OnWindow | None = None) -> None:
+    def __init__(self, loader: Loader, batch_size: int, targets: Targets | None = None) -> None:
         self.batch_size = batch_size
         self.epoch_size = loader.order.epoch_size
         self._loader = loader
         self._order = loader.order
-        self._on_window = on_window
+        self._targets = targets
         self._cursor = 0
         self._current: Loaded | None = None
+        self._complete: Loaded | None = None
+        self._held: Held | None = None
         self._waited = 0.0
 
     @property
@@ -119,9 +131,17 @@ class WindowFeed(ABC):
 
     def state(self) -> State:
         """See `Feed`."""
-        return {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
+        state = {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
+        held = self._held_here()
+        return state if held is None else state | {"targets": [held.first_cursor, held.updates]}
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
+        """See `Feed`."""
+        held = self._held_here()
+        columns = {} if held is None else held.columns
+        return {name: column.to("cpu", copy=True).contiguous() for name, column in columns.items()}
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. What is held is let go of, since the observation filter may have been restored too."""
         changeable = {"data": "the data have", "order": "the seed, the window size or the sampling has"}
         here = self.state()
@@ -133,20 +153,30 @@ class WindowFeed(ABC):
                 )
         self.close()
         self._cursor = int(state["cursor"])
+        self._held = None
+        if "targets" in state and tensors:
+            device = self._loader.recipe.device
+            first_cursor, updates = state["targets"]
+            columns = {name: tensor.to(device) for name, tensor in tensors.items()}
+            self._held = Held(int(first_cursor), int(updates), columns)
 
     def metrics(self) -> dict[str, float]:
         """See `Feed`."""
         seen = self._order.distinct(self._cursor)
-        return {
+        timesteps_per_item = int(self._order.steps.sum()) / self.epoch_size
+        found = {
             "epoch": self._cursor / self.epoch_size,
-            "timesteps_seen": float(seen),
+            "timesteps_seen": float(round(seen * timesteps_per_item)),
             "coverage": seen / self.epoch_size,
             "data_wait_seconds": self._waited,
         }
+        if self._targets is not None and self._held is not None:
+            found["targets_age"] = float(self._targets.updates() - self._held.updates)
+        return found
 
     def close(self) -> None:
         """See `Feed`."""
-        self._current = None
+        self._current = self._complete = None
 
     @abstractmethod
     def _load(self, window: Window) -> Loaded:
@@ -154,17 +184,29 @@ class WindowFeed(ABC):
 
     def _window_at(self, cursor: int) -> Loaded:
         current = self._current
-        if current is not None and current.window.first_cursor <= cursor < current.window.end_cursor:
-            return current
-        current = self._current = None
-        started = time.perf_counter()
-        loaded = self._load(self._order.locate(cursor)[0])
-        self._waited += time.perf_counter() - started
-        if self._on_window is not None:
-            targets = self._on_window(loaded.data)
-            loaded = loaded._replace(data=loaded.data.with_columns(targets))
-        self._current = loaded
-        return loaded
+        if current is None or not current.window.first_cursor <= cursor < current.window.end_cursor:
+            current = self._current = self._complete = None
+            started = time.perf_counter()
+            current = self._current = self._load(self._order.locate(cursor)[0])
+            self._waited += time.perf_counter() - started
+        return current if self._targets is None else self._with_targets(current, self._targets)
+
+    def _with_targets(self, current: Loaded, targets: Targets) -> Loaded:
+        now, held, first = targets.updates(), self._held, current.window.first_cursor
+        is_due = held is not None and targets.every is not None and now - held.updates >= targets.every
+        if held is None or held.first_cursor != first or is_due:
+            held = self._held = Held(first, now, targets.compute(current.data))
+            self._complete = None
+        if self._complete is None:
+            self._complete = current._replace(data=current.data.with_columns(held.columns))
+        return self._complete
+
+    def _held_here(self) -> Held | None:
+        """The targets in use, unless the next item is of another window."""
+        held = self._held
+        if held is None or self._order.locate(self._cursor)[0].first_cursor != held.first_cursor:
+            return None
+        return held
 
 
 class StreamingFeed(WindowFeed):
@@ -193,7 +235,7 @@ class StreamingFeed(WindowFeed):
 
 
 class ResidentFeed(WindowFeed):
-    """Keeps all columns on the device and gathers by index. For `on_window`, copies a window at a time."""
+    """Keeps all columns on the device and gathers by index. For targets, copies a window at a time."""
 
     _data: WindowData | None = None
     _parts: list[Part]
@@ -202,11 +244,11 @@ class ResidentFeed(WindowFeed):
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
             self._parts = consecutive_parts([unit.lengths for unit in self._loader.dataset.units])
-        parts = [self._parts[unit] for unit in window.units]
         order = self._loader.permutation(window)
-        if self._on_window is not None:
-            return Loaded(window, self._data.copy_of(parts), order)
-        rows = np.concatenate([np.arange(part.steps.start, part.steps.stop) for part in parts])
+        if self._targets is not None:
+            return Loaded(window, self._data.copy_of([self._parts[unit] for unit in window.units]), order)
+        ends = np.cumsum(self._order.items)
+        rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
         return Loaded(window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order))
 
     def close(self) -> None:

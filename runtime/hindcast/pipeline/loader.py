@@ -28,7 +28,7 @@ class Loaded(NamedTuple):
     Attributes:
         window: which one.
         data: holds at least its steps.
-        rows: int64 `[window.steps]`, its steps in `data` in the order of delivery.
+        rows: int64 `[window.items]`, its items in `data` in the order of delivery.
     """
 
     window: Window
@@ -75,7 +75,7 @@ class Loader:
             _close(blocks)
 
     def permutation(self, window: Window) -> Tensor:
-        """`[window.steps]` positions in the window, in the order of delivery."""
+        """`[window.items]` positions in the window, in the order of delivery."""
         return torch.from_numpy(self.order.permutation(window)).to(self.recipe.device)
 
     def _work_from(self, window: Window) -> Iterator[Work]:

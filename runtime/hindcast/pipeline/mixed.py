@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
 
+from torch import Tensor
+
 from hindcast.errors import DataError
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.rng import generator
@@ -56,26 +58,40 @@ class MixedFeed:
         positions = {name: feed.state() for name, feed in self._feeds.items()}
         return {"batches": self._batches, "sources": positions}
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
+        """See `Feed`: `<number of the source>/<name>`."""
+        return {
+            f"{number}/{name}": tensor
+            for number, feed in enumerate(self._feeds.values())
+            for name, tensor in feed.tensors().items()
+        }
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`."""
         if list(state["sources"]) != self._names:
             raise DataError(
                 f"The position in the data cannot be resumed: the inputs were {list(state['sources'])} "
                 f"and are now {self._names}; restore them, or start a new run with a higher spec.revision."
             )
-        for name, feed in self._feeds.items():
-            feed.seek(state["sources"][name])
+        for number, (name, feed) in enumerate(self._feeds.items()):
+            prefix = f"{number}/"
+            own = {
+                leaf.removeprefix(prefix): t for leaf, t in (tensors or {}).items() if leaf.startswith(prefix)
+            }
+            feed.seek(state["sources"][name], own)
         self._batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; `epoch` is the number of passes over as many timesteps as all sources have together."""
+        """See `Feed`; `epoch` is the number of passes over as many items as all sources have together."""
         parts = [feed.metrics() for feed in self._feeds.values()]
         seen = sum(part["timesteps_seen"] for part in parts)
+        ages = [part["targets_age"] for part in parts if "targets_age" in part]
         return {
             "epoch": self.cursor / self.epoch_size,
             "timesteps_seen": seen,
             "coverage": seen / self.epoch_size,
             "data_wait_seconds": sum(part["data_wait_seconds"] for part in parts),
+            **({"targets_age": max(ages)} if ages else {}),
         }
 
     def close(self) -> None:

@@ -2,44 +2,140 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+
+_DERIVED: Final[dict[str, frozenset[str]]] = {
+    Columns.NEXT_OBS: frozenset({Columns.OBS}),
+    Columns.TERMINATEDS: frozenset(),
+    Columns.TRUNCATEDS: frozenset(),
+    Columns.DISCOUNTS: frozenset(),
+    Columns.N_STEP: frozenset(),
+    Columns.T: frozenset(),
+}
+"""Columns that are made of other columns, and of where episodes end."""
+STATES: Final = (Columns.STATE_IN, Columns.STATE_OUT)
+"""Columns that initial states are read from, the better one first."""
+_FLAGS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
 
 
 @dataclass(frozen=True)
 class Needs:
     """The columns of a batch and how its items are cut from episodes.
 
-    An *item* is what a batch is made of and what the cursor counts: one timestep.
+    An *item* is what a batch is made of and what the cursor counts: a timestep with what follows it, or a sequence.
+
+    With `n_step` = n a timestep t covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
+    Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and
+    `truncateds` are those of step t+n'-1. With n = 1 `rewards` keep their dtype. Further columns can be asked for,
+    whatever n is: `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
+    `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated
+    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode).
+
+    With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
+    an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
+    before to warm up a recurrent state, and an epoch learns from each timestep once. What lies behind the end of an
+    episode is zero. Batches hold besides `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
+    burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
+    `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
+    columns reach behind a sequence's end.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
             comes with all its leaves.
-        targets: whether the algorithm computes further columns over whole episodes when a window is entered.
-        seq_len: timesteps per item; only 1 so far.
-        burn_in: timesteps before an item that only warm up a recurrent state.
-        n_step: rewards summed per step of an item; only 1 so far.
+        n_step: n, at least 1.
+        seq_len: T; None for single timesteps.
+        burn_in: see above, less than T.
+        initial_state: "recorded" adds to a batch of sequences the leaves `state_in/…`, `[B, ...]`, the recurrent state
+            before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
+            before an episode's first. "zero": the module begins with its own.
+        gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
+        targets: whether the algorithm computes further columns over whole episodes (`Algorithm.targets`), when a
+            window is entered.
+        targets_every: updates after which they are computed anew while the window is in use; None for not at all.
+
+    Raises:
+        ValueError: a value is not possible.
     """
 
     columns: frozenset[str]
-    targets: bool = False
-    seq_len: int = 1
-    burn_in: int = 0
     n_step: int = 1
+    gamma: float | None = None
+    seq_len: int | None = None
+    burn_in: int = 0
+    initial_state: Literal["zero", "recorded"] = "zero"
+    targets: bool = False
+    targets_every: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no feed can deliver yet."""
-        if (self.seq_len, self.burn_in, self.n_step) != (1, 0, 1):
-            raise NotImplementedError("feeds deliver single timesteps: seq_len=1, burn_in=0, n_step=1")
+        """Refuse what is not possible."""
+        if self.n_step < 1:
+            raise ValueError(f"n_step is {self.n_step}; it must be at least 1")
+        if self.gamma is None and (self.n_step > 1 or Columns.DISCOUNTS in self.columns):
+            raise ValueError("n-step returns and discounts need gamma")
+        if self.gamma is not None and not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
+        if self.targets_every is not None and not (self.targets and self.targets_every >= 1):
+            raise ValueError(
+                f"targets_every is {self.targets_every}; it must be at least 1, and there must be targets"
+            )
+        self._check_sequences()
+
+    def _check_sequences(self) -> None:
+        if self.seq_len is None:
+            if self.burn_in or self.initial_state == "recorded":
+                raise ValueError("burn_in and initial_state are of sequences: give seq_len")
+            return
+        if self.seq_len < 1:
+            raise ValueError(f"seq_len is {self.seq_len}; it must be at least 1")
+        if not 0 <= self.burn_in < self.seq_len:
+            raise ValueError(
+                f"burn_in is {self.burn_in}; it must lie between 0 and seq_len - 1, {self.seq_len - 1}"
+            )
+
+    @property
+    def timesteps_per_item(self) -> int:
+        """How many timesteps an item counts for in a batch."""
+        return self.seq_len or 1
 
     @property
     def stored(self) -> frozenset[str]:
-        """The columns to read from storage: next observations and episode flags are not among them."""
-        derived = {Columns.NEXT_OBS: Columns.OBS, Columns.TERMINATEDS: None, Columns.TRUNCATEDS: None}
-        names = (derived.get(root(column), column) for column in self.columns)
-        return frozenset(name for name in names if name is not None)
+        """The columns to read from storage: those that are made of others are not among them."""
+        parts = (_DERIVED.get(root(column), frozenset({column})) for column in self.columns)
+        return frozenset().union(*parts)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The columns that a window holds, of which items are cut."""
+        return self.stored | (self.columns & _FLAGS)
+
+    @property
+    def derived_bytes(self) -> int:
+        """Bytes a step on the device of what n-step items are gathered from, beside the columns themselves."""
+        asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
+        return 16 if self.n_step > 1 or asked else 0
+
+    def from_data(self, columns: frozenset[str]) -> Needs:
+        """The same needs, with the column that initial states are read from.
+
+        Args:
+            columns: whole columns that the data have.
+
+        Raises:
+            DataError: recorded states are needed, and none are there.
+        """
+        if self.initial_state == "zero":
+            return self
+        name = next((name for name in STATES if name in columns), None)
+        if name is None:
+            raise DataError(
+                "The algorithm needs recorded recurrent states (state_in or state_out); the data have none."
+            )
+        return self.with_columns(frozenset({name}))
 
     def with_columns(self, columns: frozenset[str]) -> Needs:
         """The same needs with further columns."""
-        return Needs(self.columns | columns, self.targets, self.seq_len, self.burn_in, self.n_step)
+        return replace(self, columns=self.columns | columns)

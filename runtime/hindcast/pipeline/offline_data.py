@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import torch
+from torch import Tensor
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
@@ -19,12 +20,13 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
 from hindcast.pipeline.executors import Executor, Local
-from hindcast.pipeline.feeds import Feed, OnWindow, State
+from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.mixed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
@@ -108,7 +110,7 @@ class OfflineData:
         sources: what to train on; several are mixed by weight.
         needs: what the algorithm needs of a batch.
         pipeline: the resource's section; the defaults if None.
-        batch_size: items in a batch of all learners together, at least one for each.
+        batch_size: items (timesteps or sequences) in a batch of all learners together, at least one for each.
         seed: the run's.
         device: the learner's.
         preprocessing: what stands between environment and module, applied to observations.
@@ -121,7 +123,7 @@ class OfflineData:
     Attributes:
         batch_size: see above.
         counters: nothing is counted that `state` does not hold.
-        on_window: computes targets, see `feeds`; to be set before the first batch when `needs.targets`.
+        targets: how windows get theirs; to be set before the first batch when `needs.targets`.
 
     Raises:
         SpecError: a connector or class that does not exist, a residency that is not possible.
@@ -152,7 +154,7 @@ class OfflineData:
         steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
-        self.on_window: OnWindow | None = None
+        self.targets: Targets | None = None
         self._seed = seed
         self._needs = needs
         self._pipeline = pipeline
@@ -195,6 +197,11 @@ class OfflineData:
         return self._pipeline.dataset_num_iters_per_learner or math.ceil(self.epoch_size / self.batch_size)
 
     @property
+    def timesteps_per_batch(self) -> int:
+        """What a batch counts for: of sequences with their burn-in and padding."""
+        return self.batch_size * self._needs.timesteps_per_item
+
+    @property
     def cursor(self) -> int:
         """See `Feed`."""
         return self._feed.cursor
@@ -208,7 +215,10 @@ class OfflineData:
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        return {"epoch": feed["epoch"], "coverage": feed["coverage"], "timers": timers}
+        told: dict[str, Any] = {
+            name: feed[name] for name in ("epoch", "coverage", "targets_age") if name in feed
+        }
+        return {**told, "timers": timers}
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""
@@ -240,9 +250,13 @@ class OfflineData:
         connectors = [connector.state() for connector in self._batch_connectors]
         return {**self._course(), "feed": self._feed.state(), "connectors": connectors}
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
         """See `Feed`."""
-        self._feed.seek(state["feed"])
+        return self._feed.tensors()
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """See `Feed`."""
+        self._feed.seek(state["feed"], tensors)
         self._refuse_other_batches(state)
         for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
             connector.load(remembered)
@@ -304,9 +318,10 @@ class OfflineData:
         return self._made
 
     def _make_feed(self) -> Feed:
-        if self._needs.targets and self.on_window is None:
-            raise RuntimeError("the algorithm has targets: set on_window before the first batch")
-        feeds = [source.feed(self.batch_size, self.on_window) for source in self._sources]
+        if self._needs.targets and self.targets is None:
+            raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
+        targets = self.targets if self._needs.targets else None
+        feeds = [source.feed(self.batch_size, targets) for source in self._sources]
         if len(feeds) == 1:
             return feeds[0]
         names = [source.name for source in self._sources]

@@ -1,8 +1,9 @@
-"""`Order`: which timestep is delivered when; a pure function of the dataset's units, the seed and the window.
+"""`Order`: which item is delivered when; a pure function of the dataset's units, the seed and the window.
 
 An epoch is a permutation of all items: units are permuted by Philox(seed, epoch), consecutive units form
 windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows and epochs concatenate
-without a gap, so one integer, the number of items consumed, says where a run stands. An item is a timestep.
+without a gap, so one integer, the number of items consumed, says where a run stands. An item is a timestep or a
+sequence (`needs.Needs`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Window:
         epoch: number of the epoch, from 0.
         index: number of the window in its epoch, from 0.
         units: positions of its units in the dataset, in the order in which they are laid end to end.
-        steps: items in it, at least 1.
+        steps: timesteps in it, at least 1.
+        items: items in it, at least 1.
         first_cursor: items delivered before it since the start of epoch 0.
     """
 
@@ -37,27 +39,29 @@ class Window:
     index: int
     units: tuple[int, ...]
     steps: int
+    items: int
     first_cursor: int
 
     @property
     def end_cursor(self) -> int:
         """Items delivered when it is used up."""
-        return self.first_cursor + self.steps
+        return self.first_cursor + self.items
 
 
 class Order:
     """The order of delivery.
 
     Args:
-        steps: `[U]` items of each unit; units without any are left out.
+        steps: `[U]` timesteps of each unit; units without any are left out.
         nbytes: `[U]` bytes of each unit in memory.
         seed: another seed gives another order.
-        window_steps: most items in a window.
+        window_steps: most timesteps in a window.
         window_bytes: most bytes in a window. A unit beyond either limit is a window of its own.
         replacement: draw a window's items uniformly with replacement, as many as it has.
+        items: `[U]` items of each unit; its timesteps if None.
 
     Raises:
-        DataError: no items at all.
+        DataError: no timesteps at all.
     """
 
     def __init__(
@@ -69,14 +73,16 @@ class Order:
         window_steps: int,
         window_bytes: int,
         replacement: bool = False,
+        items: I64 | None = None,
     ) -> None:
         self.steps = np.asarray(steps, dtype=np.int64)
+        self.items = self.steps if items is None else np.asarray(items, dtype=np.int64)
         self.nbytes = np.asarray(nbytes, dtype=np.int64)
         self.seed = seed
         self.window_steps = window_steps
         self.window_bytes = window_bytes
         self.replacement = replacement
-        self.epoch_size = int(self.steps.sum())
+        self.epoch_size = int(self.items.sum())
         self._windows: tuple[int, list[Window]] | None = None
         self._missed: tuple[Window, NDArray[np.float64]] | None = None
         if self.epoch_size == 0:
@@ -89,6 +95,8 @@ class Order:
         digest = hashlib.blake2b(repr(limits).encode(), digest_size=8)
         digest.update(self.steps.tobytes())
         digest.update(self.nbytes.tobytes())
+        if self.items is not self.steps:
+            digest.update(self.items.tobytes())
         return digest.hexdigest()
 
     def windows(self, epoch: int) -> list[Window]:
@@ -110,19 +118,19 @@ class Order:
         return self.locate(window.end_cursor)[0]
 
     def permutation(self, window: Window) -> I64:
-        """`[window.steps]` positions in the window, units laid end to end, in the order of delivery."""
+        """`[window.items]` positions in the window, units laid end to end, in the order of delivery."""
         random = generator(self.seed, "window", window.epoch, window.index)
         if self.replacement:
-            return random.integers(0, window.steps, size=window.steps, dtype=np.int64)
-        return random.permutation(window.steps)
+            return random.integers(0, window.items, size=window.items, dtype=np.int64)
+        return random.permutation(window.items)
 
     def distinct(self, cursor: int) -> int:
         """Distinct items among the first `cursor` delivered; with replacement, their expected number."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
         window, missed = self._missed_until(cursor)
-        missed[list(window.units)] *= _chance_to_miss(window.steps, cursor - window.first_cursor)
-        return round(float(self.steps @ (1.0 - missed)))
+        missed[list(window.units)] *= _chance_to_miss(window.items, cursor - window.first_cursor)
+        return round(float(self.items @ (1.0 - missed)))
 
     def _missed_until(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
         """The window at `cursor`, and for each unit how likely one of its items was in no draw of those before it.
@@ -134,7 +142,7 @@ class Order:
             last = self.locate(0)[0], np.ones(len(self.steps))
         window, missed = last
         while window.end_cursor <= cursor:
-            missed[list(window.units)] *= _chance_to_miss(window.steps, window.steps)
+            missed[list(window.units)] *= _chance_to_miss(window.items, window.items)
             window = self.following(window)
         self._missed = window, missed
         return window, missed.copy()
@@ -143,8 +151,9 @@ class Order:
         units = np.nonzero(self.steps)[0]
         units = units[generator(self.seed, "epoch", epoch).permutation(len(units))]
         step_ends, byte_ends = np.cumsum(self.steps[units]), np.cumsum(self.nbytes[units])
+        item_ends = np.cumsum(self.items[units])
         windows: list[Window] = []
-        start = steps = nbytes = 0
+        start = steps = items = nbytes = 0
         while start < len(units):
             fitting = min(
                 np.searchsorted(step_ends, steps + self.window_steps, side="right"),
@@ -157,10 +166,12 @@ class Order:
                     index=len(windows),
                     units=tuple(units[start:end].tolist()),
                     steps=int(step_ends[end - 1]) - steps,
-                    first_cursor=epoch * self.epoch_size + steps,
+                    items=int(item_ends[end - 1]) - items,
+                    first_cursor=epoch * self.epoch_size + items,
                 )
             )
             start, steps, nbytes = end, int(step_ends[end - 1]), int(byte_ends[end - 1])
+            items = int(item_ends[end - 1])
         return windows
 
 

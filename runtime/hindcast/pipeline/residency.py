@@ -70,11 +70,11 @@ def data_bytes(spec: DataSpec, recipe: Recipe, steps: int, episodes: int) -> int
     rows = {True: steps + episodes, False: steps}
     total = steps * _ROW_BYTES
     for leaf, what in spec.leaves.items():
-        if root(leaf) in recipe.kept and what.dtype is not None:
+        if root(leaf) in recipe.needs.kept and what.dtype is not None:
             elements = what.itemsize // what.dtype.itemsize
             total += rows[per_observation(leaf)] * elements * batch_dtype(what.dtype).itemsize
-    flags = recipe.kept & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
-    return total + steps * len(flags)
+    flags = recipe.needs.kept & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
+    return total + steps * (len(flags) + recipe.needs.derived_bytes)
 
 
 def default_budget(device: torch.device) -> int:

@@ -20,13 +20,15 @@ from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector
 from hindcast.pipeline.executors import Executor, Work
-from hindcast.pipeline.feeds import OnWindow, ResidentFeed, StreamingFeed, WindowFeed
+from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed, WindowFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.order import Order
+from hindcast.pipeline.order import I64, Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
 from hindcast.pipeline.residency import choose, data_bytes
+from hindcast.pipeline.sequences import sequences_in
+from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.user_code import calling
 
@@ -78,9 +80,10 @@ class SourceFeed:
         self.name = name
         self._dataset = dataset
         self._settings = settings
-        needs = settings.needs.with_columns(settings.added)
-        recipe = Recipe(needs.columns, settings.preprocessing, settings.device)
-        self._columns = sorted(recipe.columns)
+        stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
+        needs = settings.needs.with_columns(settings.added).from_data(stored | settings.added)
+        recipe = Recipe(needs, settings.preprocessing, settings.device)
+        self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
         self._nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
@@ -89,10 +92,10 @@ class SourceFeed:
         self._prelearn = guarded(self.prelearner)
         self._loader = Loader(dataset, self.order, self._stream, recipe)
 
-    def feed(self, batch_size: int, on_window: OnWindow | None) -> WindowFeed:
+    def feed(self, batch_size: int, targets: Targets | None) -> WindowFeed:
         """A new feed at the start of epoch 0."""
         kind = ResidentFeed if self._residency.resident else StreamingFeed
-        return kind(self._loader, batch_size, on_window)
+        return kind(self._loader, batch_size, targets)
 
     def fit_preprocessing(self) -> None:
         """Add the observations of epoch 0's first window to the observation filter's statistics."""
@@ -119,7 +122,7 @@ class SourceFeed:
             "feed": "Resident" if self._residency.resident else "Streaming",
             "reason": self._residency.reason,
             "dataBytes": self._nbytes,
-            "windowBytes": self._nbytes * largest // self.order.epoch_size,
+            "windowBytes": self._nbytes * largest // self._dataset.num_steps,
             "columns": self._columns,
         }
 
@@ -184,7 +187,16 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
+        items=_sequences(dataset, settings.needs),
     )
+
+
+def _sequences(dataset: Dataset, needs: Needs) -> I64 | None:
+    """`[U]` sequences of each unit; None where items are timesteps."""
+    if needs.seq_len is None:
+        return None
+    found = [sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum() for unit in dataset.units]
+    return np.array(found, dtype=np.int64)
 
 
 def _changes_actions(preprocessing: Preprocessing | None) -> bool:

@@ -5,7 +5,7 @@ Shape suffixes as in `Block`: N = episodes, S = steps, O = S + N observations, B
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
+from hindcast.pipeline.n_step import discounted_rewards, discounts, steps_ahead
+from hindcast.pipeline.needs import STATES, Needs
+from hindcast.pipeline.sequences import Sequences, cut
 
 Batch = dict[str, Tensor]
 I64 = NDArray[np.int64]
@@ -27,20 +30,15 @@ class Recipe:
     """How blocks become batches.
 
     Attributes:
-        columns: whole columns in a batch: stored ones, `new_obs`, `terminateds`, `truncateds`.
+        needs: columns of a batch, and how its items are cut.
         preprocessing: its observation filter is applied to blocks as they enter a window, its frame stack
             when a batch is gathered, so that each frame is kept once. None: observations stay as recorded.
         device: where the columns are kept; None is the CPU.
     """
 
-    columns: frozenset[str]
+    needs: Needs
     preprocessing: Preprocessing | None = None
     device: torch.device | None = None
-
-    @property
-    def kept(self) -> frozenset[str]:
-        """The columns that a window holds: `new_obs` is read from `obs`."""
-        return frozenset(Columns.OBS if column == Columns.NEXT_OBS else column for column in self.columns)
 
 
 class Part(NamedTuple):
@@ -66,11 +64,11 @@ def consecutive_parts(lengths: Sequence[I64]) -> list[Part]:
 
 
 class _Gathered(NamedTuple):
-    """An observation leaf of a batch: its column, 1 for the next observation, frames stacked."""
+    """An observation leaf of a batch: its column, whether it is the next observation, frames stacked."""
 
     name: str
     column: Tensor
-    shift: int
+    is_next: bool
     frames: int
 
 
@@ -83,6 +81,7 @@ class WindowData:
         length: `[N]` int64, steps of each episode.
         terminated: `[N]` bool, whether the environment ended the episode.
         truncated: `[N]` bool, whether it was cut off.
+        t_started: `[N]` int64, the timestep at which it starts; 0 for a whole episode.
         obs_row: `[S]` int64, row of each step's observation; its next observation is the row after.
         recipe: what a batch holds.
     """
@@ -91,6 +90,7 @@ class WindowData:
     length: Tensor
     terminated: Tensor
     truncated: Tensor
+    t_started: Tensor
     obs_row: Tensor
     recipe: Recipe
 
@@ -102,8 +102,8 @@ class WindowData:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        tensors = (*self.columns.values(), self.length, self.terminated, self.truncated, self.obs_row)
-        return sum(tensor.nbytes for tensor in tensors)
+        episodes = (self.length, self.terminated, self.truncated, self.t_started)
+        return sum(tensor.nbytes for tensor in (*self.columns.values(), *episodes, self.obs_row))
 
     @cached_property
     def obs_start(self) -> Tensor:
@@ -113,9 +113,25 @@ class WindowData:
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
         """The same episodes with further columns, `[S, ...]` each, which stand in batches too."""
-        names = self.recipe.columns.union(root(leaf) for leaf in columns)
-        recipe = replace(self.recipe, columns=names)
+        needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
+        recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)
+
+    def over_observations(self, compute: Callable[[Batch], Tensor], most: int = 1 << 14) -> Tensor:
+        """`[O, ...]` what a network makes of all observations, final ones included: for targets.
+
+        Args:
+            compute: from leaf -> `[n, ...]`, the observations `obs` as batches hold them, to `[n, ...]`.
+            most: n.
+        """
+        leaves = [leaf for leaf in self._obs_leaves if not leaf.is_next]
+        total = self.num_steps + len(self.length)
+        first_rows = torch.repeat_interleave(self.obs_start, self.length + 1)
+        parts: list[Tensor] = []
+        for first in range(0, total, most):
+            rows = torch.arange(first, min(first + most, total), device=self.length.device)
+            parts.append(compute({leaf.name: _rows_of(leaf, rows, first_rows) for leaf in leaves}))
+        return torch.cat(parts)
 
     def copy_of(self, parts: Sequence[Part]) -> WindowData:
         """A window of the given parts, laid end to end in the given order."""
@@ -125,25 +141,59 @@ class WindowData:
             )
             for leaf, column in self.columns.items()
         }
-        length, terminated, truncated = (
+        length, terminated, truncated, t_started = (
             torch.cat([numbers[part.episodes] for part in parts])
-            for numbers in (self.length, self.terminated, self.truncated)
+            for numbers in (self.length, self.terminated, self.truncated, self.t_started)
         )
         episodes = torch.arange(len(length), device=length.device)
         episode_of_step = torch.repeat_interleave(episodes, length)
         obs_row = torch.arange(len(episode_of_step), device=length.device) + episode_of_step
-        return WindowData(columns, length, terminated, truncated, obs_row, self.recipe)
+        return WindowData(columns, length, terminated, truncated, t_started, obs_row, self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
-        """A batch of the steps at `index`, int64 `[B]` on the window's device, in that order."""
-        batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves}
+        """A batch of the items at `index`, int64 `[B]` on the window's device, in that order.
+
+        Items are the window's steps, or its sequences, in order.
+        """
+        seq_len = self.recipe.needs.seq_len
+        return self._gather_steps(index) if seq_len is None else self._gather_sequences(index, seq_len)
+
+    def _gather_sequences(self, index: Tensor, seq_len: int) -> Batch:
+        first, length, burn_in, begins = (each.index_select(0, index) for each in self._sequences)
+        place = torch.arange(seq_len, device=index.device)
+        known = place < length.unsqueeze(1)
+        steps = torch.where(known, first.unsqueeze(1) + place, first.unsqueeze(1))
+        batch = {
+            leaf: _zero_unless(known, values.unflatten(0, known.shape))
+            for leaf, values in self._gather_steps(steps.flatten()).items()
+        }
+        batch[Columns.LOSS_MASK] = known & (place >= burn_in.unsqueeze(1))
+        batch[Columns.SEQ_LENS] = length
+        return batch | self._initial_states(first, begins)
+
+    def _initial_states(self, first: Tensor, begins: Tensor) -> Batch:
+        """`[B, ...]` the recorded states before the steps `first`, of which some begin their episodes."""
+        states: Batch = {}
+        for leaf in self._state_leaves:
+            column, name = self.columns[leaf], root(leaf)
+            if name == Columns.STATE_IN:
+                states[leaf] = column.index_select(0, first)
+            else:
+                before = column.index_select(0, (first - 1).clamp(min=0))
+                states[Columns.STATE_IN + leaf.removeprefix(name)] = _zero_unless(~begins, before)
+        return states
+
+    def _gather_steps(self, index: Tensor) -> Batch:
+        batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
         if self._obs_leaves:
             rows = self.obs_row.index_select(0, index)
             for leaf in self._obs_leaves:
-                batch[leaf.name] = self._observations(leaf, index, rows + 1 if leaf.shift else rows)
+                batch[leaf.name] = self._observations(leaf, index, rows)
         return batch
 
     def _observations(self, leaf: _Gathered, index: Tensor, rows: Tensor) -> Tensor:
+        if leaf.is_next:
+            rows = rows + (1 if self.recipe.needs.n_step == 1 else self._ahead.index_select(0, index))
         if leaf.frames == 1:
             return leaf.column.index_select(0, rows)
         return stack_rows(leaf.column, rows, self._first_row.index_select(0, index), leaf.frames)
@@ -154,32 +204,93 @@ class WindowData:
         return torch.repeat_interleave(self.obs_start, self.length)
 
     @cached_property
-    def _step_leaves(self) -> list[tuple[str, Tensor]]:
-        return [
-            (leaf, column)
+    def _sequences(self) -> Sequences:
+        needs = self.recipe.needs
+        assert needs.seq_len is not None
+        return cut(self.length, needs.seq_len, needs.burn_in)
+
+    @cached_property
+    def _state_leaves(self) -> list[str]:
+        """What the initial states of sequences are read from."""
+        if self.recipe.needs.initial_state == "zero":
+            return []
+        source = next(name for name in STATES if name in self.recipe.needs.columns)
+        return leaves_of(source, list(self.columns))
+
+    @cached_property
+    def _ahead(self) -> Tensor:
+        return steps_ahead(self.length, self.recipe.needs.n_step)
+
+    @cached_property
+    def _step_leaves(self) -> dict[str, Tensor]:
+        needs = self.recipe.needs
+        leaves = {
+            leaf: column
             for leaf, column in self.columns.items()
-            if root(leaf) in self.recipe.columns and not per_observation(leaf)
-        ]
+            if root(leaf) in needs.columns and not per_observation(leaf) and leaf not in self._state_leaves
+        }
+        return leaves | self._over_n_steps(leaves) | self._derived()
+
+    def _over_n_steps(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The columns that items of n steps have otherwise."""
+        needs = self.recipe.needs
+        if needs.n_step == 1 or needs.gamma is None:
+            return {}
+        last = torch.arange(self.num_steps, device=self.length.device) + self._ahead - 1
+        flags = {
+            name: leaves[name][last] for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS) if name in leaves
+        }
+        if Columns.REWARDS not in leaves:
+            return flags
+        rewards = discounted_rewards(leaves[Columns.REWARDS], self._ahead, needs.n_step, needs.gamma)
+        return flags | {Columns.REWARDS: rewards}
+
+    def _derived(self) -> dict[str, Tensor]:
+        needs = self.recipe.needs
+        found: dict[str, Tensor] = {}
+        if Columns.T in needs.columns:
+            started = self.t_started - (self.length.cumsum(0) - self.length)
+            steps = torch.arange(self.num_steps, device=started.device)
+            found[Columns.T] = steps + torch.repeat_interleave(started, self.length)
+        if Columns.N_STEP in needs.columns:
+            found[Columns.N_STEP] = self._ahead
+        if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
+            found[Columns.DISCOUNTS] = discounts(
+                self.length, self.terminated, self._ahead, needs.n_step, needs.gamma
+            )
+        return found
 
     @cached_property
     def _obs_leaves(self) -> list[_Gathered]:
         preprocessing = self.recipe.preprocessing
         stacked = preprocessing.stacked_leaves if preprocessing else ()
         wanted = [
-            (name, shift)
-            for name, shift in ((Columns.OBS, 0), (Columns.NEXT_OBS, 1))
-            if name in self.recipe.columns
+            (name, is_next)
+            for name, is_next in ((Columns.OBS, False), (Columns.NEXT_OBS, True))
+            if name in self.recipe.needs.columns
         ]
         return [
             _Gathered(
                 name=name + leaf.removeprefix(Columns.OBS),
                 column=self.columns[leaf],
-                shift=shift,
+                is_next=is_next,
                 frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
             )
-            for name, shift in wanted
+            for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, list(self.columns))
         ]
+
+
+def _rows_of(leaf: _Gathered, rows: Tensor, first_rows: Tensor) -> Tensor:
+    """Observations, by row; `first_rows` is `[O]`, the first row of each one's episode."""
+    if leaf.frames == 1:
+        return leaf.column.index_select(0, rows)
+    return stack_rows(leaf.column, rows, first_rows.index_select(0, rows), leaf.frames)
+
+
+def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
+    """The values where `known`, zero elsewhere; `known` has the first axes of `values`."""
+    return values.masked_fill(~known.reshape(*known.shape, *[1] * (values.dim() - known.dim())), 0)
 
 
 def concat_batches(parts: Sequence[Batch]) -> Batch:

@@ -11,8 +11,10 @@ from hindcast.api.training import StopSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.group import Group
+from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
+from hindcast.pipeline.targets import Targets
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.spaces import spaces_of
@@ -53,13 +55,14 @@ def offline_trainer(
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
-    batch_size = algorithm.options.train_batch_size_per_learner * first_learners
-    shared = _notes_on_share(batch_size, group.share.size, first_learners)
+    needs = algorithm.needs()
+    timesteps = algorithm.options.train_batch_size_per_learner * first_learners
+    shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.share.size, first_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
-        algorithm.needs,
+        needs,
         pipeline=spec.pipeline,
-        batch_size=batch_size,
+        batch_size=timesteps // needs.timesteps_per_item,
         seed=spec.seed,
         device=device,
         preprocessing=policy.preprocessing,
@@ -67,6 +70,11 @@ def offline_trainer(
         action_space=spaces.action,
         executor=group.shared(placement.data_workers(spec.pipeline.data_workers)),
         share=group.share,
+    )
+    data.targets = Targets(
+        compute=partial(window_targets, algorithm, learner.nets),
+        updates=lambda: learner.updates,
+        every=needs.targets_every,
     )
     notes = [clamped] if clamped else []
     notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
@@ -125,30 +133,43 @@ def _warm_start(policy: Policy, path: str) -> None:
         raise SpecError(f"spec.initialCheckpoint: {error}") from error
 
 
-def _notes_on_share(timesteps: int, learners: int, first_learners: int) -> list[str]:
+def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:
     """How the global batch, which was fixed when the revision started, is shared.
 
+    Args:
+        timesteps: of a global batch.
+        per_item: timesteps of an item: 1, or those of a sequence.
+        learners: now.
+        first_learners: when the revision started.
+
     Raises:
-        SpecError: there are more learners than timesteps.
+        SpecError: there are more learners than items.
     """
-    if timesteps < learners:
+    items, word = timesteps // per_item, "timesteps" if per_item == 1 else "sequences"
+    if items < learners:
+        sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
         raise SpecError(
-            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps: one for each is needed."
+            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: one for each "
+            "is needed."
         )
     notes = []
     if learners > 1 and learners != first_learners:
         notes.append(
             f"{learners} learners share the batch of {timesteps:,} timesteps with which {first_learners} began"
         )
-    if timesteps % learners:
+    if items % learners:
         notes.append(
-            f"{timesteps:,} timesteps over {learners} learners: parts differ by one, and count by their size"
+            f"{items:,} {word} over {learners} learners: parts differ by one, and count by their size"
         )
     return notes
 
 
 def _most_updates(stop: StopSpec, data: OfflineData) -> float:
     """The update with which the first of the stop criteria on amounts is reached."""
-    amounts = [(stop.updates, data.batch_size), (stop.timesteps, 1), (stop.epochs, data.epoch_size)]
-    found = (math.ceil(count * size / data.batch_size) for count, size in amounts if count is not None)
+    amounts = [
+        (stop.updates, 1, 1),
+        (stop.timesteps, 1, data.timesteps_per_batch),
+        (stop.epochs, data.epoch_size, data.batch_size),
+    ]
+    found = (math.ceil(count * size / batch) for count, size, batch in amounts if count is not None)
     return min(found, default=math.inf)

@@ -54,7 +54,7 @@ class Sampled:
         seed: int,
         width: int,
     ) -> None:
-        self.batch_size = algorithm.timesteps_per_update
+        self.timesteps_per_batch = algorithm.timesteps_per_update
         self.counters = {"sampled": 0}
         self._algorithm = algorithm
         self._preprocessing = policy.preprocessing
@@ -105,7 +105,11 @@ class Sampled:
         """Nothing: the next rollout follows from the number of its iteration."""
         return {}
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
+        """See `state`."""
+        return {}
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """See `state`."""
 
     def close(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Any, Final, Protocol, cast
 
 import torch
+from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -15,7 +17,7 @@ from hindcast.errors import Interrupted, SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
-from hindcast.learn.learner import Learner
+from hindcast.learn.learner import Learner, LearnerState
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
@@ -25,17 +27,23 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
+_EXPERIENCE: Final = "targets/"
+"""Under it a checkpoint holds, beside the learner's tensors, those of the experience: targets of the window in use."""
+
 
 class Experience(Protocol):
     """What a policy learns from: recorded data (`OfflineData`), or what it samples itself (`online.Sampled`).
 
     Attributes:
-        batch_size: timesteps of a batch of all learners together.
+        timesteps_per_batch: of a batch of all learners together.
         counters: what it counts from the beginning of the training, for checkpoints.
     """
 
-    batch_size: int
     counters: dict[str, int]
+
+    @property
+    def timesteps_per_batch(self) -> int:
+        """See above."""
 
     def start(self, iteration: int, updates: int) -> int:
         """Begin an iteration, or go on in it, after so many iterations and updates; how many batches are left of it."""
@@ -49,7 +57,10 @@ class Experience(Protocol):
     def state(self) -> State:
         """Where it stands."""
 
-    def seek(self, state: State) -> None:
+    def tensors(self) -> Batch:
+        """What belongs to `state` and is no JSON; on the CPU."""
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Go on there."""
 
     def close(self) -> None:
@@ -126,11 +137,11 @@ class Trainer:
         learner.group.tell(["iterate"])
         begun = time.monotonic()
         try:
-            with torch_threads(threads_for(learner.nets, experience.batch_size, self.busy)):
+            with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
                 last = min(first + experience.start(self.iteration, first), self._most_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
-                    learner.update(experience.next(), experience.batch_size)
+                    learner.update(experience.next(), experience.timesteps_per_batch)
         except Interrupted:
             learner.merge_metrics()
             raise
@@ -140,7 +151,9 @@ class Trainer:
         seconds = time.monotonic() - begun
         found = experience.end(metrics)
         found["timers"]["update_s"] = seconds - sum(found["timers"].values())
-        timesteps = found.get("num_env_steps_sampled", (learner.updates - first) * experience.batch_size)
+        timesteps = found.get(
+            "num_env_steps_sampled", (learner.updates - first) * experience.timesteps_per_batch
+        )
         self.iteration += 1
         return {
             ITERATION: self.iteration,
@@ -171,7 +184,7 @@ class Trainer:
             },
         )
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
-        return store.save(self.policy, self.learner.state(), state, protect)
+        return store.save(self.policy, self._learner_state(), state, protect)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on where the checkpoint was written.
@@ -181,13 +194,28 @@ class Trainer:
         """
         saved = checkpoint.training
         self.learner.group.tell(["load", str(checkpoint.location)])
-        self.learner.load(checkpoint.learner_state())
+        learner = checkpoint.learner_state()
+        self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(saved.feed)
+            tensors = learner.tensors.items()
+            own = {
+                name.removeprefix(_EXPERIENCE): tensor
+                for name, tensor in tensors
+                if name.startswith(_EXPERIENCE)
+            }
+            self.experience.seek(saved.feed, own)
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
+
+    def _learner_state(self) -> LearnerState:
+        """With what the experience holds beside it."""
+        state = self.learner.state()
+        if self.experience is None:
+            return state
+        own = {f"{_EXPERIENCE}{name}": tensor for name, tensor in self.experience.tensors().items()}
+        return replace(state, tensors=state.tensors | own)
 
     def close(self) -> None:
         """Let go of the experience."""

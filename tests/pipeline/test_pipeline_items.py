@@ -1,0 +1,247 @@
+"""n-step transitions and sequences against slow, obvious references."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_fakes import KINDS, FakeDataset, loader_of, random_dataset
+
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.sequences import sequences_in
+from hindcast.pipeline.share import Share
+from hindcast.pipeline.window import Batch, Recipe
+from layers import examples
+
+EVERYTHING = frozenset(
+    {"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "discounts", "n_step"}
+)
+both = pytest.mark.parametrize("kind", ["resident", "streaming"])
+
+
+def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, dict[str, Any]]:
+    """From the number of a step to its item."""
+    items: dict[int, dict[str, Any]] = {}
+    for block in dataset.blocks:
+        for episode in range(block.num_episodes):
+            steps, observations = block.rows_of("actions", episode), block.rows_of("obs", episode)
+            numbers, rewards = block.columns["actions"][steps, 0], block.columns["rewards"][steps]
+            obs = block.columns["obs"][observations, 0]
+            for t in range(len(numbers)):
+                total, covered = 0.0, 0
+                while covered < n and t + covered < len(numbers):
+                    total += gamma**covered * float(rewards[t + covered])
+                    covered += 1
+                at_end = t + covered == len(numbers)
+                terminated = at_end and bool(block.terminated[episode])
+                items[int(numbers[t])] = {
+                    "obs": obs[t],
+                    "new_obs": obs[t + covered],
+                    "rewards": total,
+                    "n_step": covered,
+                    "discounts": 0.0 if terminated else gamma**covered,
+                    "terminateds": terminated,
+                    "truncateds": at_end and bool(block.truncated[episode]),
+                }
+    return items
+
+
+def pass_over(kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Batch:
+    """All items of an epoch, in batches that span windows."""
+    with closing(KINDS[kind](loader_of(dataset, Recipe(needs), **order), 1)) as feed:
+        parts, left = [], feed.epoch_size
+        while left:
+            parts.append(feed.take(min(7, left)))
+            left -= len(parts[-1]["obs"])
+        return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}
+
+
+@examples(100)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+@both
+def test_n_step_items_are_those_of_the_reference(kind, seed, n, gamma):
+    dataset = random_dataset(seed)
+    expected = n_step_reference(dataset, n, gamma)
+    batch = pass_over(kind, dataset, Needs(EVERYTHING, n_step=n, gamma=gamma), window_steps=25)
+    numbers = batch["actions"][:, 0].int().tolist()
+    assert sorted(numbers) == sorted(expected)
+    for place, number in enumerate(numbers):
+        for name, value in expected[number].items():
+            found = batch[name][place].flatten()[0].item()
+            assert found == pytest.approx(value, rel=1e-6, abs=1e-6), (number, name)
+
+
+def test_dtypes_of_n_step_items():
+    batch = pass_over("resident", random_dataset(0), Needs(EVERYTHING, n_step=3, gamma=0.9))
+    found = {name: batch[name].dtype for name in ("rewards", "discounts", "n_step", "terminateds")}
+    assert found == {
+        "rewards": torch.float32,
+        "discounts": torch.float32,
+        "n_step": torch.int64,
+        "terminateds": torch.bool,
+    }
+
+
+def test_one_step_items_have_what_is_stored():
+    plain = Needs(frozenset({"obs", "new_obs", "actions", "rewards"}))
+    one, other = (
+        pass_over("resident", random_dataset(1), needs) for needs in (plain, Needs(EVERYTHING, gamma=0.9))
+    )
+    assert list(one) == ["actions", "rewards", "obs", "new_obs"]
+    assert all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+
+
+def sequence_reference(dataset: FakeDataset, seq_len: int, burn_in: int) -> dict[int, dict[str, Any]]:
+    """From the number of a sequence's first step to its rows, `None` for padding; and what it begins with."""
+    items: dict[int, dict[str, Any]] = {}
+    for block in dataset.blocks:
+        for episode in range(block.num_episodes):
+            steps = block.rows_of("actions", episode)
+            numbers = block.columns["actions"][steps, 0].astype(int).tolist()
+            states = block.columns["state_out/h"][steps]
+            learnt = begin = 0
+            while learnt < len(numbers):
+                rows = [(begin + i) if begin + i < len(numbers) else None for i in range(seq_len)]
+                items[numbers[begin]] = {
+                    "numbers": [None if row is None else numbers[row] for row in rows],
+                    "t": [0 if row is None else int(block.t_started[episode]) + row for row in rows],
+                    "loss_mask": [row is not None and row >= learnt for row in rows],
+                    "seq_lens": sum(row is not None for row in rows),
+                    "state": states[begin - 1] if begin else np.zeros(2),
+                }
+                learnt = min(begin + seq_len, len(numbers))
+                begin += seq_len - burn_in
+    return items
+
+
+def with_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
+    random = np.random.default_rng(0)
+    for number, block in enumerate(dataset.blocks):
+        states = random.normal(size=(block.num_steps, 2)).astype(np.float32)
+        dataset.blocks[number] = block.with_columns(block.columns | {name: states})
+    return dataset
+
+
+def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
+    return [int(sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum()) for unit in dataset.units]
+
+
+@examples(100)
+@given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
+@both
+def test_sequences_are_those_of_the_reference(kind, seed, seq_len, data):
+    dataset = with_states(random_dataset(seed))
+    burn_in = data.draw(st.integers(0, seq_len - 1))
+    columns = frozenset({"obs", "actions", "rewards", "t", "state_out"})
+    needs = Needs(columns, seq_len=seq_len, burn_in=burn_in, initial_state="recorded")
+    expected = sequence_reference(dataset, seq_len, burn_in)
+    batch = pass_over(kind, dataset, needs, window_steps=25, items=items_per_unit(dataset, needs))
+    firsts = batch["actions"][:, 0, 0].int().tolist()
+    assert sorted(firsts) == sorted(expected)
+    rewards = np.concatenate([block.columns["rewards"] for block in dataset.blocks])
+    for place, first in enumerate(firsts):
+        item = expected[first]
+        assert batch["loss_mask"][place].tolist() == item["loss_mask"]
+        assert batch["seq_lens"][place] == item["seq_lens"]
+        assert batch["t"][place].tolist() == item["t"]
+        assert batch["state_in/h"][place].tolist() == pytest.approx(item["state"])
+        for step, number in enumerate(item["numbers"]):
+            found = [float(batch[leaf][place, step].flatten()[0]) for leaf in ("actions", "obs", "rewards")]
+            wanted = [0.0, 0.0, 0.0] if number is None else [number, number + 0.25, rewards[number]]
+            assert found == pytest.approx(wanted)
+    assert int(batch["loss_mask"].sum()) == dataset.num_steps, "an epoch learns from each timestep once"
+
+
+@both
+def test_sequences_of_n_step_transitions_reach_behind_their_end(kind):
+    dataset = random_dataset(3)
+    needs = Needs(EVERYTHING, n_step=3, gamma=0.9, seq_len=4)
+    expected = n_step_reference(dataset, 3, 0.9)
+    batch = pass_over(kind, dataset, needs, items=items_per_unit(dataset, needs))
+    for row, step in batch["loss_mask"].nonzero().tolist():
+        item = expected[int(batch["actions"][row, step, 0])]
+        for name, value in item.items():
+            assert batch[name][row, step].flatten()[0].item() == pytest.approx(value, rel=1e-5, abs=1e-6)
+
+
+def test_dtypes_and_shapes_of_sequences():
+    dataset = with_states(random_dataset(0), "state_in/h")
+    columns = EVERYTHING | {"t", "state_in"}
+    needs = Needs(columns, gamma=0.9, seq_len=5, burn_in=2, initial_state="recorded")
+    batch = pass_over("resident", dataset, needs, items=items_per_unit(dataset, needs))
+    count = len(batch["obs"])
+    found = {name: (batch[name].dtype, tuple(batch[name].shape)) for name in batch}
+    assert found == {
+        "obs": (torch.float32, (count, 5, 3)),
+        "new_obs": (torch.float32, (count, 5, 3)),
+        "actions": (torch.float32, (count, 5, 2)),
+        "rewards": (torch.float32, (count, 5)),
+        "terminateds": (torch.bool, (count, 5)),
+        "truncateds": (torch.bool, (count, 5)),
+        "discounts": (torch.float32, (count, 5)),
+        "n_step": (torch.int64, (count, 5)),
+        "t": (torch.int64, (count, 5)),
+        "loss_mask": (torch.bool, (count, 5)),
+        "seq_lens": (torch.int64, (count,)),
+        "state_in/h": (torch.float32, (count, 2)),
+    }
+
+
+@examples(50)
+@given(
+    seed=st.integers(0, 1000), seq_len=st.integers(1, 6), replacement=st.booleans(), done=st.integers(0, 12)
+)
+def test_sequences_resume_at_any_batch_and_are_the_same_wherever_the_data_live(
+    seed, seq_len, replacement, done
+):
+    dataset = random_dataset(seed)
+    needs = Needs(frozenset({"actions", "t"}), seq_len=seq_len, burn_in=seq_len // 2)
+    order = {"window_steps": 20, "replacement": replacement, "items": items_per_unit(dataset, needs)}
+    feeds = [
+        KINDS[kind](loader_of(dataset, Recipe(needs), **order), 3) for kind in ("resident", "streaming") * 2
+    ]
+    with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
+        whole = [feeds[0].next() for _ in range(done + 5)]
+        for _ in range(done):
+            feeds[1].next()
+        for resumed in feeds[2:]:
+            resumed.seek(feeds[1].state())
+        for batch in whole[done:]:
+            for feed in feeds[1:]:
+                other = feed.next()
+                assert all(torch.equal(batch[leaf], other[leaf]) for leaf in batch)
+
+
+def test_learners_share_the_sequences_of_a_batch():
+    dataset = random_dataset(5)
+    needs = Needs(frozenset({"actions"}), seq_len=3)
+    order = {"window_steps": 20, "items": items_per_unit(dataset, needs)}
+    feeds = [KINDS["streaming"](loader_of(dataset, Recipe(needs), **order), 7) for _ in range(4)]
+    with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
+        for _ in range(6):
+            parts = [feed.take(7, Share(rank, 3)) for rank, feed in enumerate(feeds[1:])]
+            for leaf, values in feeds[0].next().items():
+                assert torch.equal(torch.cat([part[leaf] for part in parts]), values)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"n_step": 0}, "n_step is 0"),
+        ({"n_step": 2}, "need gamma"),
+        ({"columns": frozenset({"discounts"})}, "need gamma"),
+        ({"gamma": 1.5}, "gamma is 1.5"),
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"seq_len": 4, "burn_in": 4}, "burn_in is 4"),
+        ({"burn_in": 1}, "give seq_len"),
+        ({"initial_state": "recorded"}, "give seq_len"),
+    ],
+)
+def test_what_is_not_possible_is_refused(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Needs(**({"columns": frozenset({"obs"})} | wrong))

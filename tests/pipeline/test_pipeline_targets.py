@@ -1,0 +1,145 @@
+"""Targets: when they are computed, and that a position in the middle of a window keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from pipeline_fakes import KINDS, FakeDataset, loader_of
+
+from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.mixed import MixedFeed
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.targets import Targets
+from hindcast.pipeline.window import Recipe
+
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
+both = pytest.mark.parametrize("kind", list(KINDS))
+
+
+class Training:
+    """Updates as a learner makes them; a target is the number of updates made when it was computed."""
+
+    def __init__(self, kind, every=None, **options):
+        self.updates = 0
+        self.entered = []
+        targets = Targets(self._compute, lambda: self.updates, every)
+        self.feed = KINDS[kind](loader_of(FakeDataset(UNITS), window_steps=25), 4, targets, **options)
+
+    def _compute(self, window):
+        assert "made_at" not in window.columns
+        self.entered.append(self.updates)
+        return {"made_at": torch.full((window.num_steps,), float(self.updates))}
+
+    def update(self):
+        batch = self.feed.next()
+        self.updates += 1
+        return batch
+
+
+@pytest.fixture
+def begin():
+    """`begin(kind, every)` gives a `Training` whose feed is closed after the test."""
+    made = []
+
+    def start(*args):
+        made.append(Training(*args))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.feed.close()
+
+
+@both
+def test_targets_hold_until_their_window_is_used_up(kind, begin):
+    training = begin(kind)
+    for _ in range(40):
+        window = training.feed._order.locate(training.feed.cursor + 3)[0]
+        made_at = training.update()["made_at"][-1]
+        assert made_at == window.first_cursor // 4
+
+
+@both
+@pytest.mark.parametrize("every", [1, 3])
+def test_targets_are_computed_anew_when_they_are_due(kind, every, begin):
+    training = begin(kind, every)
+    for update in range(40):
+        assert training.feed.metrics().get("targets_age", 0) <= every
+        assert update - training.update()["made_at"].min() < every
+    assert len(set(training.entered)) < len(training.entered) + 1
+
+
+@both
+@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 8, 25])
+def test_a_training_goes_on_with_the_targets_it_had(kind, every, done, begin):
+    whole = begin(kind, every)
+    for _ in range(done):
+        whole.update()
+    state, tensors = json.loads(json.dumps(whole.feed.state())), whole.feed.tensors()
+    for other_kind in KINDS:
+        resumed = begin(other_kind, every)
+        resumed.updates = done
+        resumed.feed.seek(state, tensors)
+        assert resumed.feed.state() == state, "a checkpoint taken at once holds them too"
+        assert resumed.feed.tensors().keys() == tensors.keys()
+    expected = [whole.update() for _ in range(12)]
+    assert all(torch.equal(batch["made_at"], resumed.update()["made_at"]) for batch in expected)
+
+
+@both
+def test_a_feed_that_was_closed_goes_on_with_its_targets(kind, begin):
+    training, other = begin(kind), begin(kind)
+    for _ in range(9):
+        training.update()
+        other.update()
+    training.feed.close()
+    for _ in range(9):
+        assert torch.equal(training.update()["made_at"], other.update()["made_at"])
+
+
+def test_only_targets_in_use_are_kept(begin):
+    training = begin("streaming")
+    while training.feed.cursor < training.feed.epoch_size:
+        training.update()
+        window, offset = training.feed._order.locate(training.feed.cursor)
+        kept = training.feed.tensors()
+        assert [len(column) for column in kept.values()] == ([window.steps] if offset else [])
+
+
+def test_each_source_of_a_mix_has_targets_of_its_own(begin):
+    def mixed():
+        parts = [begin("streaming"), begin("resident")]
+        return parts, MixedFeed({str(i): (part.feed, 1.0) for i, part in enumerate(parts)}, 0, 4)
+
+    (parts, whole), (others, resumed) = mixed(), mixed()
+    for update in range(9):
+        for part in parts:
+            part.updates = update
+        whole.next()
+    resumed.seek(whole.state(), whole.tensors())
+    assert set(whole.tensors()) == {"0/made_at", "1/made_at"}
+    for update in range(9, 20):
+        for part in (*parts, *others):
+            part.updates = update
+        assert torch.equal(whole.next()["made_at"], resumed.next()["made_at"])
+    assert whole.metrics()["targets_age"] == max(part.feed.metrics()["targets_age"] for part in parts)
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_observations_of_a_window_are_as_in_batches(frames):
+    dataset = FakeDataset(UNITS, obs_shape=(2, 2))
+    preprocessing = Preprocessing(_box(), _box(), frame_stack=frames)
+    window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).everything(0)
+    found = window.over_observations(lambda batch: batch["obs"], most=7)
+    batch = window.gather(torch.arange(window.num_steps))
+    assert torch.equal(found[window.obs_row], batch["obs"])
+    assert torch.equal(found[window.obs_row + 1], batch["new_obs"])
+
+
+def _box():
+    import gymnasium as gym
+
+    return gym.spaces.Box(-1, 1, (2, 2), "float32")

@@ -1,0 +1,101 @@
+"""Algorithms of each kind of item, and with targets: resident and streaming alike, and resumed exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from hindcast.algorithms import build
+from hindcast.errors import Interrupted, SpecError
+from hindcast.learn.checkpoint import CheckpointStore
+from hindcast.run.interruption import Interruption
+from hindcast.storage.location import resolve
+from support import After, train, training
+
+TOYS: dict[str, dict[str, Any]] = {
+    "LambdaReturns": {},
+    "LambdaReturns, refreshed": {"targetsEvery": 4},
+    "NStepQ": {},
+    "CausalMean": {},
+}
+toys = pytest.mark.parametrize("toy", TOYS)
+
+
+class Dies(After):
+    """Ends the training without a checkpoint, as a kill does."""
+
+    def check(self) -> None:
+        try:
+            super().check()
+        except Interrupted:
+            raise RuntimeError("killed") from None
+
+
+def fit(
+    toy: str, folder: Path, data: Path, interruption: Interruption | None = None, **pipeline: Any
+) -> list[Any]:
+    """Losses by iteration, and the policy's weights at the end."""
+    resource = training(
+        folder,
+        data,
+        algorithm=f"algorithm_toys:{toy.partition(',')[0]}",
+        customConfig={"trainBatchSizePerLearner": 16, **TOYS[toy]},
+        config={},
+        stop={"iterations": 4},
+        checkpoint={"every": 1},
+        pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9, **pipeline},
+    )
+    train(resource, interruption)
+    (run,) = (folder / "test").iterdir()
+    results = [orjson.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
+    weights = (
+        CheckpointStore(resolve(run / "checkpoints")).latest().record.files["module/weights.safetensors"]
+    )
+    return [[result["learners"]["default_policy"] for result in results], weights.sha256]
+
+
+@toys
+def test_resident_and_streaming_are_one_training(toy: str, walks: Path, tmp_path: Path) -> None:
+    resident = fit(toy, tmp_path / "resident", walks, residency="Resident")
+    assert resident == fit(toy, tmp_path / "streaming", walks, residency="Streaming")
+    first, last = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
+    assert last < first
+
+
+@toys
+@pytest.mark.parametrize("residency", ["Resident", "Streaming"])
+@pytest.mark.parametrize("stop", [After, Dies])
+def test_a_training_that_was_stopped_is_the_one_that_was_not(
+    toy: str, residency: str, stop: type[After], walks: Path, tmp_path: Path
+) -> None:
+    whole = fit(toy, tmp_path / "whole", walks, residency=residency)
+    for updates in (13, 12):  # a stop within an iteration, and one more after going on
+        with pytest.raises((Interrupted, RuntimeError)):
+            fit(toy, tmp_path / "parted", walks, stop(updates), residency=residency)
+    assert fit(toy, tmp_path / "parted", walks, residency=residency) == whole
+
+
+def test_the_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
+    fit("LambdaReturns, refreshed", tmp_path, walks)
+    lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
+    ages = [orjson.loads(line)["targets_age"] for line in lines]
+    assert all(1 <= age <= 4 for age in ages)
+
+
+def test_timesteps_of_sequences_count_with_their_padding(walks: Path, tmp_path: Path) -> None:
+    fit("CausalMean", tmp_path, walks)
+    last = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
+    assert last["num_env_steps_trained_lifetime"] == last["num_updates_lifetime"] * (16 // 5) * 5
+
+
+def test_a_batch_without_a_sequence_is_refused(walks: Path, tmp_path: Path) -> None:
+    TOYS["CausalMean, long"] = {"maxSeqLen": 17}
+    with pytest.raises(SpecError, match="0 sequences of 17"):
+        fit("CausalMean, long", tmp_path, walks)
+
+
+def test_needs_follow_from_the_options() -> None:
+    assert build("algorithm_toys:NStepQ", {"nStep": 7}).needs().n_step == 7
