@@ -71,11 +71,13 @@ class Step(NamedTuple):
         updates: updates made before this one.
         timesteps: timesteps trained before this update; schedules follow them.
         generator: the learner's source of randomness, checkpointed with it. On the learner's device.
+        clock: `timesteps` as a float64 scalar there, for `ScheduledValue`; not to be changed.
     """
 
     updates: int
     timesteps: int
     generator: torch.Generator
+    clock: Tensor = torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,13 @@ class Losses:
         losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All
             gradients are computed before any of these optimisers moves; one that is not named rests.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
+        joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
+            backward pass serves all. Where they are not, the learner raises ValueError.
     """
 
     losses: Tensors
     metrics: Tensors = field(default_factory=dict)
+    joint: bool = False
 
 
 class Algorithm(ABC):
