@@ -21,6 +21,7 @@ from hindcast.api.base import Model, Positive
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.block import Block
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
+from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
 from hindcast.pipeline.needs import Needs
 
@@ -59,9 +60,60 @@ class ModelInputs:
     model: ModelSpec
     module_class: type[RLModule] = PolicyModule
 
-    def policy(self, value: bool) -> RLModule:
-        """A new policy module, with a value head or without."""
-        return build_module(self.observation_space, self.action_space, self.model, value, self.module_class)
+    def policy(self, value: bool, auto: str = "auto") -> RLModule:
+        """A new policy module, with a value head or without.
+
+        Args:
+            value: whether a value head is wanted.
+            auto: the algorithm's own choice of `model.distribution`, where the user leaves it at "auto".
+
+        Raises:
+            SpecError: the model's options do not fit the spaces.
+        """
+        model = self.model
+        if model.distribution == "auto":
+            model = model.model_copy(update={"distribution": auto})
+        return build_module(self.observation_space, self.action_space, model, value, self.module_class)
+
+    def state_value(self) -> StateValue:
+        """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.
+
+        Raises:
+            SpecError: the model's options do not fit the observations.
+        """
+        return StateValue(self.observation_space, self.model)
+
+    def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
+        """New critics Q(s, a) of any action space, all members in one call: batch -> `[members, B]`.
+
+        Raises:
+            SpecError: the model's options do not fit the spaces.
+        """
+        return Critics(
+            self.observation_space,
+            self.action_space,
+            self.model,
+            members,
+            layer_norm=layer_norm,
+            dropout=dropout,
+        )
+
+    def action_values(
+        self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0
+    ) -> ActionValues:
+        """New critics Q(s, ·) of n discrete actions, all members in one call: batch -> `[members, B, n]`.
+
+        Raises:
+            SpecError: the action space is not Discrete, or the model's options do not fit the observations.
+        """
+        return ActionValues(
+            self.observation_space,
+            self.action_space,
+            self.model,
+            members,
+            layer_norm=layer_norm,
+            dropout=dropout,
+        )
 
 
 class Step(NamedTuple):
