@@ -1,9 +1,11 @@
 import copy
+import re
 
 import pytest
 import torch
 from learn_toys import INPUTS, ActorCritic, Regression, ToyOptions, batch, networks
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Losses, Step, new_networks
@@ -297,3 +299,112 @@ def test_a_state_taken_within_an_iteration_brings_its_metrics_so_far():
     for ours in (first, second):
         ours.update(batch(1))
     assert first.metrics() == second.metrics()
+
+
+class Separate(Regression):
+    """Two networks, whose losses share nothing but the batch."""
+
+    joint = False
+
+    def networks(self, inputs):
+        return nn.ModuleDict({"policy": nn.Linear(3, 1), "other": nn.Linear(3, 1)})
+
+    def optimisers(self, nets):
+        return {
+            "policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr),
+            "other": OptimiserSpec(list(nets["other"].parameters()), 0.01, "sgd", {"momentum": 0.9}),
+        }
+
+    def losses(self, nets, batch, step):
+        errors = {name: (net(batch["obs"]).squeeze(-1) - batch["y"]).square() for name, net in nets.items()}
+        return Losses({name: error.mean() for name, error in errors.items()}, joint=self.joint)
+
+
+class Joint(Separate):
+    joint = True
+
+
+def test_a_joint_pass_gives_the_gradients_of_separate_ones():
+    ours, theirs = learner(Joint), learner(Separate)
+    for number in range(5):
+        ours.update(batch(number))
+        theirs.update(batch(number))
+    assert same(ours.state().tensors, theirs.state().tensors)
+
+
+def test_losses_that_share_parameters_have_no_joint_pass():
+    class Mixed(Joint):
+        def losses(self, nets, batch, step):
+            found = super().losses(nets, batch, step).losses
+            return Losses({**found, "other": found["other"] + found["policy"]}, joint=True)
+
+    with pytest.raises(ValueError, match=r"'other' reaches parameters of 'policy', so that .* leave joint"):
+        learner(Mixed).update(batch(0))
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda nets, obs: {"polcy": nets["policy"](obs).mean()}, "'polcy'; there are ['other', 'policy']"),
+        (lambda nets, obs: {"policy": nets["policy"](obs)}, "'policy' has shape [32, 1]: a loss is a scalar"),
+        (lambda nets, obs: {"policy": obs.mean()}, "'policy' depends on no parameter"),
+        (
+            lambda nets, obs: {"policy": nets["other"](obs).mean()},
+            "'policy' depends on none of its parameters",
+        ),
+    ],
+)
+def test_a_loss_that_cannot_be_is_refused_by_name(loss, reason):
+    class Wrong(Separate):
+        def losses(self, nets, batch, step):
+            return Losses(loss(nets, batch["obs"]))
+
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        learner(Wrong).update(batch(0))
+
+
+class Seen(TorchDispatchMode):
+    """Operations with their numbers; asking a tensor for its value is none that a GPU could run ahead of."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert "local_scalar" not in str(function), "an update waits for the device"
+        numbers = [each for each in (*args, *(kwargs or {}).values()) if isinstance(each, int | float)]
+        self.operations.append((str(function), numbers))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Regression, ActorCritic, Joint])
+def test_updates_are_the_same_operations_with_the_same_numbers_and_wait_for_nothing(kind):
+    """So that they can be captured in a graph: what changes from one to the next are tensors."""
+    ours = learner(kind, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
+    ours.update(batch(0))
+    recorded = []
+    for number in (1, 2, 3):
+        with Seen() as seen:
+            ours.update(batch(number))
+        recorded.append(seen.operations)
+    assert recorded[0] == recorded[1] == recorded[2]
+
+
+def test_the_clock_of_losses_is_the_timesteps_trained_also_after_loading():
+    class Clocked(Regression):
+        def losses(self, nets, batch, step):
+            assert step.clock == step.timesteps
+            clocks.append(float(step.clock))
+            return super().losses(nets, batch, step)
+
+    clocks = []
+    ours, other = learner(Clocked), learner(Clocked)
+    ours.update(batch(0, size=32))
+    ours.update(batch(1, size=16))
+    other.load(ours.state())
+    other.update(batch(2))
+    assert clocks == [0.0, 32.0, 48.0]
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

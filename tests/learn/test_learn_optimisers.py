@@ -1,9 +1,16 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from hindcast.learn.optimisers import Optimiser, OptimiserSpec
+from hindcast.errors import DataError, SpecError
+from hindcast.learn.optimisers import _KINDS, Optimiser, OptimiserSpec, ParameterGroup, backward
 from hindcast.learn.target_networks import frozen_copy, polyak
+
+
+def clock(timesteps):
+    return torch.tensor(float(timesteps), dtype=torch.float64)
 
 
 def gradients_after_clipping(bound, by):
@@ -14,8 +21,8 @@ def gradients_after_clipping(bound, by):
     optimiser.torch.register_step_pre_hook(
         lambda *_: seen.extend(parameter.grad.clone() for parameter in parameters)
     )
-    optimiser.backward(3 * parameters[0].sum() + 4 * parameters[1][0], keep_graph=False)
-    norm = optimiser.step(timesteps=0)
+    backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])
+    norm = optimiser.step(clock(0))
     return seen, float(norm)
 
 
@@ -52,10 +59,106 @@ def test_the_learning_rate_follows_its_schedule():
     optimiser = Optimiser(OptimiserSpec([parameter], lr=[[0, 1.0], [100, 0.0]]), None, "global_norm")
     rates = []
     for timesteps in (0, 50, 100, 200):
-        optimiser.backward(parameter.sum(), keep_graph=False)
-        optimiser.step(timesteps)
+        backward([parameter.sum()], [optimiser])
+        optimiser.step(clock(timesteps))
         rates.append(optimiser.lr)
     assert rates == [1.0, 0.5, 0.0, 0.0]
+
+
+def trained(spec, parameters, steps, first=0):
+    optimiser = Optimiser(spec, None, "global_norm")
+    for number in range(first, first + steps):
+        move(optimiser, parameters, number)
+    return optimiser
+
+
+def move(optimiser, parameters, number):
+    source = torch.Generator().manual_seed(number)
+    loss = sum(((each - torch.randn(each.shape, generator=source)) ** 2).sum() for each in parameters)
+    backward([loss], [optimiser])
+    optimiser.step(clock(number))
+
+
+def weights():
+    source = torch.Generator().manual_seed(0)
+    return [
+        nn.Parameter(torch.randn(3, 2, generator=source)),
+        nn.Parameter(torch.randn(2, 2, generator=source)),
+    ]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Converting a tensor with requires_grad:UserWarning"
+)  # torch's own, in ASGD
+@pytest.mark.parametrize("lr", [0.01, [[0, 0.02], [10, 0.01]]], ids=["constant", "scheduled"])
+@pytest.mark.parametrize("kind", sorted(_KINDS))
+def test_each_kind_moves_and_goes_on_from_its_state(kind, lr):
+    straight, parted = weights(), weights()
+    trained(OptimiserSpec(straight, lr, kind), straight, 6)
+    state = trained(OptimiserSpec(parted, lr, kind), parted, 3).state()
+    goes_on = Optimiser(OptimiserSpec(parted, lr, kind), None, "global_norm")
+    goes_on.load(*state)
+    for number in range(3, 6):
+        move(goes_on, parted, number)
+    assert not torch.equal(straight[0], weights()[0])
+    assert all(torch.equal(one, other) for one, other in zip(straight, parted, strict=True))
+
+
+def test_options_are_those_of_torch():
+    ours, theirs = weights(), weights()
+    options = {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}
+    trained(OptimiserSpec(ours, 0.01, "AdamW", options), ours, 5)
+    adam = torch.optim.AdamW(theirs, lr=0.01, fused=True, **options)
+    for number in range(5):
+        source = torch.Generator().manual_seed(number)
+        sum(((each - torch.randn(each.shape, generator=source)) ** 2).sum() for each in theirs).backward()
+        adam.step()
+        adam.zero_grad()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_groups_have_rates_and_options_of_their_own():
+    first, second = weights()
+    group = ParameterGroup([second], lr=[[0, 0.5], [2, 0.0, "step"]], options={"momentum": 0.0})
+    spec = OptimiserSpec([first], 0.1, "sgd", {"momentum": 0.9}, [group])
+    optimiser = trained(spec, [first, second], 2)
+    groups = optimiser.state()[1]
+    assert [(group["lr"], group["momentum"]) for group in groups] == [(0.1, 0.9), (0.25, 0.0)]
+    before = second.detach().clone()
+    move(optimiser, [first, second], 2)
+    assert torch.equal(second, before)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"kind": "adamm"}, r"optimiser 'policy' is of kind 'adamm'; torch\.optim has adadelta, "),
+        ({"kind": "lbfgs"}, "of kind 'lbfgs'"),
+        (
+            {"options": {"momentum": 0.9}},
+            r"torch\.optim\.Adam has no option 'momentum'; it has amsgrad, betas",
+        ),
+        ({"options": {"lr": 0.9}}, "no option 'lr'"),
+        ({"options": {"betas": (2.0, 0.9)}}, r"optimiser 'policy' \(Adam\): Invalid beta parameter"),
+        ({"options": {"betas": 3}}, r"optimiser 'policy' \(Adam\)"),
+        ({"options": {"foreach": True, "fused": True}}, r"optimiser 'policy' \(Adam\)"),
+        ({"kind": "muon", "parameters": [nn.Parameter(torch.zeros(2))]}, r"optimiser 'policy' \(Muon\)"),
+        (
+            {"groups": [ParameterGroup([nn.Parameter(torch.zeros(2))], options={"eps": -1.0})]},
+            "Invalid epsilon",
+        ),
+        ({"parameters": []}, "'policy' has no parameters"),
+    ],
+)
+def test_what_torch_does_not_have_is_refused_in_a_sentence(spec, reason):
+    with pytest.raises(SpecError, match=reason):
+        Optimiser(OptimiserSpec(**{"parameters": weights(), "lr": 0.1, **spec}), None, "global_norm")
+
+
+def test_a_state_of_other_parameters_is_refused():
+    state = Optimiser(OptimiserSpec(weights(), 0.1), None, "global_norm").state()
+    with pytest.raises(DataError, match=r"groups of \[2\] parameters, this one's are of \[1\]"):
+        Optimiser(OptimiserSpec(weights()[:1], 0.1), None, "global_norm").load(*state)
 
 
 def test_polyak_moves_a_part_of_the_way_and_copies_buffers():
@@ -74,3 +177,18 @@ def test_a_tau_of_1_copies():
     source, target = nn.Linear(2, 2), nn.Linear(2, 2)
     polyak(target, source, 1.0)
     assert torch.equal(source.weight, target.weight)
+
+
+def test_a_target_is_never_in_training_mode():
+    nets = nn.ModuleDict({"net": nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))})
+    nets["target"] = frozen_copy(nets["net"])
+    twin = copy.deepcopy(nets)
+    for each in (nets.train(), twin.train(), copy.deepcopy(nets).train()):
+        assert each["net"][1].training and not any(module.training for module in each["target"].modules())
+    assert isinstance(nets["target"], nn.Sequential)
+    assert nets["target"].state_dict().keys() == nets["net"].state_dict().keys()
+
+
+def test_a_copy_of_a_copy_is_frozen_too():
+    twice = frozen_copy(frozen_copy(nn.Dropout(0.5)))
+    assert not twice.train().training and type(twice).__name__ == "Dropout"

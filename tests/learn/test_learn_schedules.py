@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
+import torch
 from pydantic import TypeAdapter, ValidationError
 
-from hindcast.learn.schedules import Schedule, value_at
+from hindcast.learn.schedules import Schedule, ScheduledValue, value_at
 
 ADAPTER = TypeAdapter(Schedule)
 
@@ -29,7 +31,10 @@ def test_one_point_is_a_constant():
         ([[0, 1.0], [5, 2.0], [3, 1.0]], "must increase"),
         ([[0, -1.0]], "must not be negative"),
         ([], "at least 1"),
-        ([[0, 1.0, 2.0]], "at most 2"),
+        ([[0, 1.0, 2.0]], r"\[timestep, value, joined by\], not"),
+        ([[0, "step"]], r"\[timestep, value, joined by\], not"),
+        ([[0, 1.0, "step", 1.0]], "at most 3"),
+        ([[0, 1.0, "fast"]], "'line', 'cosine' or 'step'"),
         (-0.1, "greater than or equal"),
         ("fast", "number"),
     ],
@@ -42,3 +47,43 @@ def test_what_is_no_schedule_is_refused(schedule, reason):
 def test_both_forms_are_accepted():
     assert ADAPTER.validate_python(3e-4) == 3e-4
     assert ADAPTER.validate_python([[0, 1e-3], [1000, 0]]) == [[0, 1e-3], [1000, 0]]
+
+
+WARM_UP = [[0, 0.0], [100, 3e-4, "cosine"], [1100, 1e-4, "step"], [2000, 7e-5]]
+
+
+@pytest.mark.parametrize(
+    ("timesteps", "value"),
+    [(50, 1.5e-4), (100, 3e-4), (350, 3e-4 - 1e-4 * (1 - 0.5**0.5)), (600, 2e-4), (1100, 1e-4), (1999, 1e-4)],
+)
+def test_a_point_says_how_the_value_goes_on_from_it(timesteps, value):
+    assert value_at(ADAPTER.validate_python(WARM_UP), timesteps) == pytest.approx(value)
+    assert value_at(WARM_UP, 2000) == value_at(WARM_UP, 10**9) == 7e-5
+
+
+def test_lines_and_steps_on_the_device_are_the_numbers_of_python_to_the_bit():
+    source = np.random.default_rng(0)
+    for _ in range(100):
+        times = [0, *np.cumsum(source.integers(1, 10**6, source.integers(0, 6))).tolist()]
+        points = [[time, float(source.random()), str(source.choice(["line", "step"]))] for time in times]
+        value = ScheduledValue(points)
+        for timesteps in [*times, *source.integers(0, 10**7, 5).tolist()]:
+            assert float(value.precise(clock(timesteps))) == value_at(points, timesteps)
+
+
+def test_cosines_on_the_device_are_the_numbers_of_python_nearly():
+    value = ScheduledValue(WARM_UP)
+    for timesteps in range(0, 3000, 7):
+        assert float(value.precise(clock(timesteps))) == pytest.approx(
+            value_at(WARM_UP, timesteps), rel=1e-12
+        )
+
+
+def test_a_scheduled_value_is_a_float32_factor_that_checkpoints_do_not_hold():
+    value = ScheduledValue(0.3)
+    assert value(clock(7)).dtype == torch.float32 and value(clock(7)).shape == ()
+    assert float(value(clock(7))) == pytest.approx(0.3) and not value.state_dict()
+
+
+def clock(timesteps):
+    return torch.tensor(float(timesteps), dtype=torch.float64)

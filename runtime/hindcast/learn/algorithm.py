@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hindcast.api.base import Model, Positive
 from hindcast.api.model import ModelSpec
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
+from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -59,9 +60,60 @@ class ModelInputs:
     model: ModelSpec
     module_class: type[RLModule] = PolicyModule
 
-    def policy(self, value: bool) -> RLModule:
-        """A new policy module, with a value head or without."""
-        return build_module(self.observation_space, self.action_space, self.model, value, self.module_class)
+    def policy(self, value: bool, auto: str = "auto") -> RLModule:
+        """A new policy module, with a value head or without.
+
+        Args:
+            value: whether a value head is wanted.
+            auto: the algorithm's own choice of `model.distribution`, where the user leaves it at "auto".
+
+        Raises:
+            SpecError: the model's options do not fit the spaces.
+        """
+        model = self.model
+        if model.distribution == "auto":
+            model = model.model_copy(update={"distribution": auto})
+        return build_module(self.observation_space, self.action_space, model, value, self.module_class)
+
+    def state_value(self) -> StateValue:
+        """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.
+
+        Raises:
+            SpecError: the model's options do not fit the observations.
+        """
+        return StateValue(self.observation_space, self.model)
+
+    def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
+        """New critics Q(s, a) of any action space, all members in one call: batch -> `[members, B]`.
+
+        Raises:
+            SpecError: the model's options do not fit the spaces.
+        """
+        return Critics(
+            self.observation_space,
+            self.action_space,
+            self.model,
+            members,
+            layer_norm=layer_norm,
+            dropout=dropout,
+        )
+
+    def action_values(
+        self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0
+    ) -> ActionValues:
+        """New critics Q(s, ·) of n discrete actions, all members in one call: batch -> `[members, B, n]`.
+
+        Raises:
+            SpecError: the action space is not Discrete, or the model's options do not fit the observations.
+        """
+        return ActionValues(
+            self.observation_space,
+            self.action_space,
+            self.model,
+            members,
+            layer_norm=layer_norm,
+            dropout=dropout,
+        )
 
 
 class Step(NamedTuple):
@@ -71,11 +123,13 @@ class Step(NamedTuple):
         updates: updates made before this one.
         timesteps: timesteps trained before this update; schedules follow them.
         generator: the learner's source of randomness, checkpointed with it. On the learner's device.
+        clock: `timesteps` as a float64 scalar there, for `ScheduledValue`; not to be changed.
     """
 
     updates: int
     timesteps: int
     generator: torch.Generator
+    clock: Tensor = torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -86,10 +140,13 @@ class Losses:
         losses: optimiser name -> scalar. Each optimiser gets the gradients of its own loss only. All
             gradients are computed before any of these optimisers moves; one that is not named rests.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
+        joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
+            backward pass serves all. Where they are not, the learner raises ValueError.
     """
 
     losses: Tensors
     metrics: Tensors = field(default_factory=dict)
+    joint: bool = False
 
 
 class Algorithm(ABC):

@@ -19,7 +19,7 @@ from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group
 from hindcast.learn.metrics import MetricSums
-from hindcast.learn.optimisers import Optimiser
+from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
 from hindcast.pipeline.rng import seed_of
 
@@ -77,10 +77,12 @@ class Learner:
         self.generator = torch.Generator(self.device).manual_seed(seed_of(seed, "losses"))
         options = algorithm.options
         self._optimisers = {
-            name: Optimiser(spec, options.grad_clip, options.grad_clip_by)
+            name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name)
             for name, spec in algorithm.optimisers(self.nets).items()
         }
         _refuse_shared(self._optimisers)
+        self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._seen_disjoint: set[tuple[str, ...]] = set()
         self._metrics = MetricSums(self.device)
         self.group = group or Group()
         self._seed = seed
@@ -96,18 +98,8 @@ class Learner:
         own = num_timesteps(batch)
         timesteps = timesteps or own
         weight = self._weight_of(batch, own / timesteps)
-        before = self._buffers()
-        step = Step(self.updates, self.timesteps, self.generator)
-        metrics: dict[str, Tensor] = {}
-        losses: list[Tensor] = []
-        for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
-            metrics.update(stage.metrics)
-            metrics.update(self._move(stage.losses, weight))
-            losses += [loss.detach() for loss in stage.losses.values()]
-        if losses:
-            metrics["total_loss"] = reduce(torch.add, losses)
-        self.algorithm.after_update(self.nets, step)
-        self._average_changed(before, weight)
+        metrics = self._moved(batch, weight)
+        self._clock += timesteps
         self.updates += 1
         self.timesteps += timesteps
         self._metrics.add(metrics, self.updates, weight)
@@ -146,10 +138,8 @@ class Learner:
         tensors = {f"{_NETS}/{name}": tensor for name, tensor in self.nets.state_dict().items()}
         groups: dict[str, Any] = {}
         for name, optimiser in self._optimisers.items():
-            saved = optimiser.torch.state_dict()
-            groups[name] = saved["param_groups"]
-            for index, values in saved["state"].items():
-                tensors |= {f"{_OPTIMISERS}/{name}/{index}/{key}": value for key, value in values.items()}
+            slots, groups[name] = optimiser.state()
+            tensors |= {f"{_OPTIMISERS}/{name}/{slot}": tensor for slot, tensor in slots.items()}
         tensors |= {f"{_RANDOM}/{name}": tensor for name, tensor in self._random().items()}
         sums, counts = self._metrics.state()
         tensors |= {f"{_METRICS}/{name}": tensor for name, tensor in sums.items()}
@@ -173,23 +163,39 @@ class Learner:
             self._set_random(name, value)
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
+        self._clock.fill_(self.timesteps)
         own = float(self.group.leads)  # what was saved is of all learners, and is to count once
         self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _move(self, losses: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
+    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
+        """All of an update that computes; returns its metrics."""
+        before = self._buffers()
+        step = Step(self.updates, self.timesteps, self.generator, self._clock)
+        metrics: dict[str, Tensor] = {}
+        losses: list[Tensor] = []
+        for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
+            metrics.update(stage.metrics)
+            metrics.update(self._move(stage, weight))
+            losses += [loss.detach() for loss in stage.losses.values()]
+        if losses:
+            metrics["total_loss"] = reduce(torch.add, losses)
+        self.algorithm.after_update(self.nets, step)
+        self._average_changed(before, weight)
+        return metrics
+
+    def _move(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
-        pending = list(losses.items())
-        for position, (name, loss) in enumerate(pending):
-            self._optimisers[name].backward(loss, keep_graph=position + 1 < len(pending))
+        losses = stage.losses
+        self._backward(stage)
         if self.group.share.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
             self.group.weighted_sum([each for own in gradients for each in own], weight)
         found: dict[str, Tensor] = {}
-        for name, loss in pending:
+        for name, loss in losses.items():
             if len(self._optimisers) > 1:
                 found[f"total_loss/{name}"] = loss
-            found[self._label("gradient_norm", name)] = self._optimisers[name].step(self.timesteps)
+            found[self._label("gradient_norm", name)] = self._optimisers[name].step(self._clock)
         return found
 
     def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
@@ -200,6 +206,33 @@ class Learner:
         total = own.clone()
         self.group.weighted_sum([total])
         return own / total
+
+    def _backward(self, stage: Losses) -> None:
+        """Each optimiser's gradients are those of its own loss."""
+        for name, loss in stage.losses.items():
+            self._check_loss(name, loss)
+        if stage.joint:
+            self._refuse_overlap(stage.losses)
+            backward(list(stage.losses.values()), [self._optimisers[name] for name in stage.losses])
+            return
+        for left, (name, loss) in zip(range(len(stage.losses))[::-1], stage.losses.items(), strict=True):
+            backward([loss], [self._optimisers[name]], keep_graph=left > 0)
+
+    def _check_loss(self, name: str, loss: Tensor) -> None:
+        if name not in self._optimisers:
+            raise ValueError(f"there is a loss of optimiser {name!r}; there are {sorted(self._optimisers)}")
+        if loss.dim() or not loss.requires_grad:
+            found = "depends on no parameter" if loss.requires_grad is False else f"has shape {[*loss.shape]}"
+            raise ValueError(
+                f"the loss of optimiser {name!r} {found}: a loss is a scalar, a mean over the batch"
+            )
+
+    def _refuse_overlap(self, losses: Mapping[str, Tensor]) -> None:
+        """Once for each combination of losses: which parameters they reach is not looked up in every update."""
+        if tuple(losses) in self._seen_disjoint:
+            return
+        refuse_overlap(losses, self._optimisers)
+        self._seen_disjoint.add(tuple(losses))
 
     def _part_from_the_first(self) -> None:
         """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
@@ -249,11 +282,7 @@ class Learner:
                 f"{sorted(self._optimisers)}"
             )
         for name, optimiser in self._optimisers.items():
-            slots: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in _under(f"{_OPTIMISERS}/{name}/", state.tensors).items():
-                index, slot = key.split("/")
-                slots.setdefault(int(index), {})[slot] = tensor.clone()
-            optimiser.torch.load_state_dict({"state": slots, "param_groups": groups[name]})
+            optimiser.load(_under(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
 
     def _random(self) -> dict[str, Tensor]:
         """Generator states by name; those of another kind of device are not taken over."""

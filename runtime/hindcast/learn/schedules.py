@@ -1,46 +1,123 @@
-"""Values that change while training: a constant, or points `[[timestep, value], ...]` joined by lines."""
+"""Values that change while training: a constant, or points `[[timestep, value], ...]` joined to a curve."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple, TypeAlias, cast
 
+import torch
 from pydantic import AfterValidator, Field
+from torch import Tensor, nn
 
-Point = Annotated[list[float], Field(min_length=2, max_length=2)]
+JoinedBy = Literal["line", "cosine", "step"]
+Point = Annotated[list[float | JoinedBy], Field(min_length=2, max_length=3)]
 Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
+Curve: TypeAlias = float | Sequence[Sequence[float | str]]
 
 
-def _checked(schedule: float | list[list[float]]) -> float | list[list[float]]:
+def _checked(schedule: float | list[list[float | JoinedBy]]) -> float | list[list[float | JoinedBy]]:
     if isinstance(schedule, float):
         return schedule
-    timesteps = [point[0] for point in schedule]
-    if timesteps[0] != 0:
-        raise ValueError(f"a schedule starts at timestep 0, this one at {timesteps[0]:g}")
-    if any(later <= earlier for earlier, later in itertools.pairwise(timesteps)):
+    for point in schedule:
+        if [isinstance(each, str) for each in point] not in ([False, False], [False, False, True]):
+            raise ValueError(
+                f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
+            )
+    pieces = _pieces(schedule)
+    if pieces[0].start != 0:
+        raise ValueError(f"a schedule starts at timestep 0, this one at {pieces[0].start:g}")
+    if any(later.start <= earlier.start for earlier, later in itertools.pairwise(pieces)):
         raise ValueError("the timesteps of a schedule must increase from point to point")
-    if any(point[1] < 0 for point in schedule):
+    if any(piece.value < 0 for piece in pieces):
         raise ValueError("the values of a schedule must not be negative")
     return schedule
 
 
 Schedule = Annotated[Annotated[float, Field(ge=0)] | Points, AfterValidator(_checked)]
-"""A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form)."""
+"""A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
+
+A point's third item says how the value goes on to the next point: by a "line" where there is none, by half a
+"cosine", or by a "step" that keeps it until then: `[[0, 0], [1000, 3e-4, cosine], [1000000, 0]]`.
+"""
 
 
-def value_at(schedule: float | Sequence[Sequence[float]], timesteps: int) -> float:
-    """The value after `timesteps` trained timesteps: linear between points, constant after the last."""
-    if isinstance(schedule, int | float):
-        return float(schedule)
-    after = bisect_right([point[0] for point in schedule], timesteps)
-    if after == len(schedule):
-        return float(schedule[-1][1])
-    (t0, v0), (t1, v1) = schedule[after - 1], schedule[after]
-    return float(v0 + (v1 - v0) * (timesteps - t0) / (t1 - t0))
+class _Piece(NamedTuple):
+    """A schedule from one point on: `value + rise * share`, where the share grows from 0 to 1 over `length`."""
+
+    start: float
+    value: float
+    rise: float
+    length: float
+    is_cosine: bool
+
+    def at(self, timesteps: int) -> float:
+        if not self.is_cosine:
+            return self.value + self.rise * (timesteps - self.start) / self.length
+        angle = math.pi * (timesteps - self.start) / self.length
+        return self.value + self.rise * (0.5 - 0.5 * math.cos(angle))
 
 
-def is_constant(schedule: float | Sequence[Sequence[float]]) -> bool:
+class ScheduledValue(nn.Module):
+    """A schedule that is computed on the device, without a number of Python's that changes.
+
+    Among an algorithm's networks it moves to their device; checkpoints do not hold it, since it never changes.
+
+    Args:
+        schedule: a number, or points.
+    """
+
+    _starts: Tensor
+    _values: Tensor
+    _rises: Tensor
+    _lengths: Tensor
+    _ends: Tensor
+    _is_cosine: Tensor
+
+    def __init__(self, schedule: Curve) -> None:
+        super().__init__()
+        starts, values, rises, lengths, is_cosine = torch.tensor(_pieces(schedule), dtype=torch.float64).T
+        self._has_cosine = bool(is_cosine.any())
+        tables = {"starts": starts, "values": values, "rises": rises, "lengths": lengths, "ends": starts[1:]}
+        for name, values in {**tables, "is_cosine": is_cosine.bool()}.items():
+            self.register_buffer(f"_{name}", values.contiguous(), persistent=False)
+
+    def forward(self, clock: Tensor) -> Tensor:
+        """The value as a factor of losses (float32 scalar) at `clock`, the timesteps trained (`Step.clock`)."""
+        return self.precise(clock).float()
+
+    def precise(self, clock: Tensor) -> Tensor:
+        """The value (float64 scalar), but for cosines to the bit what `value_at` gives."""
+        passed = clock - self._starts
+        curves = self._values + self._rises * passed / self._lengths
+        if self._has_cosine:
+            waves = self._values + self._rises * (0.5 - 0.5 * torch.cos(math.pi * passed / self._lengths))
+            curves = torch.where(self._is_cosine, waves, curves)
+        return curves.take(torch.searchsorted(self._ends, clock, right=True))
+
+
+def value_at(schedule: Curve, timesteps: int) -> float:
+    """The value after `timesteps` trained timesteps; it stays as it is after the last point."""
+    pieces = _pieces(schedule)
+    return pieces[bisect_right([piece.start for piece in pieces], timesteps) - 1].at(timesteps)
+
+
+def is_constant(schedule: Curve) -> bool:
     """Whether the value never changes."""
     return isinstance(schedule, int | float)
+
+
+def _pieces(schedule: Curve) -> list[_Piece]:
+    if isinstance(schedule, int | float):
+        return [_Piece(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
+    last = [*schedule[-1][:2], "step"]
+    return [_piece(point, after) for point, after in zip(schedule, [*schedule[1:], last], strict=True)]
+
+
+def _piece(point: Sequence[float | str], after: Sequence[float | str]) -> _Piece:
+    start, value, end, then = (cast(float, each) for each in (*point[:2], *after[:2]))
+    joined_by = point[2] if len(point) > 2 else "line"
+    rise = 0.0 if joined_by == "step" else then - value
+    return _Piece(start, value, rise, (end - start) or 1.0, joined_by == "cosine")

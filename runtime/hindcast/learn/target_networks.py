@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import copy
+from typing import Self
 
 import torch
 from torch import nn
 
 
 def frozen_copy(module: nn.Module) -> nn.Module:
-    """An equal copy that no optimiser trains."""
-    return copy.deepcopy(module).requires_grad_(False)
+    """An equal copy that no optimiser trains.
+
+    It stays in evaluation mode, whatever is trained around it: dropout in a target would make it noise.
+    """
+    frozen = copy.deepcopy(module).requires_grad_(False)
+    if not isinstance(frozen, _Frozen):
+        frozen.__class__ = _frozen_kind(type(module))
+    return frozen.eval()
+
+
+class _Frozen(nn.Module):
+    def train(self, mode: bool = True) -> Self:  # noqa: ARG002
+        return super().train(False)
+
+
+_frozen_kinds: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _frozen_kind(kind: type[nn.Module]) -> type[nn.Module]:
+    """A subclass, so that the copy keeps its methods and the names of its weights."""
+    if kind not in _frozen_kinds:
+        place = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        _frozen_kinds[kind] = type(kind.__name__, (_Frozen, kind), place)
+    return _frozen_kinds[kind]
 
 
 def is_frozen(module: nn.Module) -> bool:
@@ -25,7 +48,9 @@ def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
 
     Buffers (running statistics) are copied as they are.
     """
-    for moving, towards in zip(target.parameters(), source.parameters(), strict=True):
-        moving.lerp_(towards, tau)
+    moving: list[torch.Tensor] = list(target.parameters())
+    towards: list[torch.Tensor] = list(source.parameters())
+    if moving:
+        torch._foreach_lerp_(moving, towards, tau)
     for kept, current in zip(target.buffers(), source.buffers(), strict=True):
         kept.copy_(current)

@@ -21,7 +21,7 @@ from hindcast.errors import SpecError
 
 ConvFilters = Sequence[Sequence[int]]
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "silu": nn.SiLU,
@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
-_HIDDEN_GAIN = 2.0**0.5
+HIDDEN_GAIN = 2.0**0.5
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
     (36, ((32, 8, 4), (64, 4, 2), (64, 3, 1))),
@@ -38,16 +38,17 @@ _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
 )
 
 
-class Encoder(nn.Module):
-    """Every leaf to a vector, their concatenation through the fully connected stack.
+class Features(nn.Module):
+    """Every leaf to a vector, and their concatenation.
 
-    Boxes are flattened, except images (rank 3, channels last, with sides of at least 4), which first pass
-    convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
+    Boxes are flattened, except images (observations of rank 3, channels last, with sides of at least 4), which first
+    pass convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper bound.
     Discrete and MultiDiscrete become one-hot, MultiBinary numbers. All is computed in float32.
 
     Args:
-        observation_space: the module's own (`Preprocessing.observation_space`).
-        model: uses `fcnet_hiddens`, `fcnet_activation`, `conv_filters`, `conv_activation`.
+        space: the module's own (`Preprocessing.observation_space` or `action_space`).
+        model: uses `conv_filters`, `conv_activation`.
+        column: of the leaves; only of "obs", boxes are images.
 
     Attributes:
         output_size: F.
@@ -56,21 +57,43 @@ class Encoder(nn.Module):
         SpecError: a leaf that has no numbers (Text), or filters too large for the image.
     """
 
-    def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
+    def __init__(self, space: gym.Space, model: ModelSpec, column: str = Columns.OBS) -> None:
         super().__init__()
-        leaves = flatten_space(observation_space, Columns.OBS)
-        encoders = [_leaf_encoder(leaf, space, model) for leaf, space in leaves.items()]
+        leaves = flatten_space(space, column)
+        encoders = [_leaf_encoder(leaf, each, model, column == Columns.OBS) for leaf, each in leaves.items()]
         self._names = list(leaves)
         self._leaves = nn.ModuleList(encoders)
-        sizes = [sum(encoder.output_size for encoder in encoders), *model.fcnet_hiddens]
+        self.output_size = sum(encoder.output_size for encoder in encoders)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """`[B, F]` features of the leaves in `batch`; others are not looked at."""
+        features = [encode(batch[name]) for name, encode in zip(self._names, self._leaves, strict=True)]
+        return features[0] if len(features) == 1 else torch.cat(features, -1)
+
+
+class Encoder(Features):
+    """The features of an observation through the fully connected stack.
+
+    Args:
+        observation_space: the module's own (`Preprocessing.observation_space`).
+        model: uses `fcnet_hiddens`, `fcnet_activation`, and what `Features` does.
+
+    Attributes:
+        output_size: F.
+
+    Raises:
+        SpecError: as of `Features`.
+    """
+
+    def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
+        super().__init__(observation_space, model)
+        sizes = [self.output_size, *model.fcnet_hiddens]
         self._stack = fully_connected(sizes, model.fcnet_activation)
         self.output_size = sizes[-1]
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """`[B, F]` features of the observation leaves in `batch`."""
-        features = [encode(batch[name]) for name, encode in zip(self._names, self._leaves, strict=True)]
-        joined: Tensor = features[0] if len(features) == 1 else torch.cat(features, -1)
-        return self._stack(joined)
+        return self._stack(super().forward(batch))
 
 
 def fully_connected(sizes: Sequence[int], activation: str) -> nn.Sequential:
@@ -80,9 +103,9 @@ def fully_connected(sizes: Sequence[int], activation: str) -> nn.Sequential:
     """
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
-        layers.append(linear(size_in, size_out, _HIDDEN_GAIN))
+        layers.append(linear(size_in, size_out, HIDDEN_GAIN))
         if activation != "linear":
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 
@@ -155,9 +178,9 @@ class _Image(_LeafEncoder):
                     f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides."
                 )
             convolution = nn.Conv2d(channels, channels_out, kernel, stride)
-            nn.init.orthogonal_(convolution.weight, _HIDDEN_GAIN)
+            nn.init.orthogonal_(convolution.weight, HIDDEN_GAIN)
             nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
-            layers += [convolution, _ACTIVATIONS[model.conv_activation]()]
+            layers += [convolution, ACTIVATIONS[model.conv_activation]()]
             channels = channels_out
         self._stack = nn.Sequential(*layers)
         self.output_size = channels * height * width
@@ -171,9 +194,9 @@ class _Image(_LeafEncoder):
         return features.reshape(*lead, self.output_size)
 
 
-def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec) -> _LeafEncoder:
+def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: bool) -> _LeafEncoder:
     if isinstance(space, gym.spaces.Box):
-        filters = _filters(space, model)
+        filters = _filters(space, model) if may_be_image else None
         return _Vector(space.shape, _scale(space)) if filters is None else _Image(leaf, space, filters, model)
     if isinstance(space, gym.spaces.Discrete):
         return _OneHot([int(space.n)], [int(space.start)], rank=0)

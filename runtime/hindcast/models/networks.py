@@ -1,0 +1,212 @@
+"""Networks of losses: V(s), Q(s, a), Q(s, ·), of which several members are computed at once.
+
+They take the same batches as modules: leaf -> tensor `[B, …]` of preprocessed observations. Shape suffixes: B = rows,
+E = members, F = features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.errors import SpecError
+from hindcast.models.distributions import Actions
+from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Encoder, Features, linear
+
+Batch = Mapping[str, Tensor]
+
+
+def at_next(batch: Batch) -> dict[str, Tensor]:
+    """The next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
+
+    With them any network gives its output for the next state. Other columns are not there.
+
+    Raises:
+        KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.
+    """
+    leaves = leaves_of(Columns.NEXT_OBS, list(batch))
+    if not leaves:
+        raise KeyError(f"the batch has no {Columns.NEXT_OBS!r}: name it among the columns that are needed")
+    return {Columns.OBS + leaf.removeprefix(Columns.NEXT_OBS): batch[leaf] for leaf in leaves}
+
+
+class StateValue(nn.Module):
+    """V(s): an encoder of the model's, and a linear layer.
+
+    Args:
+        observation_space: what the networks see.
+        model: sizes and activations.
+
+    Raises:
+        SpecError: as of `Encoder`.
+    """
+
+    def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
+        super().__init__()
+        self.encoder = Encoder(observation_space, model)
+        self.head = linear(self.encoder.output_size, 1, 1.0)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """`[B]` values of the batch's observations."""
+        values: Tensor = self.head(self.encoder(batch))
+        return values.squeeze(-1)
+
+
+class Critics(nn.Module):
+    """Q(s, a) of E members, for all spaces: discrete actions are one-hot.
+
+    Each member has a stack of `fcnet_hiddens` of its own over observations and actions, end to end. Members share
+    the convolutions over images (arXiv 2107.09645).
+
+    Args:
+        observation_space: what the networks see.
+        action_space: the policy's own.
+        model: sizes and activations.
+        members: E.
+        layer_norm: normalise before each activation (arXiv 2302.02948).
+        dropout: share of hidden units that training leaves out (arXiv 2110.02034).
+
+    Raises:
+        SpecError: as of `Features`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        model: ModelSpec,
+        members: int = 1,
+        *,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.observations = Features(observation_space, model)
+        self.actions = Features(action_space, model, Columns.ACTIONS)
+        size = self.observations.output_size + self.actions.output_size
+        self.stack = _stack(
+            members, [size, *model.fcnet_hiddens], 1, model, layer_norm=layer_norm, dropout=dropout
+        )
+
+    def forward(self, batch: Batch, actions: Actions | None = None) -> Tensor:
+        """`[E, B]` values of the batch's observations with `actions`, or with the batch's own where None.
+
+        Args:
+            batch: of observations.
+            actions: as distributions give them: `[B, *shape]`, or leaf -> tensor.
+        """
+        taken = batch if actions is None else _as_leaves(actions)
+        values: Tensor = self.stack(torch.cat([self.observations(batch), self.actions(taken)], -1))
+        return values.squeeze(-1)
+
+
+class ActionValues(nn.Module):
+    """Q(s, ·) of E members, for one Discrete action.
+
+    Args: as of `Critics`; n is the number of actions.
+
+    Raises:
+        SpecError: the action space is not Discrete; or as of `Features`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        model: ModelSpec,
+        members: int = 1,
+        *,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, gym.spaces.Discrete):
+            raise SpecError(
+                "the algorithm values each action by itself, so that it needs a Discrete action space, not "
+                f"{action_space}"
+            )
+        self.observations = Features(observation_space, model)
+        self._start = int(action_space.start)
+        sizes = [self.observations.output_size, *model.fcnet_hiddens]
+        self.stack = _stack(
+            members, sizes, int(action_space.n), model, layer_norm=layer_norm, dropout=dropout
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        """`[E, B, n]` values of all actions."""
+        values: Tensor = self.stack(self.observations(batch))
+        return values
+
+    def of(self, values: Tensor, actions: Tensor) -> Tensor:
+        """`[E, B]`: of `values` `[E, B, n]` those of `actions` `[B]` (integers, the space's start included)."""
+        chosen = (actions.long() - self._start).expand(values.shape[:-1])
+        return values.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+
+class MemberLinear(nn.Module):
+    """A linear layer of each of E members, in one matrix product; orthogonal weights, no bias at the start.
+
+    Args:
+        members: E.
+        size_in, size_out: features.
+        gain: of the weights.
+    """
+
+    def __init__(self, members: int, size_in: int, size_out: int, gain: float) -> None:
+        super().__init__()
+        layers = [linear(size_in, size_out, gain).weight.detach().T for _ in range(members)]
+        self.weight = nn.Parameter(torch.stack(layers))
+        self.bias = nn.Parameter(torch.zeros(members, 1, size_out))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`[E, B, size_in]` -> `[E, B, size_out]`."""
+        return torch.baddbmm(self.bias, features, self.weight)
+
+
+class _MemberNorm(nn.Module):
+    """Layer normalisation (arXiv 1607.06450) with scale and shift of each member's own."""
+
+    def __init__(self, members: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, size))
+        self.bias = nn.Parameter(torch.zeros(members, 1, size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        normalised = nn.functional.layer_norm(features, features.shape[-1:])
+        return torch.addcmul(self.bias, normalised, self.weight)
+
+
+class _Members(nn.Module):
+    """The same features for all members: `[B, F]` -> `[E, B, F]`, without a copy."""
+
+    def __init__(self, members: int) -> None:
+        super().__init__()
+        self._members = members
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.expand(self._members, *features.shape)
+
+
+def _stack(
+    members: int, sizes: Sequence[int], outputs: int, model: ModelSpec, *, layer_norm: bool, dropout: float
+) -> nn.Sequential:
+    layers: list[nn.Module] = [_Members(members)]
+    for size_in, size_out in pairwise(sizes):
+        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN))
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        if layer_norm:
+            layers.append(_MemberNorm(members, size_out))
+        layers.append(ACTIVATIONS[model.fcnet_activation]())
+    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0))
+    return nn.Sequential(*layers)
+
+
+def _as_leaves(actions: Actions) -> Batch:
+    return {Columns.ACTIONS: actions} if isinstance(actions, Tensor) else actions

@@ -1,0 +1,61 @@
+"""Double DQN as a user would write it (arXiv 1509.06461): one optimiser, a target network."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hindcast.episodes.columns import Columns
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.networks import ActionValues, at_next
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
+
+
+class DQNOptions(AlgorithmOptions):
+    """L = E[huber(r + gamma Q_target(s', argmax Q(s', ·)) - Q(s, a))]."""
+
+    lr: Schedule = [[0, 3e-3], [50_000, 1e-3, "step"]]
+    gamma: float = 0.9
+    tau: float = 0.05
+
+
+class Greedy(RLModule):
+    """The policy of the best action: the values are its logits."""
+
+    def setup(self):
+        self.values = ActionValues(self.observation_space, self.action_space, self.model_config)
+
+    def _forward(self, batch):
+        return {Columns.ACTION_DIST_INPUTS: self.values(batch)[0]}
+
+
+class DQN(Algorithm):
+    """See `DQNOptions`."""
+
+    Options = DQNOptions
+    needs = Needs(columns=frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
+    options: DQNOptions
+
+    def networks(self, inputs):
+        policy = Greedy(inputs.observation_space, inputs.action_space, inputs.model)
+        return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy.values)})
+
+    def optimisers(self, nets):
+        return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr, "rmsprop")}
+
+    def losses(self, nets, batch, step):
+        values = nets["policy"].values
+        following = at_next(batch)
+        with torch.no_grad():
+            best = values(following).argmax(-1, keepdim=True)
+            after = nets["target"](following).gather(-1, best).squeeze(-1)
+            going_on = 1.0 - batch[Columns.TERMINATEDS].float()
+            wanted = batch[Columns.REWARDS] + self.options.gamma * going_on * after
+        taken = values.of(values(batch), batch[Columns.ACTIONS])
+        return Losses({"policy": functional.smooth_l1_loss(taken, wanted)}, {"q": taken.mean()})
+
+    def after_update(self, nets, step):
+        polyak(nets["target"], nets["policy"].values, self.options.tau)
