@@ -33,6 +33,7 @@ from hindcast.run.placement import HERE, Placement
 from hindcast.run.results import ITERATION, Result
 from hindcast.run.spaces import Spaces, spaces_of
 from hindcast.threads import threads_for, torch_threads
+from hindcast.user_code import calling
 
 _TARGETS = "targets/"
 """Under it a checkpoint holds, beside the learner's tensors, the targets of the window that is in use."""
@@ -83,6 +84,8 @@ class TrainingSession:
         self.device, clamped = learner_device(spec.learners, placement.is_one_machine)
         self.notes = [clamped] if clamped else []
         self.algorithm = make_algorithm(resource)
+        with calling(f"{spec.algorithm}.needs"):
+            self._needs = self.algorithm.needs()
         sources = open_sources(inputs)
         self.notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
         spaces = spaces_of(resource, sources)
@@ -91,7 +94,7 @@ class TrainingSession:
         batch_size = self._global_batch(first_learners)
         self.data = offline_data_class(spec.pipeline)(
             sources,
-            self.algorithm.needs(),
+            self._needs,
             pipeline=spec.pipeline,
             batch_size=batch_size,
             seed=spec.seed,
@@ -105,7 +108,7 @@ class TrainingSession:
         self.data.targets = Targets(
             compute=partial(window_targets, self.algorithm, self.learner.nets),
             updates=lambda: self.learner.updates,
-            every=self.algorithm.needs().targets_every,
+            every=self._needs.targets_every,
         )
         self.iteration = 0
         self.busy = 0
@@ -216,7 +219,7 @@ class TrainingSession:
     def _global_batch(self, first_learners: int) -> int:
         """Items of a batch of all learners; it was fixed when the revision started."""
         timesteps = self.algorithm.options.train_batch_size_per_learner * first_learners
-        learners, per_item = self._group.share.size, self.algorithm.needs().timesteps_per_item
+        learners, per_item = self._group.share.size, self._needs.timesteps_per_item
         if timesteps < learners * per_item:
             sequences = (
                 "" if per_item == 1 else f", which make {timesteps // per_item} sequences of {per_item}"
