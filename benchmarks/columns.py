@@ -24,14 +24,14 @@ from measuring import report, take_turns
 from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
+from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
-from hindcast.prepare.reading_back import read_back
+from hindcast.formats.layouts import WRITTEN_LAYOUTS
+from hindcast.formats.spec import DataSpec
 from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.storage.location import resolve
-from hindcast.store.layouts import WRITTEN_LAYOUTS
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 ROWS_OF_RIVAL = 20_000
 

@@ -25,13 +25,13 @@ from decode_messagepack import make_block, rival
 from gymnasium import spaces
 from measuring import report, take_turns
 
-from hindcast.curate.target import Target
-from hindcast.curate.writing import write
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.writing import write
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 _AT_ONCE = 200
 

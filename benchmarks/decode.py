@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-from hindcast.store.commits import file_stem
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 WIDTHS = {"obs": 17, "actions": 6, "rewards": 1}
 

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from gymnasium import spaces
 from measuring import report, take_turns
 
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 STEPS = 500
 

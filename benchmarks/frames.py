@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 from measuring import report, take_turns
 
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
-from hindcast.prepare.reading_back import read_back
+from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.layouts import LAYOUTS
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-from hindcast.store.layouts import LAYOUTS
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.tabular.names import COLUMNS_LAYOUT
-from hindcast.store.writer import EpisodeWriter
 
 EPISODES, LENGTH, SIDE = 8, 250, 84
 TARGET = 60_000

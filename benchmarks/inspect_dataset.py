@@ -22,18 +22,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, write_manifest
+from hindcast.formats.entries import FileEntry
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-from hindcast.store.commits import file_stem
-from hindcast.store.entries import FileEntry
-from hindcast.store.manifest import FOLDER, Manifest, write_manifest
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 LENGTH = 1_000
 PER_FILE = 1_000
 INSPECT = ["-m", "hindcast.cli.main", "inspect", "--json"]
-OPEN = ["-c", "import sys; from hindcast.store.opening import open_dataset; open_dataset(sys.argv[1])"]
+OPEN = ["-c", "import sys; from hindcast.datasets.opening import open_dataset; open_dataset(sys.argv[1])"]
 CALLS: dict[str, tuple[list[str], float | None]] = {
     "open, by the manifest": (OPEN, 10.0),
     "inspect, sampled": (INSPECT, 30.0),

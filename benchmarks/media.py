@@ -28,9 +28,9 @@ import pyarrow as pa
 from measuring import report, take_turns
 
 from hindcast.episodes.block import Block
-from hindcast.foreign.format import ReadOptions
-from hindcast.foreign.formats import FORMATS
-from hindcast.foreign.media.record_file import masked_crc
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.media.record_file import masked_crc
+from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import resolve
 
 STEPS, OBSERVATIONS, ACTIONS = 500, 11, 3

@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from decode_messagepack import make_block, rival
 from measuring import report, take_turns
 
-from hindcast.prepare import opening
+from hindcast.datasets.prepare import opening
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.formats.spec import DataSpec
 from hindcast.ray_session import QUIET, start_ray
 from hindcast.storage.location import resolve
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 ROWS_OF_RIVAL = 20_000
 FILES = 7

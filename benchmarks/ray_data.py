@@ -20,13 +20,13 @@ from pathlib import Path
 from measuring import ratio, report, take_turns
 from training import LENGTH, write_data
 
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.pipeline.executors import Executor, Local, Work
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.ray_data import RayData
 from hindcast.ray_session import connected
-from hindcast.store.dataset import Dataset
-from hindcast.store.opening import open_dataset
 
 
 def main() -> None:

@@ -22,13 +22,15 @@ import numpy as np
 import torch
 from measuring import report, take_turns
 
-from hindcast.api.environment import EnvironmentSpec
+from hindcast.api import EnvironmentSpec, OfflineRecording
 from hindcast.api.model import ModelSpec
 from hindcast.api.recording import OutputSpec, TrainPolicy, TrainStop
+from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
 from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
-from hindcast.run.online import OnlineTraining
+from hindcast.run.expert import iterate_and_evaluate
+from hindcast.run.online import online_trainer
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 WIDTH = 8
@@ -37,15 +39,25 @@ RIVAL = Path(__file__).parent / "rivals" / "rllib_record.py"
 
 def train_expert(folder: Path) -> None:
     """An expert at return 450, as the demo makes it."""
-    spec = TrainPolicy(
+    train = TrainPolicy(
         config={"lr": 3e-4, "numEpochs": 6, "trainBatchSizePerLearner": 4096, "useKlLoss": False},
         model=ModelSpec(fcnet_hiddens=[64, 64]),
         stop=TrainStop(episode_return_mean=450.0),
     )
-    training = OnlineTraining(CARTPOLE, spec, seed=0, width=WIDTH, explore_in_evaluation=True, spec_hash="")
-    while training.iterate(evaluate=True)["evaluation"]["env_runners"]["episode_return_mean"] < 450:
-        pass
-    training.policy.save(folder)
+    spec = {
+        "environment": CARTPOLE,
+        "policy": {"train": train},
+        "duration": {"episodes": 1},
+        "output": {"path": "-"},
+    }
+    resource = OfflineRecording.model_validate({"metadata": {"name": "bench"}, "spec": spec})
+    trainer = online_trainer(resource, train, WIDTH)
+    evaluator = EnvEvaluator(CARTPOLE, train.evaluation.duration, explore=True)
+    reached = 0.0
+    while reached < 450:
+        result = iterate_and_evaluate(trainer, evaluator, seed=0)
+        reached = result["evaluation"]["env_runners"]["episode_return_mean"]
+    trainer.policy.save(folder)
 
 
 def record(policy: Path, episodes: int) -> float:

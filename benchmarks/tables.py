@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from decode_messagepack import rival
 from measuring import report, take_turns
 
-from hindcast.foreign.format import ReadOptions
-from hindcast.foreign.formats import FORMATS
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import resolve
 
 STEPS = 500

@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--threads 1]
 
-Ours trains through `TrainingSession`, as `hindcast run` does, with the data resident and streaming, metrics and
+Ours trains through a `Trainer`, as `hindcast run` does, with the data resident and streaming, metrics and
 all. The bare loop has the same data in two tensors, draws shuffled batches by index and steps the same network
 with the same fused Adam and threads; it reports nothing. Each turn is the same number of updates; data are on
 disk, in the page cache.
@@ -24,14 +24,14 @@ from measuring import report, take_turns
 from torch import nn
 
 from hindcast.api import OfflineTraining
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import file_stem
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Input
-from hindcast.run.session import TrainingSession
+from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
-from hindcast.store.commits import file_stem
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import processors
 
 OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000
@@ -79,12 +79,12 @@ def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[
             },
         }
     )
-    session = TrainingSession(resource, [Input(str(folder))])
-    session.busy = processors() - threads
+    trainer = offline_trainer(resource, [Input(str(folder))])
+    trainer.busy = processors() - threads
 
     def turn() -> float:
         begun = time.perf_counter()
-        session.iterate()
+        trainer.iterate()
         return updates * BATCH / (time.perf_counter() - begun)
 
     return turn

@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # test processes share the machin
 import fsspec
 import pytest
 
+from episode_kit import kit, memory  # noqa: F401  fixtures
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import Heard, record, recording
 from warm_python import WarmPython, warm_python

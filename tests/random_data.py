@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hindcast.episodes import batched, nested
 from hindcast.episodes.block import Block
-from hindcast.store.spec import DataSpec
+from hindcast.formats.spec import DataSpec
 
 _DTYPES = [
     "float16",

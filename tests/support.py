@@ -12,21 +12,21 @@ import torch
 
 from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.loading import validate_resource
+from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted
+from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
 from hindcast.pipeline.offline_data import Input
-from hindcast.prepare.opening import open_data
 from hindcast.record.environments import make_environment
-from hindcast.run.events import Outcome, Progress
+from hindcast.report.events import Outcome, Progress
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
 
 WALK = {"id": "toy_environments:Walk"}
 CARTPOLE = {"id": "CartPole-v1"}

@@ -37,7 +37,7 @@ sys.exit(int(status) % 256)
 _TAKE_LONG_TO_IMPORT = (
     "hindcast.cli.main",
     "hindcast.run.carry_out",
-    "hindcast.run.report.writing",
+    "hindcast.report.writing",
     "tensorboard.summary.writer.event_file_writer",
     "torch._dynamo",
 )

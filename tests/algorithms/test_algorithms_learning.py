@@ -7,37 +7,33 @@ import torch
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.api.recording import TrainPolicy
-from hindcast.evaluate.environment import evaluate_policy
-from hindcast.learn.learner import Learner
+from hindcast.evaluate.environment import EnvEvaluator, evaluate_policy
 from hindcast.record.runner import EnvRunner
-from hindcast.run.online import OnlineTraining, new_policy
+from hindcast.run.expert import iterate_and_evaluate
+from hindcast.run.online import online_trainer
+from hindcast.run.spaces import environment_spaces
+from hindcast.run.trainer import new_learner
+from support import recording
 
 pytestmark = pytest.mark.learning
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
-SMALL = {"fcnetHiddens": [64, 64]}
 QUICK = {"lr": 1e-3, "minibatchSize": 256}
 
 
 @pytest.fixture(scope="module")
 def expert():
-    spec = TrainPolicy.model_validate(
-        {
-            "algorithm": "PPO",
-            "config": QUICK,
-            "model": SMALL,
-            "stop": {"episodeReturnMean": 450},
-            "evaluation": {"duration": 20},
-        }
-    )
-    training = OnlineTraining(CARTPOLE, spec, seed=0, width=8, explore_in_evaluation=True, spec_hash="")
+    train = {"config": QUICK, "model": {"fcnetHiddens": [64, 64]}, "stop": {"episodeReturnMean": 450}}
+    resource = recording("never written", environment={"id": CARTPOLE.id}, policy={"train": train})
+    trainer = online_trainer(resource, resource.spec.policy.train, width=8)
+    evaluator = EnvEvaluator(CARTPOLE, 20, explore=True)
     for _ in range(25):
-        reached = training.iterate(evaluate=True)["evaluation"]["env_runners"]["episode_return_mean"]
+        result = iterate_and_evaluate(trainer, evaluator, seed=0)
+        reached = result["evaluation"]["env_runners"]["episode_return_mean"]
         if reached >= 450:
             break
-    training.close()
-    return reached, training.policy
+    trainer.close()
+    return reached, trainer.policy
 
 
 def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
@@ -51,8 +47,13 @@ def test_bc_clones_it_from_20_episodes(expert):
     obs = torch.from_numpy(np.concatenate([episode.columns["obs"][:-1] for episode in episodes]))
     actions = torch.from_numpy(np.concatenate([episode.columns["actions"] for episode in episodes]))
     algorithm = build("BC", {"lr": 1e-3})
-    policy, nets = new_policy(algorithm, CARTPOLE, ModelSpec(fcnet_hiddens=[64, 64]), seed=0)
-    learner = Learner(algorithm, nets)
+    policy, learner = new_learner(
+        algorithm,
+        environment_spaces(CARTPOLE),
+        ModelSpec(fcnet_hiddens=[64, 64]),
+        environment=CARTPOLE,
+        seed=0,
+    )
     source = torch.Generator().manual_seed(0)
     for _ in range(300):
         rows = torch.randint(len(obs), (256,), generator=source)

@@ -51,6 +51,15 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
     )
 
 
+def train_on(learner, rollout, seed, iteration):
+    """An iteration of a `Trainer`."""
+    algorithm, batch = learner.algorithm, learner.algorithm.prepare(learner.nets, rollout)
+    for rows in algorithm.minibatches(rollout.num_steps, seed, iteration):
+        learner.update({leaf: values[rows] for leaf, values in batch.items()})
+    metrics = learner.metrics()
+    return metrics | algorithm.after_iteration(learner.nets, batch, metrics)
+
+
 def step(timesteps=0):
     return Step(0, timesteps, torch.Generator())
 
@@ -87,8 +96,7 @@ def test_lambda_matters():
 
 def test_minibatches_pass_over_every_step_as_often_as_there_are_epochs():
     algorithm, _ = make(numEpochs=3, minibatchSize=48)
-    batch = {"row": torch.arange(128)}
-    seen = torch.cat([minibatch["row"] for minibatch in algorithm.minibatches(batch, seed=0, iteration=0)])
+    seen = algorithm.minibatches(128, seed=0, iteration=0).flatten()
     assert len(seen) == 3 * 128
     for epoch in range(3):
         assert sorted(seen[epoch * 128 : (epoch + 1) * 128].tolist()) == list(range(128))
@@ -96,21 +104,19 @@ def test_minibatches_pass_over_every_step_as_often_as_there_are_epochs():
 
 def test_no_minibatch_is_short():
     algorithm, _ = make(numEpochs=2, minibatchSize=50)
-    sizes = [len(m["row"]) for m in algorithm.minibatches({"row": torch.arange(128)}, seed=0, iteration=0)]
-    assert sizes == [50] * 5
+    assert algorithm.minibatches(128, seed=0, iteration=0).shape == (5, 50)
 
 
 def test_a_rollout_smaller_than_a_minibatch_is_one_minibatch():
     algorithm, _ = make(numEpochs=2)
-    assert [len(m["row"]) for m in algorithm.minibatches({"row": torch.arange(7)}, 0, 0)] == [7, 7]
+    assert algorithm.minibatches(7, seed=0, iteration=0).shape == (2, 7)
 
 
 def test_the_order_follows_from_seed_and_iteration():
     algorithm, _ = make()
 
     def order(seed, iteration):
-        batches = algorithm.minibatches({"row": torch.arange(128)}, seed, iteration)
-        return torch.cat([minibatch["row"] for minibatch in batches]).tolist()
+        return algorithm.minibatches(128, seed, iteration).tolist()
 
     assert order(1, 2) == order(1, 2)
     assert order(1, 2) != order(2, 2) and order(1, 2) != order(1, 3)
@@ -189,7 +195,7 @@ def test_the_kl_weight_is_in_the_learners_state():
 def test_an_iteration_makes_epochs_of_updates_and_reports():
     algorithm, nets = make(useKlLoss=True)
     learner = Learner(algorithm, nets)
-    metrics = algorithm.train_on(learner, rollout(nets), seed=0, iteration=0)
+    metrics = train_on(learner, rollout(nets), seed=0, iteration=0)
     assert learner.updates == 2 * 4
     losses = {"total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss"}
     assert metrics.keys() == losses | {
@@ -206,7 +212,7 @@ def test_an_iteration_is_a_function_of_weights_rollout_seed_and_number():
 
     def trained(seed, iteration):
         learner = Learner(algorithm, copy.deepcopy(nets))
-        algorithm.train_on(learner, block, seed, iteration)
+        train_on(learner, block, seed, iteration)
         return torch.cat([tensor.flatten() for tensor in learner.nets["policy"].parameters()])
 
     weights = trained(3, 4)
@@ -219,7 +225,7 @@ def test_rewarded_actions_become_likelier():
     learner = Learner(algorithm, nets)
     for iteration in range(10):
         block = rollout(nets, [1] * 128, seed=iteration, reward=lambda obs, action: (action == 1).float())
-        algorithm.train_on(learner, block, seed=0, iteration=iteration)
+        train_on(learner, block, seed=0, iteration=iteration)
     assert (rollout(nets, seed=99).columns["actions"] == 1).mean() > 0.9
 
 
@@ -228,7 +234,7 @@ def test_continuous_actions_train():
     algorithm, nets = make(action_space=box)
     with torch.no_grad():
         block = rollout_of_boxes(nets)
-    metrics = algorithm.train_on(Learner(algorithm, nets), block, seed=0, iteration=0)
+    metrics = train_on(Learner(algorithm, nets), block, seed=0, iteration=0)
     assert np.isfinite(metrics["total_loss"])
 
 

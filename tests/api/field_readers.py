@@ -233,8 +233,15 @@ class Readers:
 
 
 def _all_below(model: Kind) -> set[Kind]:
-    inner = [kind for field in model.model_fields.values() for kind in models_in(field.annotation)]
-    return {model}.union(*map(_all_below, inner))
+    found, waiting = {model}, [model]
+    while waiting:
+        fields = waiting.pop().model_fields.values()
+        inner = {
+            kind for field in fields for kind in models_in(field.annotation)
+        } - found  # spaces hold spaces
+        found |= inner
+        waiting += inner
+    return found
 
 
 def _dumps_an_argument(function: ast.FunctionDef) -> bool:

@@ -236,7 +236,7 @@ class TestComponents:
         with expert().build_algo() as algo:
             algo.restore_from_path(saved, component=COMPONENT_LEARNER)
             assert algo.iteration == 0
-            assert algo._running.learner.updates == 4
+            assert algo._trainer.learner.updates == 4
 
     def test_module_folder_serves_too(self, saved: Path) -> None:
         with expert().build_algo() as algo:

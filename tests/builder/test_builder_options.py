@@ -31,7 +31,11 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         {"type": "Box", "low": -1.0, "high": 1.0, "shape": [3], "dtype": "float32"},
         None,
     ),
-    "action_space": (gym.spaces.Discrete(2), {"type": "Discrete", "n": 2, "start": 0}, None),
+    "action_space": (
+        gym.spaces.Discrete(2),
+        {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"},
+        None,
+    ),
     "normalize_actions": (False, False, False),
     "clip_actions": (True, True, True),
     "wrappers": (

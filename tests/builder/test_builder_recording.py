@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
-from hindcast.store.manifest import read_manifest
-from hindcast.store.opening import open_dataset
 from support import episode_hashes, leftovers, read_all
 from toy_environments import Walk
 

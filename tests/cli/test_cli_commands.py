@@ -10,12 +10,12 @@ from hindcast.api import load_resources
 from hindcast.api.input import NO_SAMPLER
 from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.report.events import Outcome
 from hindcast.run import carry_out as carry_out_module
-from hindcast.run.events import Outcome
 from hindcast.storage.location import resolve
-from hindcast.store.manifest import Manifest, write_manifest
-from hindcast.store.opening import open_dataset
-from hindcast.store.writer import EpisodeWriter
 
 RUN_FOLDER = "runs/clone/r1"
 CARTPOLE_CLASS = "gymnasium.envs.classic_control:CartPoleEnv"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.prepare.opening import open_data
-from hindcast.store.opening import open_dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_split_that_cannot_be_made_leaves_nothing(hindcast, recorded):
 SLOW = """
 import sys, time
 from hindcast.cli.main import main
-from hindcast.store.writer import EpisodeWriter
+from hindcast.datasets.writer import EpisodeWriter
 
 write = EpisodeWriter.write
 def slow(self, block):

@@ -4,9 +4,9 @@ import pytest
 
 from hindcast.cli.progress import reporting
 from hindcast.cli.screen import Flags, Screen
+from hindcast.report.events import Outcome, Progress
 from hindcast.run import carry_out as carry_out_module
 from hindcast.run import progress as run_progress
-from hindcast.run.events import Outcome, Progress
 from hindcast.run.progress import Pace, amount, describe, numbers
 
 RECORDING = "OfflineRecording/random-data"

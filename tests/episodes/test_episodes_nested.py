@@ -3,6 +3,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.episodes import batched, nested
+from hindcast.episodes.spaces import space_struct
 
 VALUE = {"pose": (np.array([1.0, 2.0]), 3), "camera": np.zeros((2, 2))}
 
@@ -21,10 +22,10 @@ def test_unflatten_follows_the_space():
     space = spaces.Dict({"0": spaces.Discrete(2), "1": spaces.Dict({"x/y": spaces.Discrete(2)})})
     value = {"0": 1, "1": {"x/y": 0}}
     flat = nested.flatten(value, "actions")
-    assert nested.unflatten(flat, "actions", space) == value
+    assert nested.unflatten(flat, "actions", space_struct(space)) == value
     assert nested.unflatten(flat, "actions") == (1, {"x": {"y": 0}})
     with pytest.raises(ValueError, match="no leaf 'obs/a' among"):
-        nested.unflatten({"obs/b": 1}, "obs", spaces.Dict(a=spaces.Discrete(2)))
+        nested.unflatten({"obs/b": 1}, "obs", space_struct(spaces.Dict(a=spaces.Discrete(2))))
     with pytest.raises(ValueError, match="no leaf 'obs' among"):
         nested.unflatten({"observation": 1}, "obs")
 

@@ -6,7 +6,7 @@ from episode_builders import ACTIONS, OBSERVATIONS, contents, make_episode
 from gymnasium import spaces
 
 from hindcast.episodes.episode import SingleAgentEpisode
-from hindcast.episodes.space_state import space_from_state, space_to_state
+from hindcast.episodes.spaces import space_from_state, space_to_state
 
 KEYS = [
     "id_",

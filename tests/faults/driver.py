@@ -15,7 +15,7 @@ from kill_points import die_at
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.errors import UserError
 from hindcast.pipeline.offline_data import Input
-from hindcast.run.events import Outcome, Progress
+from hindcast.report.events import Outcome, Progress
 from hindcast.run.interruption import interruptible
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun

@@ -13,9 +13,9 @@ import sys
 
 from kill_points import die_at
 
-from hindcast.prepare import job, opening
-from hindcast.prepare.reading import Reading
-from hindcast.prepare.watch import Watch
+from hindcast.datasets.prepare import job, opening
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
 
 PARTITION_BYTES = 1 << 11  # many small partitions
 

@@ -16,12 +16,12 @@ from kill_points import die_at, points
 from preparing import PARTITION_BYTES
 from processes import Script
 
-from hindcast.prepare import job
-from hindcast.prepare.finishing import notes_of
-from hindcast.prepare.opening import ready
-from hindcast.prepare.reading import Reading
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare import job
+from hindcast.datasets.prepare.finishing import notes_of
+from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.opening import open_dataset
 from layers import repeats
 from support import episode_hashes, leftovers, read_all
 

@@ -16,9 +16,9 @@ from kill_points import points
 from processes import Driver, ends
 
 from hindcast.api import OfflineRecording
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
-from hindcast.store.manifest import read_manifest
 from layers import repeats
 from support import (
     CARTPOLE,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from test_interop_rllib import Run, as_row, episodes_of, read_all, rows_of
 
-from hindcast.curate.operations import convert_data
-from hindcast.curate.target import Target
-from hindcast.prepare.reading import Reading
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.opening import open_dataset
 from support import CARTPOLE, record, recording
 
 pytestmark = pytest.mark.timeout(1200)

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api import EnvironmentSpec
-from hindcast.curate.operations import convert_data
-from hindcast.curate.target import Target
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
-from hindcast.prepare.opening import open_data
-from hindcast.prepare.reading import Reading
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset
-from hindcast.store.messagepack.layout import MESSAGEPACK_EPISODES
-from hindcast.store.opening import open_dataset
-from hindcast.store.writer import EpisodeWriter
 from support import CARTPOLE, make_policy, record, recording
 
 Run = Callable[..., str]

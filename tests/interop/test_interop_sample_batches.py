@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
-from hindcast.foreign.format import ReadOptions
-from hindcast.foreign.formats import format_of
-from hindcast.foreign.rows import Rows
-from hindcast.prepare.opening import open_data
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.registry import format_of
+from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
 Run = Callable[..., str]

@@ -18,7 +18,7 @@ from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input
-from hindcast.run.session import TrainingSession
+from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
 from support import training
 
@@ -136,20 +136,20 @@ def fitted(group, toy, folder, data):
         return act()
 
     def begun():
-        return together(lambda: TrainingSession(resource, [Input(str(data))], group=group, first_learners=1))
+        return together(lambda: offline_trainer(resource, [Input(str(data))], group=group, first_learners=1))
 
-    session = begun()
-    together(session.begin)
-    losses = [together(session.iterate)["learners"]["default_policy"]["total_loss"]]
+    trainer = begun()
+    together(trainer.begin)
+    losses = [together(trainer.iterate)["learners"]["default_policy"]["total_loss"]]
     if group is None or group.leads:
-        session.save(store)
-    session = begun()
+        trainer.save(store)
+    trainer = begun()
     if group:
         dist.barrier()
-    together(lambda: session.load(store.latest()))
-    losses.append(together(session.iterate)["learners"]["default_policy"]["total_loss"])
-    session.close()
-    return {name: tensor.numpy() for name, tensor in session.learner.nets.state_dict().items()}, losses
+    together(lambda: trainer.load(store.latest()))
+    losses.append(together(trainer.iterate)["learners"]["default_policy"]["total_loss"])
+    trainer.close()
+    return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
 
 
 def interrupted(group, updates):

@@ -6,9 +6,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import space_struct
 from hindcast.errors import SpecError
 from hindcast.models.action_head import distribution_for
-from hindcast.store.spaces import unflatten
 
 AUTO = ModelSpec()
 SPACES = [
@@ -37,7 +38,7 @@ def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
         assert torch.isfinite(distribution.logp(actions)).all()
         for row in range(16):
             one = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
-            assert space.contains(_cast(unflatten(one, space, "actions"), space))
+            assert space.contains(_cast(unflatten(one, "actions", space_struct(space)), space))
 
 
 def _cast(value, space: Space):  # type: ignore[no-untyped-def]

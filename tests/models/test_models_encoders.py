@@ -6,9 +6,9 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.nested import flatten
 from hindcast.errors import SpecError
 from hindcast.models.encoders import Encoder
-from hindcast.store.spaces import flatten_value
 
 BARE = ModelSpec(fcnet_hiddens=[])
 SMALL = ModelSpec(fcnet_hiddens=[8])
@@ -16,7 +16,7 @@ SMALL = ModelSpec(fcnet_hiddens=[8])
 
 def _batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
     space.seed(0)
-    samples = [flatten_value(space.sample(), "obs") for _ in range(count)]
+    samples = [flatten(space.sample(), "obs") for _ in range(count)]
     return {leaf: torch.from_numpy(np.stack([sample[leaf] for sample in samples])) for leaf in samples[0]}
 
 

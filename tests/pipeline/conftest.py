@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, loader_of
 
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.feeds import WindowFeed
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 MakeFeed = Callable[..., WindowFeed]
 

@@ -9,16 +9,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.window import Recipe
-from hindcast.store.spec import DataSpec
-from hindcast.store.units import Unit
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)

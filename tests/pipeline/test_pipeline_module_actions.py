@@ -9,16 +9,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
-from hindcast.store.dataset import Dataset
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 
 OBSERVATIONS = gym.spaces.Box(-1, 1, (1,), np.float32)
 ACTIONS = gym.spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32))

@@ -11,12 +11,12 @@ from pipeline_fakes import ACTION_SPACE, OBSERVATION_SPACE, FakeDataset
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.targets import Targets
-from hindcast.store.spec import DataSpec
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 import toy_environments
 from hindcast.api import EnvironmentSpec, ModelSpec
+from hindcast.datasets.validate import check_block
 from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.seeding import reset_seed
-from hindcast.store.spec import DataSpec
-from hindcast.store.validate import check_block
 from support import CARTPOLE, WALK, by_position, episode_hashes, make_policy
 
 COMPOSITE = {"id": "toy_environments:Composite"}

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserError
+from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
-from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.manifest import Manifest, write_manifest
-from hindcast.store.opening import open_dataset
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from support import WALK, Heard, record, recording
 
 TRAINING = """\

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hindcast.api.loading import load_resources
+from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
 from support import Heard, episode_hashes, read_all, train
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "053aa6a"

@@ -11,15 +11,16 @@ import torch
 from hindcast.api.attempt import Attempt
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
+from hindcast.cluster.pools import Pools
 from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.share import Share
-from hindcast.run.cluster.pools import Pools
 from hindcast.run.machine import learner_device
+from hindcast.run.offline import offline_trainer
 from hindcast.run.placement import HERE
-from hindcast.run.session import TrainingSession
+from hindcast.run.trainer import Trainer
 from support import After, Heard, train, training
 
 
@@ -96,10 +97,10 @@ class TestDataWorkers:
         assert isinstance(HERE.data_workers(DataWorkersSpec(replicas=4)), Local)
 
     def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
-        session = TrainingSession(training(tmp_path, walks), [Input(str(walks))], pools())
-        assert session.data.plan()["executor"] == "RayData"
-        session = TrainingSession(training(tmp_path, walks), [Input(str(walks))])
-        assert session.data.plan()["executor"] == "Local"
+        trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))], pools())
+        assert trainer.experience.plan()["executor"] == "RayData"
+        trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))])
+        assert trainer.experience.plan()["executor"] == "Local"
 
 
 class TestGlobalBatch:
@@ -143,13 +144,13 @@ class TestGlobalBatch:
         assert train(second).metrics["timesteps"] == 32
 
     def test_shared_unevenly_is_said(self, tmp_path: Path, walks: Path) -> None:
-        session = in_group(training(tmp_path, walks), walks, Share(0, 3), first_learners=2)
-        assert session.notes == [
+        trainer = in_group(training(tmp_path, walks), walks, Share(0, 3), first_learners=2)
+        assert trainer.notes == [
             "3 learners share the batch of 64 timesteps with which 2 began",
             "64 timesteps over 3 learners: parts differ by one, and count by their size",
         ]
-        assert session.data.batch_size == 64
-        assert len(session.data.next()["obs"]) == 21
+        assert trainer.experience.batch_size == 64
+        assert len(trainer.experience.next()["obs"]) == 21
 
     def test_smaller_than_the_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, and a batch has 32 timesteps"):
@@ -161,9 +162,9 @@ def pools() -> Pools:
     return Pools(attempt)
 
 
-def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> TrainingSession:
+def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> Trainer:
     from hindcast.learn.group import Group
 
     group = Group()
     group.share = share
-    return TrainingSession(resource, [Input(str(data))], group=group, first_learners=first_learners)
+    return offline_trainer(resource, [Input(str(data))], group=group, first_learners=first_learners)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hindcast.api import EnvironmentSpec
+from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
-from hindcast.store.opening import open_dataset
 from support import CARTPOLE, record, recording, train, training
 
 pytestmark = pytest.mark.learning

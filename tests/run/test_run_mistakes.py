@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
+from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from support import WALK, Heard, read_all, train, training
 
 TRAINING = """

@@ -20,7 +20,7 @@ import os
 import ray
 
 from hindcast.ray_session import connect, connected
-from hindcast.run.cluster.driver import connect_to_ray
+from hindcast.cluster.driver import connect_to_ray
 
 
 def address():

@@ -15,14 +15,14 @@ import pytest
 
 from hindcast import __version__
 from hindcast.api import spec_hash
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, UserCodeError
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.record import trim
 from hindcast.run import recording as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
-from hindcast.store.commits import read_commits
-from hindcast.store.manifest import read_manifest
-from hindcast.store.opening import open_dataset
 from support import (
     CARTPOLE,
     WALK,

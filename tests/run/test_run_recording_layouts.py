@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import Interrupted
-from hindcast.prepare.opening import ready
-from hindcast.prepare.reading import Reading
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
-from hindcast.store.manifest import read_manifest
 from support import (
     WALK,
     After,

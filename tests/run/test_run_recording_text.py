@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, OutputConflict, SpecError
-from hindcast.prepare.opening import open_data
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
-from hindcast.store.manifest import read_manifest
-from hindcast.store.opening import open_dataset
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
 
 FORMATS = ("JSON", "CSV", "SampleBatch")

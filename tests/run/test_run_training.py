@@ -14,18 +14,19 @@ import pytest
 import safetensors.numpy
 import torch
 
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
+from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input
-from hindcast.run.session import TrainingSession
+from hindcast.run.offline import offline_trainer
+from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
-from hindcast.store.commits import Commit, file_stem, write_commit
-from hindcast.store.manifest import Manifest, write_manifest
-from hindcast.store.spec import DataSpec
-from hindcast.store.writer import EpisodeWriter
 from support import WALK, After, Heard, make_policy, record, recording, train, training
 from toy_pipeline import Noting
 
@@ -190,14 +191,14 @@ class TestStop:
 
     def test_leaves_nothing_to_train(self, tmp_path: Path, numbered: Path) -> None:
         """An iteration without updates is none."""
-        session = TrainingSession(training(tmp_path, numbered, stop={"updates": 5}), [Input(str(numbered))])
-        session.begin()
-        assert session.iterate()["num_updates_lifetime"] == 5
+        trainer = offline_trainer(training(tmp_path, numbered, stop={"updates": 5}), [Input(str(numbered))])
+        trainer.begin()
+        assert trainer.iterate()["num_updates_lifetime"] == 5
         with pytest.raises(
             SpecError, match=r"spec\.stop: the training ended with update 5; raise it to go on"
         ):
-            session.iterate()
-        assert session.iteration == 1
+            trainer.iterate()
+        assert trainer.iteration == 1
 
     def test_by_whichever_comes_first(self, tmp_path: Path, numbered: Path) -> None:
         last = self.last(tmp_path, numbered, {"updates": 500, "epochs": 30, "iterations": 1})
@@ -253,7 +254,7 @@ class TestCheckpoints:
             killed.setattr(CheckpointStore, "mark_best", Mock(side_effect=KeyboardInterrupt))
             train(resource)
         score = results(tmp_path)[0]["evaluation"]["env_runners"]["episode_return_mean"]
-        monkeypatch.setattr(TrainingSession, "iterate", Mock(side_effect=Interrupted))
+        monkeypatch.setattr(Trainer, "iterate", Mock(side_effect=Interrupted))
         with pytest.raises(Interrupted):
             train(resource)
         best = CheckpointStore(resolve(tmp_path / "test/r1/checkpoints"))
@@ -449,6 +450,7 @@ class TestInitialCheckpoint:
             {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
             {"fcnetHiddens": [16], "observationFilter": "meanStd"},
             {"fcnetHiddens": [16], "frameStack": 2},
+            {"fcnetHiddens": [16], "fcnetActivation": "relu"},
         ],
         ids=str,
     )

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
-from hindcast.store.opening import open_dataset
 from support import episode_hashes, read_all, record, recording
 
 HINDCAST = [sys.executable, "-m", "hindcast.cli.main"]

@@ -13,16 +13,16 @@ import orjson
 import pytest
 
 from hindcast import PPOConfig
-from hindcast.curate.target import Target
-from hindcast.curate.writing import write
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.writing import write
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.watch import Watch
 from hindcast.errors import OutputConflict
-from hindcast.prepare.watch import Watch
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.storage import lease
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
-from hindcast.store.manifest import FOLDER
-from hindcast.store.opening import open_dataset
 from layers import repeats
 from support import episode_hashes, read_all
 from toy_environments import Walk

@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from hindcast.api.pipeline import PipelineSpec
-from hindcast.curate.operations import convert_data
-from hindcast.curate.target import Target
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import StorageError
+from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.ray_data import RayData
-from hindcast.prepare import opening
-from hindcast.prepare.opening import open_data, ready
-from hindcast.prepare.reading import Reading
 from hindcast.storage.location import resolve
-from hindcast.store.manifest import read_manifest
-from hindcast.store.opening import open_dataset
 from support import episode_hashes, read_all, record, recording
 
 

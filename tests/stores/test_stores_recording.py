@@ -9,10 +9,10 @@ import time
 import pytest
 
 from hindcast import BCConfig
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import Interrupted, StorageError
+from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.storage.location import resolve
-from hindcast.store.commits import read_commits
-from hindcast.store.opening import open_dataset
 from object_store_servers import s3_client
 from support import WALK, After, episode_hashes, leftovers, read_all, record, recording, train, training
 

@@ -15,6 +15,7 @@ from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, wr
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT: Final = f"python -m hindcast.run.cluster {ATTEMPT_FOLDER}"
+"""The driver by the name that all runtimes have: those of the version before this know no `hindcast.cluster`."""
 BACKSTOP_SECONDS: Final = 900
 """How much later than the operator KubeRay ends what is overdue, should the operator be down."""
 _LARGEST_SECONDS: Final = 2**31 - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Self, cast
 
 import numpy as np
@@ -15,9 +15,8 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import AlgorithmOptions, Losses, ModelInputs, Step, Tensors
-from hindcast.learn.batches import actions_of, num_timesteps
+from hindcast.learn.batches import actions_of
 from hindcast.learn.gae import block_gae
-from hindcast.learn.learner import Learner
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
@@ -80,7 +79,7 @@ class PPOOptions(AlgorithmOptions):
 
 
 class PPO(OnlineAlgorithm):
-    """PPO; see `PPOOptions` for the objective. One iteration is `train_on(learner, rollout, ...)`."""
+    """PPO; see `PPOOptions` for the objective."""
 
     Options = PPOOptions
     options: PPOOptions
@@ -112,15 +111,9 @@ class PPO(OnlineAlgorithm):
         return {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: value_targets}
 
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
-        """The training batch of a rollout.
+        """The module's inputs, actions and what the policy gave with them; and what it learns from them.
 
-        Args:
-            nets: with the weights that sampled it.
-            rollout: episodes or fragments, whose observations are as the module sees them (preprocessed).
-
-        Returns:
-            `[S, ...]` on the networks' device: module inputs, actions and what the policy gave with them,
-            `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
+        That is `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
         """
         device = _device(nets["policy"])
         targets = self._advantages(nets, rollout)
@@ -136,22 +129,18 @@ class PPO(OnlineAlgorithm):
             Columns.ADVANTAGES: (advantages - advantages.mean()) / spread,
         }
 
-    def minibatches(
-        self, batch: Mapping[str, Tensor], seed: int, iteration: int
-    ) -> Iterator[dict[str, Tensor]]:
-        """`num_epochs` passes in an order that follows from (seed, iteration, epoch); none is short.
+    def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
+        """`numEpochs` passes in an order that follows from (seed, iteration, epoch); none is short.
 
         Epochs concatenate: a minibatch may span two; what is left after the last is dropped.
         """
-        steps, size = num_timesteps(batch), min(self.options.minibatch_size, num_timesteps(batch))
         epochs = range(self.options.num_epochs)
         order = np.concatenate(
             [generator(seed, "ppo", iteration, epoch).permutation(steps) for epoch in epochs]
         )
-        indices = torch.from_numpy(order).to(next(iter(batch.values())).device)
-        for first in range(0, len(order) - size + 1, size):
-            chosen = indices[first : first + size]
-            yield {leaf: values[chosen] for leaf, values in batch.items()}
+        size = min(self.options.minibatch_size, steps)
+        count = len(order) // size
+        return torch.from_numpy(order[: count * size].reshape(count, size))
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         options = self.options
@@ -178,21 +167,16 @@ class PPO(OnlineAlgorithm):
             metrics["mean_kl_loss"] = kl
         return Losses({"policy": total}, metrics)
 
-    def train_on(self, learner: Learner, rollout: Block, seed: int, iteration: int) -> dict[str, float]:
-        """One iteration: targets, epochs of minibatches, steering of the KL weight.
-
-        Returns:
-            The learner's metrics, `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`.
-        """
-        batch = self.prepare(learner.nets, rollout)
-        for minibatch in self.minibatches(batch, seed, iteration):
-            learner.update(minibatch)
-        metrics = learner.metrics() | {"vf_explained_var": _explained_variance(batch)}
+    def after_iteration(
+        self, nets: nn.ModuleDict, rows: Tensors, metrics: dict[str, float]
+    ) -> dict[str, float]:
+        """Steer the KL weight; `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`."""
+        found = {"vf_explained_var": _explained_variance(rows)}
         if self.options.use_kl_loss:
-            penalty = cast(KLPenalty, learner.nets["kl_penalty"])
+            penalty = cast(KLPenalty, nets["kl_penalty"])
             penalty.steer(metrics["mean_kl_loss"], self.options.kl_target)
-            metrics["curr_kl_coeff"] = float(penalty.coefficient)
-        return metrics
+            found["curr_kl_coeff"] = float(penalty.coefficient)
+        return found
 
 
 class KLPenalty(nn.Module):

@@ -47,6 +47,8 @@ class Discrete(Model):
     """Number of values."""
     start: Int = 0
     """Smallest value."""
+    dtype: str = "int64"
+    """NumPy dtype."""
 
 
 class MultiDiscrete(Model):
@@ -58,6 +60,8 @@ class MultiDiscrete(Model):
     """Number of values of each entry (nested lists for more dimensions)."""
     dtype: str = "int64"
     """NumPy dtype."""
+    start: list[Any] | None = None
+    """Smallest value of each entry, as `nvec`. Default: 0."""
 
 
 class MultiBinary(Model):
@@ -104,5 +108,3 @@ SpaceSpec = Annotated[
     Box | Discrete | MultiDiscrete | MultiBinary | TextSpace | DictSpace | TupleSpace,
     Discriminator("type"),
 ]
-
-SPACE_TYPES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tuple")

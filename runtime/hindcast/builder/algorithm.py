@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from hindcast.api.environment import EnvironmentSpec
+from hindcast.algorithms import build
 from hindcast.builder.names import UnknownName
+from hindcast.builder.plan import Plan
 from hindcast.builder.recording import EvaluationRecording
 from hindcast.builder.restoring import load_policy, part_named
-from hindcast.builder.running import FromData, PolicyAlone, Running, from_environment
 from hindcast.builder.saving import CONFIG, OneFolder, config_json, saved_config
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
@@ -21,9 +22,16 @@ from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
 from hindcast.pipeline.offline_data import OfflineData
+from hindcast.report.events import Outcome, Progress, Reporter
+from hindcast.report.results import Result
+from hindcast.run.carry_out import InFiles
+from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
-from hindcast.run.events import Outcome, Progress
-from hindcast.run.results import Result
+from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.offline import initial_policy, offline_trainer
+from hindcast.run.online import online_trainer
+from hindcast.run.spaces import environment_spaces
+from hindcast.run.trainer import Trainer, new_learner
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:
@@ -89,24 +97,13 @@ class RunningAlgorithm:
         self._recording = EvaluationRecording(plan.recording, reporter) if plan.recording else None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
-        self._environment: EnvironmentSpec | None = None
-        if plan.training is None:
-            assert plan.recording is not None
-            spec = plan.recording.spec
-            self._running: Running = PolicyAlone(
-                plan.algorithm, plan.config, plan.model, spec.environment, spec.seed
-            )
-            self._warm_start(plan.initial_checkpoint)
-            return
-        self._environment = plan.training.spec.environment
-        self._evaluations = Evaluations(plan.training, OneFolder(resolve(".")), reporter)
+        self._environment = plan.training.spec.environment if plan.training else None
         try:
-            self._running = (
-                from_environment(plan.training, plan.width)
-                if plan.online
-                else FromData(plan.training, self._evaluations.processes, reporter)
-            )
-            if plan.online:
+            if plan.training is not None:
+                self._evaluations = Evaluations(plan.training, OneFolder(resolve(".")), reporter)
+            self._trainer = _trainer_of(plan, reporter)
+            self._trainer.busy = self._evaluations.processes if self._evaluations else 0
+            if plan.training is None or plan.online:
                 self._warm_start(plan.initial_checkpoint)
         except BaseException:
             self.stop()
@@ -135,12 +132,13 @@ class RunningAlgorithm:
     @property
     def iteration(self) -> int:
         """Iterations finished."""
-        return self._running.iteration
+        return self._trainer.iteration
 
     @property
     def offline_data(self) -> OfflineData | None:
         """Where batches come from; None where there are no data to train on."""
-        return self._running.data if isinstance(self._running, FromData) else None
+        experience = self._trainer.experience
+        return experience if isinstance(experience, OfflineData) else None
 
     def train(self) -> Result:
         """One iteration.
@@ -156,11 +154,13 @@ class RunningAlgorithm:
         """
         if self._recording is not None and _NOT_RECORDED not in self.notes:
             self._note(_NOT_RECORDED)
-        result = self._running.iterate()
+        result = self._trainer.iterate()
+        begun = time.monotonic()
         if found := self._evaluated():
             self._evaluation = found
         if self._evaluation is not None:
             result[EVALUATION_RESULTS] = self._evaluation
+        result["timers"]["evaluation_s"] = time.monotonic() - begun
         return result
 
     def evaluate(self) -> Result:
@@ -200,7 +200,7 @@ class RunningAlgorithm:
             EVALUATION_RESULTS: self._evaluation,
             CONFIG: config_json(self.config.to_dict()),
         }
-        self._running.save(OneFolder(folder, counters))
+        self._trainer.save(OneFolder(folder, counters))
         return str(folder)
 
     def save(self, checkpoint_dir: str | Path | None = None) -> Saved:
@@ -237,11 +237,11 @@ class RunningAlgorithm:
             )
         load_policy(self.get_policy(), str(checkpoint.location))
         if part == "learner":
-            self._running.learner.load(checkpoint.learner_state())
+            self._trainer.learner.load(checkpoint.learner_state())
             return
         if self._evaluations is not None:
             self._evaluations.collect()
-        self._running.load(checkpoint)
+        self._trainer.load(checkpoint)
         self._evaluation = checkpoint.training.counters.get(EVALUATION_RESULTS)
         in_parallel = self._evaluations is not None and self._evaluations.runs_in_parallel
         if in_parallel and checkpoint.training.counters.get("evaluating") is not None:
@@ -249,7 +249,7 @@ class RunningAlgorithm:
 
     def get_policy(self) -> Policy:
         """The policy: acts with the weights as they are, without this object too."""
-        return self._running.policy
+        return self._trainer.policy
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The policy's network.
@@ -267,8 +267,8 @@ class RunningAlgorithm:
             self._recording.close()
         if self._evaluations is not None:
             self._evaluations.close()
-        if hasattr(self, "_running"):
-            self._running.close()
+        if hasattr(self, "_trainer"):
+            self._trainer.close()
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
@@ -308,11 +308,30 @@ class RunningAlgorithm:
 
     def _launch(self) -> None:
         assert self._evaluations is not None
-        self._evaluations.launch(self.get_policy(), self.iteration, self._running.learner.updates)
+        self._evaluations.launch(self.get_policy(), self.iteration, self._trainer.learner.updates)
 
     def _note(self, message: str) -> None:
         self.notes.append(message)
         _LOG.warning(message)
+
+
+def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
+    if plan.training is None:
+        assert plan.recording is not None
+        environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
+        algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
+        made = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
+        return Trainer(plan.algorithm, *made, experience=None)
+    if plan.online:
+        return online_trainer(plan.training, plan.training.spec, plan.width)
+    if (initial := plan.training.spec.initial_checkpoint) is not None:
+        initial_policy(initial)  # is looked for before data are prepared
+    inputs = ready_inputs(plan.training, inputs_of(plan.training, InFiles({})), reporter)
+    trainer = offline_trainer(plan.training, inputs)
+    for note in trainer.notes:
+        reporter.note(title(plan.training), note)
+    trainer.begin()
+    return trainer
 
 
 class _Notes:

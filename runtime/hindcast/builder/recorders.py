@@ -7,11 +7,11 @@ from typing import Any
 
 from hindcast.errors import UserError
 from hindcast.evaluate.environment import EnvReport
+from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.models.policy import Policy
 from hindcast.record.fence import join_runners
 from hindcast.record.recorder import Recorder, Task, Work
 from hindcast.storage.location import resolve
-from hindcast.store.commits import Commit
 from hindcast.worker_processes import WorkerProcesses
 
 Made = tuple[Commit, EnvReport | None]

@@ -17,18 +17,18 @@ from hindcast.builder.recorders import InProcess, InProcesses, Made
 from hindcast.episodes.columns import Columns
 from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
+from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_temporary_files
+from hindcast.formats.dataset_folder.manifest import MANIFEST, read_manifest, write_manifest
 from hindcast.models.policy import Policy
 from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Task, Work
+from hindcast.report.events import Reporter
 from hindcast.run.claim import claim
-from hindcast.run.events import Reporter
 from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.recording import RecordingRun
 from hindcast.storage.lease import sole_writer
-from hindcast.store.commits import Commit, read_commits, remove_temporary_files
-from hindcast.store.manifest import MANIFEST, read_manifest, write_manifest
 
 _WAVES = 4
 

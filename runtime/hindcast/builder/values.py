@@ -49,7 +49,7 @@ def space(value: Any) -> Any:
     """A Gymnasium space as the resource's JSON; JSON and None stay."""
     if value is None or isinstance(value, Mapping):
         return value
-    from hindcast.store.spaces import space_to_json
+    from hindcast.episodes.spaces import space_to_json
 
     return space_to_json(value)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import formatting
-from hindcast.store.statistics import Distribution
+from hindcast.datasets.inspection.statistics import Distribution
 
 BAR_WIDTH = 32
 MAX_ROWS = 12

@@ -13,10 +13,10 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hindcast.curate.target import Target
-    from hindcast.curate.writing import Written
-    from hindcast.prepare.reading import Reading
-    from hindcast.prepare.watch import Watch
+    from hindcast.datasets.curate.target import Target
+    from hindcast.datasets.curate.writing import Written
+    from hindcast.datasets.prepare.reading import Reading
+    from hindcast.datasets.watch import Watch
 
 Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
 _READING = "How the source is read"
@@ -98,8 +98,8 @@ class ReadFlags:
         """The paths, read so."""
         from hindcast.api.filter_term import parse_filter
         from hindcast.api.input import PrepareSpec
-        from hindcast.foreign.format import ReadOptions
-        from hindcast.prepare.reading import Reading
+        from hindcast.datasets.prepare.reading import Reading
+        from hindcast.formats.format import ReadOptions
 
         options = ReadOptions(
             schema=dict(
@@ -154,7 +154,7 @@ class WriteFlags:
     def target(self, folder: str) -> "Target":
         """The folder, written so."""
         from hindcast.api.quantity import parse_bytes
-        from hindcast.curate.target import Target
+        from hindcast.datasets.curate.target import Target
         from hindcast.errors import SpecError
         from hindcast.storage.location import resolve
 
@@ -172,8 +172,8 @@ class WriteFlags:
 def watching(screen: Screen, name: str) -> "Iterator[Watch]":
     """Progress on the screen, and Ctrl-C as a request to stop at the next safe point."""
     from hindcast.cli.progress import reporting
-    from hindcast.prepare.watch import Watch
-    from hindcast.run.events import Progress
+    from hindcast.datasets.watch import Watch
+    from hindcast.report.events import Progress
     from hindcast.run.interruption import interruptible
 
     with reporting(screen) as reporter, interruptible() as interruption:

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from hindcast import formatting
 from hindcast.cli.bars import MAX_ROWS, spread_bars, value_bars
-from hindcast.store.inspection.problems import Problem
-from hindcast.store.inspection.summary import ActionLeaf, ObservationLeaf, Summary
-from hindcast.store.inspection.words import coverage_in_words, facts
+from hindcast.datasets.inspection.problems import Problem
+from hindcast.datasets.inspection.summary import ActionLeaf, ObservationLeaf, Summary
+from hindcast.datasets.inspection.words import coverage_in_words, facts
 
 MAX_OF_A_KIND = 10
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}

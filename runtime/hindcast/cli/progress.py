@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
-from hindcast.run.events import Outcome, Progress, Reporter
+from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.run.progress import ProgressLines, amount, numbers
 
 if TYPE_CHECKING:

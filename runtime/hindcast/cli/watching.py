@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from hindcast.prepare.watch import Watch
+    from hindcast.datasets.watch import Watch
 
 
 @contextmanager
 def watching(screen: Screen, what: str) -> Iterator[Watch]:
     """What the work tells how it goes; without a bar where nobody watches."""
-    from hindcast.prepare.watch import Watch
+    from hindcast.datasets.watch import Watch
 
     if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
         yield Watch(note=screen.note)

@@ -21,6 +21,7 @@ from hindcast.episodes import batched, details, nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, SEPARATOR, Columns, root
 from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.episodes.spaces import space_struct
 
 _OWN_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
@@ -83,7 +84,7 @@ def block_to_episodes(
     Raises:
         ValueError: a column is missing.
     """
-    known = {Columns.OBS: observation_space, Columns.ACTIONS: action_space}
+    known = {Columns.OBS: space_struct(observation_space), Columns.ACTIONS: space_struct(action_space)}
     roots = dict.fromkeys([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *map(root, block.columns)])
     roots.pop(Columns.INFOS, None)
     whole = {name: nested.unflatten(block.columns, name, known.get(name)) for name in roots}

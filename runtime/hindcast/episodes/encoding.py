@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
 from hindcast.episodes.nested import Nested, is_composite, map_leaves
+from hindcast.episodes.spaces import space_struct
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,6 @@ class LeafType:
 
     shape: tuple[int, ...]
     dtype: DTypeLike
-
-
-def space_struct(space: spaces.Space) -> Nested:
-    """The leaf spaces of a space, nested like its samples."""
-    if isinstance(space, spaces.Dict):
-        return {key: space_struct(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(space_struct(part) for part in space.spaces)
-    return space
 
 
 def space_types(space: spaces.Space, one_hot_discrete: bool = False) -> Nested:
@@ -59,14 +50,12 @@ def one_hot(value: Nested, space: spaces.Space) -> Nested:
     Discrete(n) becomes float32 `[n]`, MultiDiscrete float32 `[sum of n]`; leading dimensions stay.
 
     Raises:
-        ValueError: a value outside its space.
+        ValueError: a value outside its space, or nested otherwise.
     """
-    if isinstance(space, spaces.Dict):
-        _require_parts(value, space)
-        return {key: one_hot(value[key], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        _require_parts(value, space)
-        return tuple(one_hot(item, part) for item, part in zip(value, space.spaces, strict=True))
+    return map_leaves(_one_hot_leaf, space_struct(space), value)
+
+
+def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
     if isinstance(space, spaces.Discrete):
         return _one_hot(np.asarray(value) - space.start, int(space.n), space)
     if isinstance(space, spaces.MultiDiscrete):
@@ -75,12 +64,6 @@ def one_hot(value: Nested, space: spaces.Space) -> Nested:
         parts = [_one_hot(flat[..., i], int(n), space) for i, n in enumerate(space.nvec.ravel())]
         return np.concatenate(parts, axis=-1)
     return value
-
-
-def _require_parts(value: Nested, space: spaces.Dict | spaces.Tuple) -> None:
-    kind = Mapping if isinstance(space, spaces.Dict) else tuple
-    if not isinstance(value, kind) or len(value) != len(space.spaces):
-        raise ValueError(f"the value {value!r} is not of the space {space}")
 
 
 def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
-from hindcast.episodes.space_state import space_from_state, space_to_state
+from hindcast.episodes.spaces import space_from_state, space_to_state
 
 if TYPE_CHECKING:
     from hindcast.episodes.episode import SingleAgentEpisode

@@ -10,11 +10,11 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.episodes import batched, nested
-from hindcast.episodes.encoding import space_struct, space_types
+from hindcast.episodes.encoding import space_types
 from hindcast.episodes.indexing import split
 from hindcast.episodes.lookback_reads import BufferReads, Indices
 from hindcast.episodes.nested import Nested
-from hindcast.episodes.space_state import space_from_state, space_to_state
+from hindcast.episodes.spaces import space_from_state, space_struct, space_to_state
 
 
 class InfiniteLookbackBuffer(BufferReads):
@@ -65,7 +65,7 @@ class InfiniteLookbackBuffer(BufferReads):
     @property
     def space_struct(self) -> Nested:
         """The leaf spaces, nested like a sample; None without a space."""
-        return None if self._space is None else space_struct(self._space)
+        return space_struct(self._space)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Overwrites samples; the length stays.
@@ -176,7 +176,8 @@ class InfiniteLookbackBuffer(BufferReads):
         if state["finalized"]:
             data = nested.map_leaves(batched.text_as_objects, nested.lists_as_tuples(data))
         else:
-            data = [nested.with_tuples_of(item, space) for item in data]
+            struct = space_struct(space)
+            data = [nested.with_tuples_of(item, struct) for item in data]
         return cls(data, int(state["lookback"]), space)
 
     def __getitem__(self, item: Indices) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from hindcast.episodes.columns import SEPARATOR
 
@@ -78,28 +77,28 @@ def flatten(value: Nested, root: str) -> dict[str, Any]:
     return named
 
 
-def unflatten(named: Mapping[str, Any], root: str, space: spaces.Space | None = None) -> Nested:
+def unflatten(named: Mapping[str, Any], root: str, struct: Nested | None = None) -> Nested:
     """The value that `flatten` took apart.
 
     Args:
         named: leaf name -> leaf; names of other roots are ignored.
         root: the column.
-        space: says how the value was built. Without it parts named 0, 1, 2, … make a tuple, others a dict.
+        struct: nested as the value was (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
 
     Raises:
-        ValueError: a leaf of the space (or, without one, every leaf) is missing.
+        ValueError: a leaf of the struct (or, without one, every leaf) is missing.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: unflatten(named, f"{root}{SEPARATOR}{key}", part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(unflatten(named, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(space.spaces))
+    if isinstance(struct, Mapping):
+        return {key: unflatten(named, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
+    if isinstance(struct, tuple):
+        return tuple(unflatten(named, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(struct))
     if root in named:
         return named[root]
     prefix = root + SEPARATOR
     keys = list(
         dict.fromkeys(name[len(prefix) :].split(SEPARATOR, 1)[0] for name in named if name.startswith(prefix))
     )
-    if not keys or space is not None:
+    if not keys or struct is not None:
         raise ValueError(f"there is no leaf {root!r} among {sorted(named)}")
     parts = {key: unflatten(named, prefix + key) for key in keys}
     if set(keys) == {str(i) for i in range(len(keys))}:
@@ -107,12 +106,12 @@ def unflatten(named: Mapping[str, Any], root: str, space: spaces.Space | None = 
     return parts
 
 
-def with_tuples_of(value: Nested, space: spaces.Space | None) -> Nested:
-    """The sample with tuples where the space has them: formats without tuples return lists there."""
-    if isinstance(space, spaces.Dict):
-        return {key: with_tuples_of(value[key], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(with_tuples_of(item, part) for item, part in zip(value, space.spaces, strict=True))
+def with_tuples_of(value: Nested, struct: Nested | None) -> Nested:
+    """The sample with tuples where the struct has them: formats without tuples return lists there."""
+    if isinstance(struct, Mapping):
+        return {key: with_tuples_of(value[key], part) for key, part in struct.items()}
+    if isinstance(struct, tuple):
+        return tuple(with_tuples_of(item, part) for item, part in zip(value, struct, strict=True))
     return value
 
 

@@ -56,6 +56,7 @@ class Learner:
     Attributes:
         updates: updates made.
         timesteps: timesteps trained.
+        group: see above.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Learner:
         }
         _refuse_shared(self._optimisers)
         self._metrics = MetricSums(self.device)
-        self._group = group or Group()
+        self.group = group or Group()
         self._seed = seed
         self._part_from_the_first()
 
@@ -132,8 +133,8 @@ class Learner:
 
         Then they are collected, or saved: merged again they would count once for each learner.
         """
-        if self._group.share.size > 1:
-            self._group.weighted_sum(self._metrics.tensors())
+        if self.group.share.size > 1:
+            self.group.weighted_sum(self._metrics.tensors())
 
     def state(self) -> LearnerState:
         """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
@@ -172,7 +173,7 @@ class Learner:
             self._set_random(name, value)
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
-        own = float(self._group.leads)  # what was saved is of all learners, and is to count once
+        own = float(self.group.leads)  # what was saved is of all learners, and is to count once
         self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
@@ -181,9 +182,9 @@ class Learner:
         pending = list(losses.items())
         for position, (name, loss) in enumerate(pending):
             self._optimisers[name].backward(loss, keep_graph=position + 1 < len(pending))
-        if self._group.share.size > 1:
+        if self.group.share.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
-            self._group.weighted_sum([each for own in gradients for each in own], weight)
+            self.group.weighted_sum([each for own in gradients for each in own], weight)
         found: dict[str, Tensor] = {}
         for name, loss in pending:
             if len(self._optimisers) > 1:
@@ -193,22 +194,22 @@ class Learner:
 
     def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
         """The learner's part of what losses are means over: of sequences, of the steps that are learnt from."""
-        if self._group.share.size == 1 or Columns.LOSS_MASK not in batch:
+        if self.group.share.size == 1 or Columns.LOSS_MASK not in batch:
             return share
         own = batch[Columns.LOSS_MASK].sum().double()
         total = own.clone()
-        self._group.weighted_sum([total])
+        self.group.weighted_sum([total])
         return own / total
 
     def _part_from_the_first(self) -> None:
         """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
-        rank = self._group.share.rank
+        rank = self.group.share.rank
         if rank:
             self.generator.manual_seed(seed_of(self._seed, "losses", rank, self.updates))
             torch.manual_seed(seed_of(self._seed, "learner", rank, self.updates))
 
     def _buffers(self) -> _Buffers:
-        if self._group.share.size == 1:
+        if self.group.share.size == 1:
             return {}
         named = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in named if buffer.is_floating_point()}
@@ -221,7 +222,7 @@ class Learner:
             if buffer is not old or version != old_version:
                 changed.append(buffer)
         if changed:
-            self._group.weighted_sum(changed, weight)
+            self.group.weighted_sum(changed, weight)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"

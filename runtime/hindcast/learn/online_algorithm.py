@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
+from torch import Tensor, nn
+
 from hindcast.episodes.block import Block
-from hindcast.learn.algorithm import Algorithm, Kind
-from hindcast.learn.learner import Learner
+from hindcast.learn.algorithm import Algorithm, Kind, Tensors
 
 
 class OnlineAlgorithm(Algorithm):
-    """An algorithm that learns from what its own policy samples."""
+    """An algorithm that learns from what its own policy samples: an iteration is minibatches of one rollout."""
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineRecording"})
 
@@ -21,16 +22,27 @@ class OnlineAlgorithm(Algorithm):
         """Timesteps of the batch that one update takes."""
 
     @abstractmethod
-    def train_on(self, learner: Learner, rollout: Block, seed: int, iteration: int) -> dict[str, float]:
-        """One iteration.
+    def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
+        """What an iteration learns from, `[S, ...]` for the S timesteps of a rollout, on the networks' device.
 
         Args:
-            learner: of this algorithm.
-            rollout: the `train_batch_size_per_learner` timesteps that the policy has just sampled, as the module
-                sees them (preprocessed); has `action_logp` and `action_dist_inputs`.
-            seed: with `iteration` it fixes the order of what is drawn from the rollout.
-            iteration: iterations finished before.
-
-        Returns:
-            Metrics.
+            nets: with the weights that sampled it.
+            rollout: at least `train_batch_size_per_learner` timesteps, as the module sees them (preprocessed), in
+                episodes and fragments; has `action_logp` and `action_dist_inputs`.
         """
+
+    @abstractmethod
+    def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
+        """Which of S = `steps` rows each update takes: `[updates, timesteps_per_update]` int64.
+
+        The order follows from `seed` and `iteration`, the number of iterations finished before.
+        """
+
+    def after_iteration(
+        self,
+        nets: nn.ModuleDict,  # noqa: ARG002
+        rows: Tensors,  # noqa: ARG002
+        metrics: dict[str, float],  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Runs after the last update, with what `prepare` gave and means over the updates. Returns further metrics."""
+        return {}

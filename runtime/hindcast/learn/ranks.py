@@ -82,7 +82,7 @@ class Ranks(Group):
             raise interrupted or Interrupted("the first learner was asked to stop")
 
     def tell(self, what: Any) -> None:
-        """See `Group.tell`; the others `hear` it. Of the others' own sessions nothing is sent."""
+        """See `Group.tell`; the others `hear` it. Of the others' own trainers nothing is sent."""
         if self.leads:
             self._from_first(what)
 

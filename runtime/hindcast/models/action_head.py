@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
 from hindcast.models.distributions import (
     Bernoulli,
@@ -25,7 +26,6 @@ from hindcast.models.distributions import (
     Product,
     SquashedGaussian,
 )
-from hindcast.store.spaces import flatten_space
 
 _CONTINUOUS = ("gaussian", "squashedGaussian", "deterministic")
 _MOST_INTEGERS = 4096

@@ -19,8 +19,9 @@ from torch import Tensor
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import flatten, unflatten
+from hindcast.episodes.spaces import flatten_space, space_of, space_struct
 from hindcast.models.mean_std import CLIP, MeanStdFilter
-from hindcast.store.spaces import flatten_space, flatten_value, unflatten
 
 Arrays = dict[str, NDArray[Any]]
 Json = dict[str, Any]
@@ -92,7 +93,7 @@ class ActionToEnv:
     def __init__(
         self, action_space: gym.Space, normalize_actions: bool = True, clip_actions: bool = False
     ) -> None:
-        self._space = action_space
+        self._struct = space_struct(action_space)
         self._spaces = flatten_space(action_space, Columns.ACTIONS)
         self._scaled = {
             leaf: _Scale(space)
@@ -100,9 +101,8 @@ class ActionToEnv:
             if normalize_actions and _is_scalable(space)
         }
         self._clip = clip_actions
-        self.module_space = _with_leaves(
-            action_space, Columns.ACTIONS, {leaf: _unit_box(self._spaces[leaf]) for leaf in self._scaled}
-        )
+        units = {leaf: _unit_box(self._spaces[leaf]) for leaf in self._scaled}
+        self.module_space = space_of(unflatten({**self._spaces, **units}, Columns.ACTIONS, self._struct))
 
     def __call__(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
         """B environment actions: item i is the action of row i.
@@ -118,7 +118,7 @@ class ActionToEnv:
             return leaves[Columns.ACTIONS]
         count = len(next(iter(leaves.values())))
         return [
-            unflatten({leaf: rows[row] for leaf, rows in leaves.items()}, self._space, Columns.ACTIONS)
+            unflatten({leaf: rows[row] for leaf, rows in leaves.items()}, Columns.ACTIONS, self._struct)
             for row in range(count)
         ]
 
@@ -215,9 +215,8 @@ class Preprocessing:
         self._history = FrameStack(frame_stack, self.stacked_leaves)
         self._to_env = ActionToEnv(action_space, normalize_actions, clip_actions)
         self.action_space = self._to_env.module_space
-        self.observation_space = _with_leaves(
-            observation_space, Columns.OBS, {leaf: self._seen(leaf, space) for leaf, space in leaves.items()}
-        )
+        seen = {leaf: self._seen(leaf, space) for leaf, space in leaves.items()}
+        self.observation_space = space_of(unflatten(seen, Columns.OBS, space_struct(observation_space)))
 
     @classmethod
     def of(
@@ -262,7 +261,7 @@ class Preprocessing:
             return {Columns.OBS: obs}
         if isinstance(obs, dict) and obs.keys() == self._leaves:
             return obs
-        return {leaf: np.asarray(rows) for leaf, rows in flatten_value(obs, Columns.OBS).items()}
+        return {leaf: np.asarray(rows) for leaf, rows in flatten(obs, Columns.OBS).items()}
 
     def filter_obs(self, obs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The filtered leaves (float32), the others as they are. Rows of any number; changes no state."""
@@ -360,19 +359,6 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
     frames = column[torch.where(known, wanted, rows.unsqueeze(-1))]
     frames = frames * known.reshape(*known.shape, *[1] * (column.dim() - 1))
     return frames.movedim(1, -2).flatten(-2)
-
-
-def _with_leaves(space: gym.Space, root: str, leaves: Mapping[str, gym.Space]) -> gym.Space:
-    """The space with the given leaves in place of its own."""
-    if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict(
-            {key: _with_leaves(part, f"{root}/{key}", leaves) for key, part in space.spaces.items()}
-        )
-    if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple(
-            [_with_leaves(part, f"{root}/{i}", leaves) for i, part in enumerate(space.spaces)]
-        )
-    return leaves.get(root, space)
 
 
 def _is_float_box(space: gym.Space) -> bool:

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
-from hindcast.store.spaces import flatten_space
 
 ConvFilters = Sequence[Sequence[int]]
 

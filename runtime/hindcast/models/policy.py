@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import flatten
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
-from hindcast.store.spaces import flatten_space, flatten_value
 
 F32 = NDArray[np.float32]
 
@@ -137,6 +138,12 @@ class Policy:
             DataError: it is of another model; nothing was taken.
         """
         own, given = self.module.state_dict(), saved.module.state_dict()
+        for option in _activations(own):
+            theirs, ours = (getattr(one.module.model_config, option) for one in (saved, self))
+            if theirs != ours:
+                raise DataError(
+                    f"{where} is of another model: it has the {option} {theirs!r}, and this model has {ours!r}."
+                )
         value_head = _VALUE_HEAD if isinstance(self.module, PolicyModule) else ()
         for name in sorted(own.keys() | given.keys()):
             shapes = [list(state[name].shape) if name in state else None for state in (given, own)]
@@ -220,7 +227,7 @@ class Policy:
         return Actions(preprocessing.to_env(actions), actions, logp, _array(dist_inputs))
 
     def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
-        values = {leaf: np.asarray(value) for leaf, value in flatten_value(obs, Columns.OBS).items()}
+        values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}
         for leaf, space in self._leaves.items():
             found = values[leaf].shape if leaf in values else None
             if found != space.shape:
@@ -240,3 +247,9 @@ class Policy:
 
 def _array(tensor: Tensor) -> NDArray[Any]:
     return tensor.cpu().numpy()
+
+
+def _activations(weights: Mapping[str, Tensor]) -> list[str]:
+    """The options that give weights another meaning and do not show in their shapes."""
+    convolves = any(tensor.dim() == 4 for tensor in weights.values())
+    return ["fcnet_activation", *(["conv_activation"] if convolves else [])]

@@ -23,11 +23,11 @@ from pydantic.alias_generators import to_camel
 from safetensors import SafetensorError
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.storage.location import Location
-from hindcast.store.spaces import space_from_json, space_to_json
 
 FORMAT_VERSION = 1
 FOLDER = "module"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hindcast import errors
 from hindcast.episodes.block import Block
-from hindcast.store.array_row import from_row, header_of, to_row
+from hindcast.formats.arrow.array_row import from_row, header_of, to_row
 
 _COLUMN = "columns/"
 _PER_EPISODE = ("length", "eps_id", "t_started", "terminated", "truncated")

@@ -20,9 +20,9 @@ import numpy as np
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.window import Batch
-from hindcast.store.spec import DataSpec
 
 Scope = Literal["step", "episode", "batch"]
 

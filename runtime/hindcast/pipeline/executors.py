@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
-from hindcast.store.units import Unit
 
 
 class Work(NamedTuple):

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.executors import Work
 from hindcast.pipeline.order import Order, Window
 from hindcast.pipeline.window import Recipe, WindowData
-from hindcast.store.dataset import Dataset
-from hindcast.store.units import Unit
 
 I64 = NDArray[np.int64]
 Stream = Callable[[Iterable[Work]], Iterator[Block]]

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.projection import Projected
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
@@ -25,9 +28,6 @@ from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch
-from hindcast.store.dataset import Dataset
-from hindcast.store.opening import open_dataset
-from hindcast.store.projection import Projected
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 _UNCALLED: Final = {
@@ -122,6 +122,7 @@ class OfflineData:
 
     Attributes:
         batch_size: see above.
+        counters: nothing is counted that `state` does not hold.
         targets: how windows get theirs; to be set before the first batch when `needs.targets`.
 
     Raises:
@@ -152,6 +153,7 @@ class OfflineData:
         steps = make_connectors(pipeline.connectors, *spaces)
         steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
         self.batch_size = batch_size
+        self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
         self._seed = seed
         self._needs = needs
@@ -177,6 +179,7 @@ class OfflineData:
         )
         self._weights = [source.weight for source in sources]
         self._made: Feed | None = None
+        self._waited = 0.0
         self._sources: list[SourceFeed] = []
         left = self._budget
         for source in sources:
@@ -202,6 +205,18 @@ class OfflineData:
     def cursor(self) -> int:
         """See `Feed`."""
         return self._feed.cursor
+
+    def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+        """Begin an iteration, or go on in it after so many updates; how many batches are left of it."""
+        self._waited = self._feed.metrics()["data_wait_seconds"]
+        return self.updates_per_iteration - updates % self.updates_per_iteration
+
+    def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
+        """What the iteration's result says of the data."""
+        feed = self._feed.metrics()
+        timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
+        names = [name for name in ("epoch", "coverage", "targets_age") if name in feed]
+        return {"timers": timers} | {name: feed[name] for name in names}
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""

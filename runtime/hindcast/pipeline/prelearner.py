@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.units import Unit
+from hindcast.datasets.validate import check_block
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.executors import PreLearn
-from hindcast.store.dataset import Dataset
-from hindcast.store.units import Unit
-from hindcast.store.validate import check_block
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 SCHEMA: Final = {

@@ -11,10 +11,10 @@ import torch
 
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import SpecError
+from hindcast.formats.spec import DataSpec
 from hindcast.formatting import size
 from hindcast.pipeline.building import batch_dtype
 from hindcast.pipeline.window import Recipe
-from hindcast.store.spec import DataSpec
 
 _CUDA_SHARE = 0.5
 _HOST_SHARE = 0.25

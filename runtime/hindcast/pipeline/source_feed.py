@@ -12,6 +12,8 @@ import torch
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
@@ -28,8 +30,6 @@ from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
-from hindcast.store.dataset import Dataset
-from hindcast.store.validate import check_spec
 from hindcast.user_code import calling
 
 

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from hindcast.api.recording import OfflineRecordingSpec
+from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.record.ranges import Ranges, by_episodes, by_timesteps
 from hindcast.record.recorder import Work
-from hindcast.store.commits import Commit
 
 Commits = Mapping[int, Commit]
 

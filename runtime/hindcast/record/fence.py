@@ -13,8 +13,8 @@ import os
 import time
 
 from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.commits import COMMITS
 from hindcast.storage.location import Location
-from hindcast.store.commits import COMMITS
 
 _LONGEST_WAIT_S = 60.0
 _LOOK_S = 0.05

@@ -9,6 +9,7 @@ from typing import Any
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import UserError, WorkerLost
+from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.ray_session import connected
@@ -16,7 +17,6 @@ from hindcast.record.environments import make_environment
 from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
-from hindcast.store.commits import Commit
 from hindcast.worker_processes import end_with_parent
 
 RANDOM = "random"

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Actions
-from hindcast.store.spaces import flatten_space
 
 
 class RandomPolicy:

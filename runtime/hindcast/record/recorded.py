@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import Indexed
+from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.episodes.block import Block
-from hindcast.prepare.reading_back import read_back
+from hindcast.formats.entries import FileEntry
 from hindcast.record.recorder import Task
-from hindcast.store.entries import FileEntry
-from hindcast.store.episode_dataset import EpisodeDataset
-from hindcast.store.footers import Indexed
 
 
 def recorded_blocks(

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
+from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.columns import Columns
+from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.formats.dataset_folder.exported import exported_files
+from hindcast.formats.layouts import layout_of_output
+from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.storage.location import Guard, Location, resolve
-from hindcast.store.commits import Commit, ExportedFiles, file_stem, write_commit
-from hindcast.store.exported import exported_files
-from hindcast.store.layouts import layout_of_output
-from hindcast.store.spec import DataSpec, Leaf
-from hindcast.store.writer import EpisodeWriter
 from hindcast.threads import torch_threads
 
 _FLUSH_BYTES = 8 << 20

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import flatten
+from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
-from hindcast.store.spaces import flatten_space, flatten_value
 from hindcast.user_code import calling
 
 
@@ -76,7 +77,7 @@ class Slots:
             if self._single:
                 _set(self.observation[Columns.OBS], slot, observation)
                 return
-            leaves = flatten_value(observation, Columns.OBS)
+            leaves = flatten(observation, Columns.OBS)
             if leaves.keys() != self.observation.keys():
                 raise ValueError(f"its parts are {sorted(leaves)}, not {sorted(self.observation)}")
             for leaf, value in leaves.items():

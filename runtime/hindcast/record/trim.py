@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import COMMITS, Commit, write_commit
 from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Task
 from hindcast.storage.location import Location
-from hindcast.store.commits import COMMITS, Commit, write_commit
 
 
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:

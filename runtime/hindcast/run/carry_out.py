@@ -10,16 +10,16 @@ from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.errors import DataError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.record.environments import make_environment
+from hindcast.report.events import Outcome, Reporter
+from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import title
 from hindcast.run.dependency_order import in_order
-from hindcast.run.events import Outcome, Reporter
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
+from hindcast.run.offline import initial_policy, make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
-from hindcast.run.report.writing import write_recording_report, write_training_report
-from hindcast.run.session import initial_policy, make_algorithm
 from hindcast.run.training import TrainingRun
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]

@@ -8,9 +8,9 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.unfinished import MARK
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
-from hindcast.store.unfinished import MARK
 
 ATTEMPTS = "attempts"
 LOGS = "logs"

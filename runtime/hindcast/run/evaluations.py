@@ -15,10 +15,10 @@ from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.pipeline.rng import seed_of
+from hindcast.report.events import Reporter
+from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
-from hindcast.run.events import Reporter
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.results import ITERATION, Result
 from hindcast.user_code import calling, import_object
 
 _ENVIRONMENTS = 8

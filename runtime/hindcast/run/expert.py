@@ -1,15 +1,25 @@
-"""`policy.train`: trains the policy that a recording then plays, resumable at any moment."""
+"""`policy.train`: trains the policy that a recording then plays, resumable at any moment.
+
+The loop is not the one of an `OfflineTraining`: an expert is evaluated after every iteration, as it will be recorded,
+its last weights are the ones that are kept, and an iteration is never left half done.
+"""
 
 from __future__ import annotations
 
-from hindcast.api import OfflineRecording, spec_hash
+import time
+
+from hindcast.api import OfflineRecording
 from hindcast.api.recording import TrainPolicy, TrainStop
+from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
+from hindcast.pipeline.rng import seed_of
+from hindcast.report.events import Progress, Reporter
+from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import title
-from hindcast.run.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
-from hindcast.run.online import OnlineTraining
-from hindcast.run.results import ITERATION, Result, ResultsLog
+from hindcast.run.online import online_trainer
+from hindcast.run.trainer import Trainer
+from hindcast.run.training import reached
 from hindcast.storage.location import Location
 
 _KEPT_CHECKPOINTS = 2
@@ -31,41 +41,39 @@ def train_expert(
         Interrupted: asked to stop; a checkpoint was written.
         UserError: what went wrong.
     """
-    training = OnlineTraining(
-        resource.spec.environment,
-        spec,
-        resource.spec.seed,
-        resource.spec.runners.envs_per_runner,
-        explore_in_evaluation=resource.spec.policy.explore,
-        spec_hash=spec_hash(resource),
+    trainer = online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
+    evaluator = EnvEvaluator(
+        resource.spec.environment, spec.evaluation.duration, explore=resource.spec.policy.explore
     )
     store = CheckpointStore(folder.child("checkpoints"), keep=_KEPT_CHECKPOINTS)
     store.remove_incomplete()
     if latest := store.latest():
-        training.load(latest)
-        reporter.note(title(resource), f"the expert's training goes on after iteration {training.iteration}")
-    log = ResultsLog(folder, resume_at=training.iteration)
+        trainer.load(latest)
+        reporter.note(title(resource), f"the expert's training goes on after iteration {trainer.iteration}")
+    log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:
-        while result is None or not _reached(spec.stop, result):
-            result = training.iterate(evaluate=True)
+        while result is None or not reached(spec.stop, result):
+            result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed)
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
-            if interruption.requested or training.iteration % spec.checkpoint_every == 0:
-                training.save(store, {"episode_return_mean": _evaluated(result)})
+            if interruption.requested or trainer.iteration % spec.checkpoint_every == 0:
+                trainer.save(store, {"episode_return_mean": _evaluated(result)})
             interruption.check()
     finally:
         log.close()
-        training.close()
-    training.policy.save(folder.child("module"))
+        trainer.close()
+    trainer.policy.save(folder.child("module"))
 
 
-def _reached(stop: TrainStop, result: Result) -> bool:
-    if stop.episode_return_mean is not None and _evaluated(result) >= stop.episode_return_mean:
-        return True
-    if stop.timesteps is not None and result["num_env_steps_sampled_lifetime"] >= stop.timesteps:
-        return True
-    return stop.iterations is not None and result[ITERATION] >= stop.iterations
+def iterate_and_evaluate(trainer: Trainer, evaluator: EnvEvaluator, seed: int) -> Result:
+    """One iteration, and the weights after it evaluated; its result. `seed` is the run's."""
+    result = trainer.iterate()
+    begun = time.monotonic()
+    report = evaluator(trainer.policy, seed_of(seed, "expert", trainer.iteration))
+    result["evaluation"] = {ITERATION: trainer.iteration, "env_runners": report.summary()}
+    result["timers"]["evaluation_s"] = time.monotonic() - begun
+    return result
 
 
 def _evaluated(result: Result) -> float:
@@ -73,15 +81,12 @@ def _evaluated(result: Result) -> float:
 
 
 def _progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
+    sampled = result["num_env_steps_sampled_lifetime"]
     total, done, unit = stop.episode_return_mean, _evaluated(result), "return"
     if stop.iterations is not None:
         total, done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
     if stop.timesteps is not None:
-        total, done, unit = (
-            float(stop.timesteps),
-            float(result["num_env_steps_sampled_lifetime"]),
-            "timesteps",
-        )
+        total, done, unit = float(stop.timesteps), float(sampled), "timesteps"
     return Progress(
         resource=title(resource),
         stage="Training the expert",
@@ -91,7 +96,7 @@ def _progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Pr
         metrics={
             "return": _evaluated(result),
             "iteration": result[ITERATION],
-            "timesteps": result["num_env_steps_sampled_lifetime"],
+            "timesteps": sampled,
             "timesteps_per_s": result["timesteps_per_s"],
         },
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.run.claim import LOGS
 from hindcast.storage.location import Location, resolve
-from hindcast.store.manifest import FOLDER
 
 CHECKPOINTS_FOLDER = "checkpoints"
 

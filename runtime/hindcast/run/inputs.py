@@ -9,16 +9,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
 from hindcast.api.input import InputSource
+from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.prelearner import prelearner_class
-from hindcast.prepare.opening import ready
-from hindcast.prepare.reading import Reading
-from hindcast.prepare.watch import Watch
+from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
-from hindcast.run.events import Progress, Reporter
 from hindcast.run.folders import run_folder
-from hindcast.run.session import Inputs
+from hindcast.run.offline import Inputs
 from hindcast.run.spaces import check_spaces
 from hindcast.run.training import SUCCESS_FILE
 

@@ -9,13 +9,13 @@ from typing import Final, Protocol
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import LocalPlayers, Players
+from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.record.pool import NextWork, record_here, record_on_ray
 from hindcast.record.recorder import OnEpisode, Task
 from hindcast.run.machine import clamp_replicas
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location
-from hindcast.store.commits import Commit
 
 
 class Placement(Protocol):

@@ -7,11 +7,12 @@ from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import SpecError
+from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import first_learners, title
 from hindcast.run.folders import run_folder
 from hindcast.run.inputs import Asked, inputs_of, ready_inputs
-from hindcast.run.session import TrainingSession
+from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
 
 
@@ -30,21 +31,22 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     _check_recorded(resource, asked)
     inputs = ready_inputs(resource, asked)
     learners = first_learners(run_folder(resource), resource)
-    session = TrainingSession(resource, inputs, first_learners=learners)
+    trainer = offline_trainer(resource, inputs, first_learners=learners)
     try:
+        assert isinstance(trainer.experience, OfflineData)
         parameters = {
             name: sum(parameter.numel() for parameter in net.parameters())
-            for name, net in session.learner.nets.items()
+            for name, net in trainer.learner.nets.items()
         }
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
             "inputs": [str(one.reading.paths[0]) for one in asked],
-            "data": session.data.plan(),
+            "data": trainer.experience.plan(),
             "parameters": parameters,
         }
     finally:
-        session.close()
+        trainer.close()
 
 
 def _check_recorded(resource: OfflineTraining, asked: Sequence[Asked]) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from hindcast import formatting
-from hindcast.run.events import Progress
+from hindcast.report.events import Progress
 
 LINE_EVERY_S = 10.0
 _METRICS = {

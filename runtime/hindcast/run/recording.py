@@ -8,6 +8,14 @@ from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
 from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.formats.dataset_folder.commits import (
+    Commit,
+    read_commits,
+    remove_orphans,
+    remove_temporary_files,
+)
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
+from hindcast.formats.layouts import written_layout
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.fence import wait_for_runners
@@ -15,16 +23,13 @@ from hindcast.record.pool import RANDOM, load_actor
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
 from hindcast.record.trim import keep_prefix
+from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, has_other_files, refuse_another, title
-from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.without_effect import notes_on
 from hindcast.storage.location import Guard, resolve
-from hindcast.store.commits import Commit, read_commits, remove_orphans, remove_temporary_files
-from hindcast.store.layouts import written_layout
-from hindcast.store.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.version import __version__
 
 POLICY_FOLDER = "policy"

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import gymnasium as gym
 
-from hindcast.api import OfflineTraining
+from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
+from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.run.claim import title
-from hindcast.store.spaces import space_from_json
-from hindcast.store.spec import DataSpec
 
 
 class Spaces(NamedTuple):
@@ -20,6 +20,13 @@ class Spaces(NamedTuple):
 
     observation: gym.Space
     action: gym.Space
+
+
+def environment_spaces(environment: EnvironmentSpec) -> Spaces:
+    """The spaces of an environment, which is made for that."""
+    made = make_environment(environment)
+    made.close()
+    return Spaces(made.observation_space, made.action_space)
 
 
 def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
@@ -30,9 +37,7 @@ def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
     """
     spec = resource.spec
     if spec.environment is not None:
-        environment = make_environment(spec.environment)
-        environment.close()
-        return Spaces(environment.observation_space, environment.action_space)
+        return environment_spaces(spec.environment)
     return _known(resource, sources[0].dataset.spec, spec.input[0].path or sources[0].name)
 
 

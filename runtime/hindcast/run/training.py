@@ -8,22 +8,24 @@ from typing import Any, cast
 import orjson
 
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.recording import TrainStop
 from hindcast.api.training import StopSpec
 from hindcast.errors import Interrupted, OutputConflict
+from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
+from hindcast.report.events import Outcome, Progress, Reporter, State
+from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import claim, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
-from hindcast.run.events import Outcome, Progress, Reporter, State
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption
+from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.results import ITERATION, Result, ResultsLog
-from hindcast.run.session import Inputs, TrainingSession
+from hindcast.run.trainer import Trainer
 from hindcast.run.without_effect import notes_on
 from hindcast.storage.location import Location
-from hindcast.store.commits import remove_temporary_files
 
 SUCCESS_FILE = "success.json"
 _SCORE = "episode_return_mean"
@@ -95,107 +97,107 @@ class TrainingRun:
     def _train(self) -> dict[str, Any]:
         for note in notes_on(self._resource, self._placement.is_one_machine):
             self._reporter.note(self._name, note)
-        session = TrainingSession(
+        trainer = offline_trainer(
             self._resource,
             self._inputs,
             self._placement,
             self._group,
             first_learners=first_learners(self._folder, self._resource),
         )
-        for note in session.notes:
+        for note in trainer.notes:
             self._reporter.note(self._name, note)
         evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement)
-        session.busy = evaluations.processes
+        trainer.busy = evaluations.processes
         try:
-            self._begin(session, evaluations)
-            log = ResultsLog(self._folder, resume_at=session.iteration)
+            self._begin(trainer, evaluations)
+            log = ResultsLog(self._folder, resume_at=trainer.iteration)
             try:
-                self._iterate(session, evaluations, log)
-                return self._finish(session, evaluations, log)
+                self._iterate(trainer, evaluations, log)
+                return self._finish(trainer, evaluations, log)
             finally:
                 log.close()
         finally:
             evaluations.close()
-            session.close()
+            trainer.close()
 
-    def _begin(self, session: TrainingSession, evaluations: Evaluations) -> None:
+    def _begin(self, trainer: Trainer, evaluations: Evaluations) -> None:
         self._store.remove_incomplete()
         latest = self._store.latest()
         if latest is None:
-            session.begin()
+            trainer.begin()
             return
         if latest.training.spec_hash != spec_hash(self._resource):
             raise OutputConflict(
                 f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
             )
-        session.load(latest)
+        trainer.load(latest)
         score = latest.training.metrics.get(_SCORE)
         if score is not None:  # it may have been killed before it said so
             self._store.mark_best(latest, score)
         self._reporter.note(
-            self._name, f"goes on at update {latest.updates:,} (iteration {session.iteration})"
+            self._name, f"goes on at update {latest.updates:,} (iteration {trainer.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
         if evaluating is not None and evaluations.runs_in_parallel:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
             evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
 
-    def _iterate(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> None:
+    def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
         while result is None or not reached(stop, result):
             try:
-                result = session.iterate(self._interruption.check)
+                result = trainer.iterate(self._interruption.check)
             except Interrupted:
-                checkpoint = session.save(self._store, evaluating=evaluations.pending_updates)
+                checkpoint = trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise Interrupted(
                     f"{self._name} was interrupted at update {checkpoint.updates:,}; "
                     "run the same command again to go on from there."
                 ) from None
             begun = time.monotonic()
             evaluation = evaluations.collect()
-            if evaluations.due(session.iteration) and not evaluations.runs_in_parallel:
-                evaluation = evaluations.now(session.policy, session.iteration)
+            if evaluations.due(trainer.iteration) and not evaluations.runs_in_parallel:
+                evaluation = evaluations.now(trainer.policy, trainer.iteration)
             if evaluation is not None:
                 result["evaluation"] = evaluation
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             log.append(result)
-            self._keep(session, evaluations, result, every)
+            self._keep(trainer, evaluations, result, every)
             self._reporter.progress(self._progress(result, log))
 
-    def _keep(self, session: TrainingSession, evaluations: Evaluations, result: Result, every: int) -> None:
+    def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation beside training."""
-        if evaluations.runs_in_parallel and evaluations.due(session.iteration):
-            evaluations.launch(session.policy, session.iteration, session.learner.updates)
-            self._save(session, evaluations, result)
+        if evaluations.runs_in_parallel and evaluations.due(trainer.iteration):
+            evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
+            self._save(trainer, evaluations, result)
             return
         score = _own_score(result)
         best = self._store.best_score()
         if score is not None and (best is None or score > best):
-            self._store.mark_best(self._save(session, evaluations, result), score)
-        elif session.iteration % every == 0:
-            self._save(session, evaluations, result)
+            self._store.mark_best(self._save(trainer, evaluations, result), score)
+        elif trainer.iteration % every == 0:
+            self._save(trainer, evaluations, result)
 
-    def _save(self, session: TrainingSession, evaluations: Evaluations, result: Result) -> Checkpoint:
+    def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
         score = _own_score(result)
         if score is not None:
             metrics[_SCORE] = score
-        return session.save(self._store, metrics, evaluating=evaluations.pending_updates)
+        return trainer.save(self._store, metrics, evaluating=evaluations.pending_updates)
 
-    def _finish(self, session: TrainingSession, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
+    def _finish(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
         """Collect what is under evaluation, keep the last weights, and say how it ended.
 
         The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
         """
         last = log.results[-1]
         evaluation = evaluations.collect()
-        if evaluations.wanted_at_end(session.iteration):
-            evaluation = evaluations.now(session.policy, session.iteration)
-        checkpoint = session.save(self._store, _flat_metrics(last))
+        if evaluations.wanted_at_end(trainer.iteration):
+            evaluation = evaluations.now(trainer.policy, trainer.iteration)
+        checkpoint = trainer.save(self._store, last["learners"]["default_policy"])
         if evaluation is not None:
-            line = {ITERATION: session.iteration, "evaluation": evaluation}
+            line = {ITERATION: trainer.iteration, "evaluation": evaluation}
             log.append(line)
             score = _own_score(line)
             if score is not None:
@@ -205,9 +207,9 @@ class TrainingRun:
         scores = [score for result in log.results if (score := _score(result)) is not None]
         return {
             "specHash": spec_hash(self._resource),
-            "iterations": session.iteration,
-            "updates": session.learner.updates,
-            "timesteps": session.learner.timesteps,
+            "iterations": trainer.iteration,
+            "updates": trainer.learner.updates,
+            "timesteps": trainer.learner.timesteps,
             "seconds": last.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
             "best": {"path": str(best.location), "score": self._store.best_score()} if best else None,
@@ -249,7 +251,7 @@ class TrainingRun:
         )
 
 
-def reached(stop: StopSpec, result: Result) -> bool:
+def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
     """Whether a stop criterion holds."""
     score = _score(result)
     if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
@@ -257,13 +259,16 @@ def reached(stop: StopSpec, result: Result) -> bool:
     return any(total is not None and done >= total for done, total, _ in _counts(stop, result))
 
 
-def _counts(stop: StopSpec, result: Result) -> list[tuple[float, float | None, str]]:
-    return [
-        (result[ITERATION], stop.iterations, "iterations"),
-        (result.get("num_env_steps_trained_lifetime", 0), stop.timesteps, "timesteps"),
-        (result.get("num_updates_lifetime", 0), stop.updates, "updates"),
-        (result.get("epoch", 0.0), stop.epochs, "epochs"),
-    ]
+def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
+    """Done, total and unit of each criterion; an expert's timesteps are those it sampled, and it has no epochs."""
+    trained = result.get("num_env_steps_trained_lifetime", 0)
+    done = {
+        "iterations": result[ITERATION],
+        "timesteps": result.get("num_env_steps_sampled_lifetime", trained),
+        "updates": result.get("num_updates_lifetime", 0),
+        "epochs": result.get("epoch", 0.0),
+    }
+    return [(count, getattr(stop, unit, None), unit) for unit, count in done.items()]
 
 
 def _nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
@@ -287,7 +292,3 @@ def _own_score(result: Result) -> float | None:
     """The score, where it is of the weights after this iteration and not of earlier ones."""
     own = result.get("evaluation", {}).get(ITERATION) == result[ITERATION]
     return _score(result) if own else None
-
-
-def _flat_metrics(result: Result) -> dict[str, float]:
-    return dict(result.get("learners", {}).get("default_policy", {}))

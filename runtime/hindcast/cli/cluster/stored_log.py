@@ -84,8 +84,8 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     Raises:
         UserError: there is none, or the folder cannot be read.
     """
+    from hindcast.formats.dataset_folder.manifest import FOLDER
     from hindcast.storage.location import missing, resolve
-    from hindcast.store.manifest import FOLDER
 
     root = resolve(folder)
     if not root.exists():

@@ -24,7 +24,7 @@ def convert(
     Interrupted or killed, the same command goes on where it was. Nothing is dropped in silence: what a format cannot
     hold is refused.
     """
-    from hindcast.curate.operations import convert_data
+    from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
     with watching(screen, "convert") as watch:

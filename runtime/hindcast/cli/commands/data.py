@@ -32,7 +32,7 @@ def merge(
     ] = "Refuse",
 ) -> None:
     """Make one dataset of several. An episode that is in several of them, the same in each, counts once."""
-    from hindcast.curate.operations import merge_data
+    from hindcast.datasets.curate.operations import merge_data
 
     target = write.target(destination)
     readings = [read.reading([source]) for source in sources]
@@ -58,7 +58,7 @@ def split(
 
     Which episode goes where depends on the seed and the episodes' ids alone, not on format, files or order.
     """
-    from hindcast.curate.operations import split_data
+    from hindcast.datasets.curate.operations import split_data
 
     targets = write.target(rest), write.target(share)
     with watching(screen, "data split") as watch:
@@ -89,7 +89,7 @@ def filter_(
     ] = None,
 ) -> None:
     """Keep the episodes that comparisons choose (--where, --top), or of each the timesteps that do (--rows)."""
-    from hindcast.curate.operations import filter_data
+    from hindcast.datasets.curate.operations import filter_data
 
     target = write.target(destination)
     with watching(screen, "data filter") as watch:
@@ -114,7 +114,7 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw episodes at random, each at most once."""
-    from hindcast.curate.operations import sample_data
+    from hindcast.datasets.curate.operations import sample_data
 
     target = write.target(destination)
     with watching(screen, "data sample") as watch:

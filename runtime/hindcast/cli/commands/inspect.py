@@ -12,8 +12,8 @@ from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from hindcast.datasets.inspection.summary import Summary
     from hindcast.errors import DataError
-    from hindcast.store.inspection.summary import Summary
 
 
 @command
@@ -45,14 +45,14 @@ def inspect(
     """
     from hindcast.cli.dataset_view import views
     from hindcast.cli.watching import watching
-    from hindcast.prepare.inspecting import inspect_data
+    from hindcast.datasets.inspection.any_data import inspect_data
 
     name = ", ".join(dataset)
     with watching(screen, "looking at the data") as watch:
         limit = None if full else timesteps
         summary = inspect_data(read.reading(dataset), sample_limit=limit, watch=watch)
     if html is not None:
-        from hindcast.run.report.dataset_page import write_dataset_page
+        from hindcast.report.dataset_page import write_dataset_page
 
         screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
     failure = _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)

@@ -1,1 +1,1 @@
-"""A run on a Ray cluster that the operator made: `python -m hindcast.run.cluster FOLDER` is its driver."""
+"""Where `hindcast.cluster` was: operators start `python -m hindcast.run.cluster FOLDER`, see `__main__`."""

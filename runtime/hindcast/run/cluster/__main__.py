@@ -1,25 +1,12 @@
-"""`python -m hindcast.run.cluster FOLDER`: the entrypoint of a RayJob."""
+"""`python -m hindcast.run.cluster FOLDER`: the entrypoint of RayJobs, which stays as long as operators write it.
+
+RayJobs live longer than an operator, and an operator must work with the runtime of the version before, which has no
+`hindcast.cluster`. Once no supported runtime is without it, the operator may start that, and a version later this goes.
+"""
 
 import sys
-from pathlib import Path
 
-from hindcast.errors import SpecError
-from hindcast.run.cluster.channel import ConfigMapName, in_cluster
-from hindcast.run.cluster.driver import connect_to_ray, drive
-
-
-def main() -> int:
-    """Carry out the attempt whose ConfigMap is mounted at the folder given; the exit code."""
-    if len(sys.argv) != 2:
-        print("error: give the folder of the attempt: python -m hindcast.run.cluster FOLDER", file=sys.stderr)
-        return SpecError.exit_code
-    try:
-        channel = in_cluster(ConfigMapName.from_environment())
-    except SpecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return drive(Path(sys.argv[1]), channel, connect_to_ray)
-
+from hindcast.cluster.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,25 @@
+"""`python -m hindcast.cluster FOLDER`: the entrypoint of a RayJob."""
+
+import sys
+from pathlib import Path
+
+from hindcast.cluster.channel import ConfigMapName, in_cluster
+from hindcast.cluster.driver import connect_to_ray, drive
+from hindcast.errors import SpecError
+
+
+def main() -> int:
+    """Carry out the attempt whose ConfigMap is mounted at the folder given; the exit code."""
+    if len(sys.argv) != 2:
+        print("error: give the folder of the attempt: python -m hindcast.cluster FOLDER", file=sys.stderr)
+        return SpecError.exit_code
+    try:
+        channel = in_cluster(ConfigMapName.from_environment())
+    except SpecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return drive(Path(sys.argv[1]), channel, connect_to_ray)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

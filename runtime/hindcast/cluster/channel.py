@@ -1,0 +1,132 @@
+"""The attempt's ConfigMap: what the operator wants is read from it, what the attempt reports is written to it.
+
+The account of the head's pod may get and patch this one ConfigMap and nothing else. When a later attempt begins the
+operator takes that right away, or the ConfigMap with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hindcast.api.attempt import INTENT_KEY, REPORT_KEY, Report
+from hindcast.errors import SpecError
+
+NAMESPACE_VARIABLE = "HINDCAST_NAMESPACE"
+ATTEMPT_VARIABLE = "HINDCAST_ATTEMPT"
+
+_TIMEOUT_S = (5.0, 15.0)
+_GONE = (403, 404)
+
+
+class Superseded(Exception):
+    """The attempt may not speak any more: another one has begun, or the resource is gone."""
+
+
+class Unreachable(Exception):
+    """The API server did not take the report; the next one may get through."""
+
+
+class Channel(Protocol):
+    """To the operator."""
+
+    def send(self, report: Report) -> str:
+        """Put the report there; what the operator wants: nothing, or `CHECKPOINT`.
+
+        Raises:
+            Superseded: nobody listens to this attempt any more.
+            Unreachable: try again.
+        """
+
+
+@dataclass(frozen=True)
+class ConfigMapName:
+    """Which ConfigMap is the attempt's."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def from_environment(cls) -> ConfigMapName:
+        """As the pods of a run have it in their environment.
+
+        Raises:
+            SpecError: these are not the pods of a run.
+        """
+        namespace, name = os.environ.get(NAMESPACE_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)
+        if not namespace or not name:
+            missing = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
+            raise SpecError(
+                f"{missing} is not set: hindcast.cluster is what the operator starts in the pods of a run; on "
+                "this machine use hindcast run FILE."
+            )
+        return cls(namespace, name)
+
+
+class ConfigMapChannel:
+    """A channel through the API server.
+
+    Args:
+        api: a client of the API server.
+        at: the attempt's ConfigMap.
+    """
+
+    def __init__(self, api: Any, at: ConfigMapName) -> None:
+        from kubernetes.client import CoreV1Api
+
+        self._api = CoreV1Api(api)
+        self._at = at
+
+    def send(self, report: Report) -> str:
+        """Merge the report into the ConfigMap; its answer carries the intent."""
+        text = report.model_dump_json(by_alias=True, exclude_none=True)
+        data: dict[str, Any] = self._patch({"data": {REPORT_KEY: text}}).get("data") or {}
+        intent: str = data.get(INTENT_KEY, "")
+        return intent
+
+    def _patch(self, body: dict[str, Any]) -> dict[str, Any]:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            response = self._api.patch_namespaced_config_map(
+                self._at.name,
+                self._at.namespace,
+                body,
+                _content_type="application/merge-patch+json",
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+            )
+            status, text = response.status, response.read()
+        except ApiException as error:
+            status, text = error.status, b""
+        except (HTTPError, OSError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        if status in _GONE:
+            raise Superseded(f"the API server answered {status} to the report")
+        if status != 200:
+            raise Unreachable(f"the API server answered {status} to the report")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+
+def in_cluster(at: ConfigMapName) -> ConfigMapChannel:
+    """The channel of a pod, by the account that is mounted into it.
+
+    Raises:
+        SpecError: no account is mounted.
+    """
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(configuration)
+    except config.ConfigException as error:
+        raise SpecError(
+            f"the pod of the run's head has no service account to report with ({error}): podOverrides must "
+            "leave automountServiceAccountToken on."
+        ) from error
+    configuration.retries = False
+    return ConfigMapChannel(client.ApiClient(configuration), at)

@@ -1,0 +1,243 @@
+"""The driver of an attempt: it sits on the head, starts the work in the pools, watches, and reports.
+
+It needs no CPU of Ray's, imports no torch, and touches storage only from a thread of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from pydantic import ValidationError
+
+from hindcast.api import OfflineRecording, OfflineTraining, load_resources
+from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
+from hindcast.cluster.channel import Channel
+from hindcast.cluster.keeper import Keeper
+from hindcast.cluster.log import DriverLog, Tee
+from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.memory import explained_by_memory, look_at_pods
+from hindcast.cluster.outcome import EXIT_CODES, Finished, classify, outcome_of
+from hindcast.cluster.pools import Pools
+from hindcast.cluster.redaction import redactor
+from hindcast.cluster.reporting import Beat, Reporting, tell
+from hindcast.errors import SpecError
+from hindcast.ray_session import join_cluster
+from hindcast.run.claim import title
+from hindcast.run.interruption import Interruption, interruptible
+from hindcast.run.progress import ProgressLines
+
+SUPERSEDED: Final = 1
+"""Exit code of a driver to which nobody listens any more."""
+
+_LOOK_S: Final = 1.0
+_ANSWER_S: Final = 5.0
+_RETRIES: Final = 3
+"""The work begins anew, where it left off, so many times after its own pod was lost."""
+_SIGTERM_S: Final = 1.5
+"""Ray kills a driver three seconds after it told it to end."""
+_PATIENCE_S: Final = 300.0
+_STORAGE_S: Final = 20.0
+
+_RAY_OPTIONS: Final = {
+    "RAY_task_oom_retries": "3",  # by itself Ray would begin a task anew for ever that takes too much memory
+    "RAY_SCHEDULER_EVENTS": "0",  # the operator says better what the pods wait for
+}
+
+Connect = Callable[[], None]
+
+
+def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = True) -> int:
+    """Carry out the attempt in a folder; the exit code.
+
+    Args:
+        folder: has `resource.yaml` and `attempt.json`.
+        channel: to the operator.
+        connect: connects this process to Ray.
+        labelled: Ray's nodes have labels that name their pools.
+    """
+    with Tee(DriverLog(redactor())) as log, Beat(Reporting(channel)) as reporting:
+        try:
+            resource, attempt = read_attempt(folder)
+        except SpecError as error:
+            return _end(reporting, classify(error))
+        keeper = Keeper(resource, attempt, log, reporting)
+        driver = Driver(resource, Pools(attempt, labelled), reporting, keeper)
+        outcome = driver.run(connect)
+        if outcome is None:
+            print("superseded by another attempt, or the resource is gone: exiting.")
+            keeper.abandon()
+            return SUPERSEDED
+        print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
+        if outcome.reason == "Terminated":  # there is time for one thing at most
+            code = _end(reporting, outcome)
+            keeper.end(_STORAGE_S)
+            return code
+        keeper.end(_STORAGE_S)
+        return _end(reporting, outcome)
+
+
+def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Attempt]:
+    """What the operator gave to this attempt.
+
+    Raises:
+        SpecError: it is not there, or not valid here.
+    """
+    loaded = load_resources(folder / RESOURCE_KEY)
+    file = folder / ATTEMPT_KEY
+    try:
+        return loaded[0].resource, Attempt.model_validate(json.loads(file.read_bytes()))
+    except (OSError, ValueError) as error:
+        reason = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else error
+        raise SpecError(
+            f"{file} cannot be read ({reason}): are the operator and the runtime image of the same version?"
+        ) from error
+
+
+def connect_to_ray() -> None:
+    """Join the cluster whose head this process runs on.
+
+    Raises:
+        SpecError: it runs another version of Ray or Python.
+    """
+    for name, value in _RAY_OPTIONS.items():
+        os.environ.setdefault(name, value)
+    try:
+        join_cluster(logging_level=logging.ERROR)
+    except RuntimeError as error:
+        if "ersion mismatch" not in str(error):
+            raise
+        raise SpecError(
+            f"spec.cluster.image: the driver and the cluster differ in their Ray or Python: {error}; give one image "
+            "for all pods, and its spec.cluster.rayVersion."
+        ) from error
+
+
+class Driver:
+    """Starts the work of one attempt in its pools and waits for its end.
+
+    Args:
+        resource: what is carried out.
+        pools: where.
+        reporting: hears how it goes.
+        keeper: sees whether a later attempt has begun.
+    """
+
+    def __init__(
+        self,
+        resource: OfflineRecording | OfflineTraining,
+        pools: Pools,
+        reporting: Reporting,
+        keeper: Keeper,
+    ) -> None:
+        self._resource = resource
+        self._pools = pools
+        self._reporting = reporting
+        self._keeper = keeper
+        self._lines = ProgressLines()
+        self._asked_to_stop = False
+
+    def run(self, connect: Connect) -> AttemptOutcome | None:
+        """How the attempt ended; None where nobody listens any more."""
+        print(f"{title(self._resource)}: {self._pools.attempt.child} begins")
+        try:
+            connect()
+            with interruptible() as signal:
+                return self._supervise(signal)
+        except Exception as error:
+            outcome = classify(error)
+            if outcome.reason == "InternalError":
+                traceback.print_exc()
+            return self._explained(outcome)
+
+    def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
+        mailbox = Mailbox.open(self._pools.options("head"))
+        work = self._start(mailbox)
+        terminated_at: float | None = None
+        while True:
+            ended, _ = ray.wait([work], timeout=_LOOK_S)
+            self._hear(mailbox)
+            if self._reporting.superseded or self._keeper.superseded:
+                ray.cancel(work, force=True)
+                return None
+            if signal.requested and terminated_at is None:
+                terminated_at = time.monotonic()
+            if self._reporting.checkpoint_wanted or signal.requested:
+                self._ask_to_stop(mailbox)
+            is_late = terminated_at is not None and time.monotonic() - terminated_at > _SIGTERM_S
+            if ended or is_late:
+                return self._outcome(ray.get(work) if ended else None)
+
+    def _start(self, mailbox: Mailbox) -> Any:
+        pool: Pool = "runner" if isinstance(self._resource, OfflineRecording) else "learner"
+        options = self._pools.options(pool)
+        task = ray.remote(_carry_out).options(max_retries=_RETRIES, name=title(self._resource), **options)
+        return task.remote(self._resource, mailbox, self._pools)
+
+    def _hear(self, mailbox: Mailbox) -> None:
+        try:
+            mail = mailbox.take(_ANSWER_S)
+        except ray.exceptions.GetTimeoutError:
+            return
+        if mail.pulses:
+            self._reporting.moved()
+        for resource, message in mail.notes:
+            print(f"{resource}: {message}")
+            self._reporting.note(message)
+        if mail.progress is not None:
+            self._reporting.progress(mail.progress)
+            line = self._lines.line(mail.progress)
+            if line is not None:
+                print(line)
+
+    def _ask_to_stop(self, mailbox: Mailbox) -> None:
+        if not self._asked_to_stop:
+            self._asked_to_stop = True
+            print(f"{title(self._resource)}: is to end at its next safe point")
+            mailbox.request_stop()
+
+    def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
+        """What came of the work, in the light of who wanted it to end; None where it has not ended."""
+        if isinstance(ended, Finished):
+            if ended.output is not None:
+                self._reporting.output(ended.output)
+            is_old = ended.outcome.state == "AlreadyFinished"
+            return outcome_of(
+                "Succeeded", "AlreadyFinished" if is_old else "Succeeded", ended.outcome.message
+            )
+        if ended is not None and ended.reason != "Suspended":
+            return self._explained(ended)
+        if ended is not None and self._reporting.checkpoint_wanted:
+            return outcome_of(
+                "Suspended",
+                "Suspended",
+                "stopped at a safe point as asked; it goes on from there when resumed.",
+            )
+        return outcome_of("Lost", "Terminated", "the driver was told to end (SIGTERM) by its node or by Ray.")
+
+    def _explained(self, outcome: AttemptOutcome) -> AttemptOutcome:
+        """The outcome, a loss for want of memory told as such."""
+        if outcome.reason not in ("WorkerLost", "OutOfMemory") or not ray.is_initialized():
+            return outcome
+        return explained_by_memory(outcome, look_at_pods())
+
+
+def _carry_out(
+    resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
+) -> Finished | AttemptOutcome:
+    from hindcast.cluster.work import carry_out  # brings torch along, which the driver does without
+
+    return carry_out(resource, mailbox, pools)
+
+
+def _end(reporting: Reporting, outcome: AttemptOutcome) -> int:
+    if not tell(reporting, outcome, _PATIENCE_S):
+        print("the outcome could not be reported: the API server did not answer, or listens no more.")
+    return EXIT_CODES[outcome.reason]

@@ -1,0 +1,99 @@
+"""What the driver does with storage, in a thread of its own, since storage may hang: the beat must not."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import Attempt
+from hindcast.cluster.checkpoints import checkpoint_status
+from hindcast.cluster.lease import holder
+from hindcast.cluster.log import DriverLog
+from hindcast.cluster.reporting import Reporting
+from hindcast.errors import UserError
+from hindcast.run.claim import carries_another, has_other_files
+from hindcast.run.folders import CHECKPOINTS_FOLDER, log_file, run_folder, state_folder
+from hindcast.storage.location import resolve
+
+LOOK_EVERY_S: Final = 15.0
+
+
+class Keeper:
+    """Keeps the log in the run folder, and sees there what others did: checkpoints, a later attempt.
+
+    Args:
+        resource: what is carried out.
+        attempt: by which attempt.
+        log: of the driver.
+        reporting: hears of checkpoints.
+
+    Attributes:
+        superseded: a later attempt has begun in the run folder.
+    """
+
+    def __init__(
+        self,
+        resource: OfflineRecording | OfflineTraining,
+        attempt: Attempt,
+        log: DriverLog,
+        reporting: Reporting,
+    ) -> None:
+        self.superseded = False
+        self._resource = resource
+        self._child = attempt.child
+        self._log = log
+        self._reporting = reporting
+        self._had_it = False
+        self._complained = ""
+        self._ended = threading.Event()
+        self._last_look = threading.Event()
+        threading.Thread(target=self._run, name="hindcast-keeper", daemon=True).start()
+
+    def end(self, patience: float) -> None:
+        """Look a last time, and wait for it at most so many seconds."""
+        self._ended.set()
+        self._last_look.wait(patience)
+
+    def abandon(self) -> None:
+        """Touch storage no more."""
+        self.superseded = True
+        self._ended.set()
+
+    def look(self) -> None:
+        """One look at the run folder; what goes wrong is said once."""
+        try:
+            self._look_at_lease()
+            if self.superseded or not self._is_ours():
+                return
+            self._log.upload(log_file(self._resource, self._child))
+            if isinstance(self._resource, OfflineTraining):
+                found = checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
+                if found is not None:
+                    self._reporting.checkpoint(found)
+        except UserError as error:
+            if str(error) != self._complained:
+                self._complained = str(error)
+                print(f"the run folder could not be updated; will retry: {error}")
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            self.look()
+        if not self.superseded:
+            self.look()
+        self._last_look.set()
+
+    def _look_at_lease(self) -> None:
+        found = holder(state_folder(self._resource))
+        is_mine = found is not None and found["child"] == self._child
+        self.superseded = self.superseded or (self._had_it and not is_mine)
+        self._had_it = self._had_it or is_mine
+
+    def _is_ours(self) -> bool:
+        """Whether a log may lie in the folder: not among another run's files, nor among a user's."""
+        state = state_folder(self._resource)
+        if carries_another(state, self._resource):
+            return False
+        if isinstance(self._resource, OfflineTraining):
+            return True
+        return not has_other_files(resolve(self._resource.spec.output.path), state)

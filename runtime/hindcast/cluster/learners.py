@@ -1,0 +1,182 @@
+"""The learners of an attempt: a group of Ray Train's, of which the first does what `hindcast run` does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import ray.exceptions
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from hindcast.api import OfflineTraining
+from hindcast.api.training import LearnersSpec
+from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.pools import Pools
+from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost
+from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
+from hindcast.learn.group import Group
+from hindcast.learn.ranks import PeerLost, Ranks
+from hindcast.memory import oom_kills
+from hindcast.pipeline.ray_data import KILLED_FOR_MEMORY
+from hindcast.report.events import Outcome
+from hindcast.run.claim import title
+from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
+from hindcast.run.machine import learner_device
+from hindcast.run.offline import Inputs, offline_trainer
+from hindcast.run.training import TrainingRun
+
+_MOST_RESTARTS: Final = 3
+_CPUS_PER_GPU: Final = 4
+
+
+def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools) -> Outcome:
+    """Train with all learners that the resource asks for.
+
+    A group that loses a learner is started again, from the last checkpoint: three times at most without another
+    checkpoint in between.
+
+    Args:
+        resource: what to train.
+        inputs: its data, references resolved.
+        mailbox: hears how it goes, and knows whether it is to stop.
+        pools: where learners and data workers are.
+
+    Raises:
+        Interrupted: asked to stop; a checkpoint was written.
+        UserError: what went wrong, in one sentence.
+        WorkerLost: learners keep dying.
+        WorkerGroupError: a defect.
+    """
+    checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
+    deaths, saved = 0, _updates(checkpoints)
+    while True:
+        try:
+            ended = _fit(resource, inputs, mailbox, pools, deaths > 0)
+        except ray.train.WorkerGroupError as error:
+            failures = list(error.worker_failures.values())
+            mistake = next((failure for failure in failures if isinstance(failure, UserError)), None)
+            if mistake is not None:
+                raise mistake from error
+            death = _death(failures)
+            if death is None:
+                raise
+            if any(sign in str(death) for sign in KILLED_FOR_MEMORY):
+                raise death from error
+            before, saved = saved, _updates(checkpoints)
+            deaths = deaths + 1 if saved == before else 1
+            if deaths > _MOST_RESTARTS:
+                raise WorkerLost(
+                    f"learners died {deaths} times without another checkpoint, the last time with: {death}"
+                ) from error
+            with mailbox.reporter() as reporter:
+                reporter.note(
+                    title(resource), "a learner was lost; the learners start again from the last checkpoint"
+                )
+            continue
+        if isinstance(ended, UserError):
+            raise ended
+        return ended
+
+
+def _updates(checkpoints: CheckpointStore) -> int | None:
+    """Of the latest checkpoint."""
+    latest = checkpoints.latest()
+    return None if latest is None else latest.updates
+
+
+def _fit(
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
+) -> Outcome | UserError:
+    learners = resource.spec.learners
+    options = pools.options("learner", _cpus(learners), learners.gpus)
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # relative paths are the user's
+    with tempfile.TemporaryDirectory(prefix="hindcast-learners-") as scratch:
+        trainer = TorchTrainer(
+            partial(_learn, resource, inputs, mailbox, pools, is_again),
+            torch_config=TorchConfig(backend="gloo"),  # gradients between GPUs have a group of their own
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=learners.replicas,
+                use_gpu=learners.gpus > 0,
+                resources_per_worker={"CPU": options["num_cpus"], "GPU": learners.gpus},
+                label_selector=options.get("label_selector"),
+            ),
+            run_config=ray.train.RunConfig(
+                name=uuid.uuid4().hex,
+                storage_path=scratch,
+                logging_config=ray.train.LoggingConfig(
+                    log_level="CRITICAL"
+                ),  # who calls us tells what went wrong
+            ),
+        )
+        ended: Outcome | UserError = trainer.fit().return_value
+    return ended
+
+
+def _learn(
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
+) -> Outcome | UserError | None:
+    """What a learner does. A mistake is a value; where others wait for this learner it is raised, which ends them."""
+    try:
+        if is_again and oom_kills():
+            raise OutOfMemory("a learner was killed for memory: raise spec.learners.memory")
+        return _take_part(resource, inputs, mailbox, pools)
+    except UserError as error:
+        if ray.train.get_context().get_world_size() > 1:
+            raise
+        return error
+
+
+def _take_part(
+    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools
+) -> Outcome | UserError | None:
+    device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
+    group = Ranks(device) if ray.train.get_context().get_world_size() > 1 else Group()
+    if isinstance(group, Ranks) and not group.leads:
+        _follow(resource, inputs, pools, group)
+        return None
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
+        try:
+            ended: Outcome | UserError = run.carry_out()
+        except Interrupted as error:
+            ended = error
+    group.tell(["end"])
+    return ended
+
+
+def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Ranks) -> None:
+    """Do what the first learner tells, until the end."""
+    told = group.hear()
+    if told == ["end"]:
+        return
+    trainer = offline_trainer(resource, inputs, pools, group, first_learners=told[1])
+    while (told := group.hear()) != ["end"]:
+        if told[0] == "begin":
+            trainer.begin()
+        elif told[0] == "load":
+            trainer.load(find_checkpoint(told[1]))
+        else:
+            with contextlib.suppress(Interrupted):
+                trainer.iterate()
+    trainer.close()
+
+
+def _cpus(learners: LearnersSpec) -> float:
+    """CPUs of a learner's pod, all of which it takes."""
+    if learners.cpus is not None:
+        return learners.cpus
+    return max(1, _CPUS_PER_GPU * learners.gpus)
+
+
+def _death(failures: Sequence[Exception]) -> Exception | None:
+    """That a process of the group died, if one did; that others miss it says less."""
+    found = [getattr(failure, "health_check_failure", failure) for failure in failures]
+    deaths = [failure for failure in found if isinstance(failure, ray.exceptions.RayError)]
+    missed = [failure for failure in found if isinstance(failure, PeerLost)]
+    return next(iter([*deaths, *missed]), None)

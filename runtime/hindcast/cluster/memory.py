@@ -1,0 +1,113 @@
+"""Whether a process was killed for memory. The kernel tells nobody: its count in each pod's cgroup is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hindcast import formatting
+from hindcast.api.attempt import POOL_LABEL, AttemptOutcome, Pool
+from hindcast.cluster.outcome import outcome_of
+from hindcast.memory import oom_kills
+
+FIELD: Final[dict[Pool, str]] = {
+    "head": "head",
+    "runner": "runner",
+    "data": "dataWorker",
+    "learner": "learner",
+}
+"""Pool -> its name in spec.cluster.resources."""
+
+_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_FIELDS: Final = "spec.cluster.resources"
+_NO_LIMIT: Final = 1 << 60
+_ANSWER_S: Final = 30.0
+
+
+class Memory(NamedTuple):
+    """Of one pod: how many of its processes were killed for memory, and what it may take; None without a limit."""
+
+    kills: int
+    limit: int | None
+
+
+def memory_here() -> Memory:
+    """Of this process's container."""
+    for file in _LIMITS:
+        if file.exists():
+            text = file.read_text().strip()
+            limit = int(text) if text.isdigit() else None
+            return Memory(oom_kills(), limit if limit is not None and limit < _NO_LIMIT else None)
+    return Memory(oom_kills(), None)
+
+
+class Pod(NamedTuple):
+    """A node of the Ray cluster.
+
+    Attributes:
+        pool: that it is in.
+        marks: by which Ray's messages name it: node id, address.
+        memory: None where it does not answer.
+    """
+
+    pool: Pool
+    marks: tuple[str, ...]
+    memory: Memory | None
+
+
+def look_at_pods() -> list[Pod]:
+    """The pods that are alive, with their memory."""
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in FIELD]
+    asked = [
+        ray.remote(memory_here)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        .remote()
+        for node in nodes
+    ]
+    ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
+    return [
+        Pod(node["Labels"][POOL_LABEL], (node["NodeID"], node["NodeManagerAddress"]), _answer(reference))
+        for node, reference in zip(nodes, asked, strict=True)
+    ]
+
+
+def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> AttemptOutcome:
+    """The outcome; where workers were lost and a pod's processes were killed for memory, that is the reason.
+
+    The kernel counts its kills in the pod; Ray, which kills before it comes to that, names the pod in its message.
+    """
+    if outcome.reason not in ("WorkerLost", "OutOfMemory") or _FIELDS in outcome.message:
+        return outcome
+    killed = [pod for pod in pods if pod.memory is not None and pod.memory.kills]
+    if outcome.reason == "OutOfMemory":
+        killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.marks)] or killed
+    if not killed:
+        return outcome
+    pod = max(killed, key=lambda found: found.memory.kills if found.memory else 0)
+    has = f" of {formatting.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
+    told = outcome_of(
+        "Lost",
+        "OutOfMemory",
+        f"a process in the {pod.pool} pool was killed: its pod ran out of its memory{has}; raise "
+        f"{_FIELDS}.{FIELD[pod.pool]}.memory.",
+    )
+    return told.model_copy(update={"pool": pod.pool})
+
+
+def _answer(reference: Any) -> Memory | None:
+    try:
+        found: Memory = ray.get(reference, timeout=0)
+    except ray.exceptions.RayError:  # it died, or is too busy to answer
+        return None
+    return found

@@ -1,0 +1,103 @@
+"""The pools of a cluster: which pods of an attempt do which part of its work."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
+from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.cluster.lease import begin
+from hindcast.storage.location import Guard, Location
+
+if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
+    from hindcast.evaluate.environment import EnvEvaluator
+    from hindcast.evaluate.parallel import Players
+    from hindcast.formats.dataset_folder.commits import Commit
+    from hindcast.pipeline.executors import Executor
+    from hindcast.record.pool import NextWork
+    from hindcast.record.recorder import OnEpisode, Task
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Where the work of one attempt lands: a `Placement`. It pickles.
+
+    Args:
+        attempt: which attempt of which run this is, and what it was given.
+        labelled: nodes say by a label which pool they are in; False for a Ray without pools.
+        on_episode: hears, in the runner's process, of each episode that is recorded. It pickles.
+    """
+
+    attempt: Attempt
+    labelled: bool = True
+    on_episode: OnEpisode | None = None
+
+    is_one_machine = False
+
+    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
+        """Ray's options for a task or actor in a pool.
+
+        A pod hands out whole CPUs, those of one worker rounded up: who asks for as many has the pod to itself.
+        """
+        options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
+        if gpus:
+            options["num_gpus"] = gpus
+        if self.labelled:
+            options["label_selector"] = {POOL_LABEL: pool}
+        return options
+
+    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:  # noqa: ARG002
+        """All of them: the pools were made for them."""
+        return wanted, None
+
+    @contextlib.contextmanager
+    def sole_writer(self, state: Location) -> Iterator[Guard | None]:
+        """A lease, which a later attempt takes over."""
+        yield begin(state, self.attempt).check
+
+    def record(
+        self,
+        task: Task,
+        policy: str,
+        next_work: NextWork,
+        *,
+        runners: int,
+        cpus: float,
+        on_episode: OnEpisode,  # noqa: ARG002  (no episode is recorded in this process)
+        check: Callable[[], None],
+    ) -> Iterator[Commit]:
+        """In actors of the pool of runners."""
+        from hindcast.record.pool import record_on_ray
+
+        options = self.options("runner", cpus)
+        return record_on_ray(
+            task,
+            policy,
+            next_work,
+            runners=runners,
+            check=check,
+            options=options,
+            on_episode=self.on_episode,
+        )
+
+    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
+        """Actors in the pool of data workers, one CPU each."""
+        from hindcast.evaluate.on_ray import RayPlayers
+
+        return RayPlayers(evaluator, count, self.options("data", cpus=1))
+
+    def data_workers(self, workers: DataWorkersSpec) -> Executor:
+        """Actors of Ray Data's in the pool of data workers, one a pod; without any, the learner's own process."""
+        from hindcast.pipeline.executors import Local
+        from hindcast.pipeline.ray_data import RayData
+
+        fewest, most = workers.interval
+        if not most:
+            return Local()
+        options = self.options("data", workers.cpus, workers.gpus)
+        cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
+        return RayData((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)

@@ -1,0 +1,245 @@
+"""What the attempt reports, and when: changes at most every ten seconds, a beat every thirty, the outcome at once.
+
+The beat comes from a thread of its own, so that it also shows a driver whose work hangs; `moved` says when the work
+itself last came forward.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from hindcast.api.attempt import (
+    CHECKPOINT,
+    LONGEST_SILENCE_SECONDS,
+    SHORTEST_SILENCE_SECONDS,
+    AttemptOutcome,
+    Report,
+)
+from hindcast.api.status import CheckpointStatus, OutputStatus, Progress
+from hindcast.cluster.channel import Channel, Superseded, Unreachable
+from hindcast.report.events import Progress as RunProgress
+from hindcast.run.progress import Pace, amount
+
+FIRST_HEARING_S: Final = 30.0
+"""The right to report may come a moment after the pod; so long a refusal of the first report is not believed."""
+
+_LONGEST_WAIT_S: Final = 15.0
+_BEAT_S: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for a first failure
+_METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
+_COUNTS: Final = ("iteration", "timesteps", "episodes")
+
+
+class Clock(Protocol):
+    """Seconds since some moment."""
+
+    def __call__(self) -> float: ...
+
+
+def utc() -> datetime:
+    """Now."""
+    return datetime.now(UTC)
+
+
+class Reporting:
+    """Collects what there is to report and sends it in time. Its methods may be called from any thread.
+
+    Args:
+        channel: to the operator.
+        clock: that the times between reports are measured with.
+        now: the time that reports carry.
+
+    Attributes:
+        checkpoint_wanted: the operator wants the attempt to checkpoint and end.
+        superseded: nobody listens to this attempt any more.
+        is_told: the outcome was taken.
+    """
+
+    def __init__(
+        self, channel: Channel, clock: Clock = time.monotonic, now: Callable[[], datetime] = utc
+    ) -> None:
+        self.checkpoint_wanted = False
+        self.superseded = False
+        self.is_told = False
+        self._channel = channel
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._said: dict[str, Any] = {"stage": "Starting"}
+        self._moved = now()
+        self._done: tuple[str, float] | None = None
+        self._pace = Pace()
+        self._is_changed = True
+        self._beats = 0
+        self._begun = clock()
+        self._sent = -math.inf
+        self._failures = 0
+        self._not_before = -math.inf
+
+    def progress(self, progress: RunProgress) -> None:
+        """How far the work is."""
+        with self._lock:
+            if self._said.get("stage") != progress.stage:
+                self._pace = Pace()
+            self._pace.add(progress.done)
+            if self._done != (progress.stage, progress.done):
+                self._done, self._moved = (progress.stage, progress.done), self._now()
+            left = self._pace.seconds_left(progress.total)
+            self._say(stage=progress.stage, progress=progress_status(progress, left, _stamp(self._now())))
+
+    def moved(self) -> None:
+        """The work came forward, by less than progress tells."""
+        with self._lock:
+            self._moved = self._now()
+
+    def note(self, message: str) -> None:
+        """Something that the user should know."""
+        with self._lock:
+            self._say(note=message[:500])
+
+    def checkpoint(self, checkpoint: CheckpointStatus) -> None:
+        """The latest checkpoint."""
+        with self._lock:
+            if self._said.get("checkpoint") != checkpoint:
+                self._say(checkpoint=checkpoint)
+
+    def output(self, output: OutputStatus) -> None:
+        """The finished dataset."""
+        with self._lock:
+            self._say(output=output)
+
+    def outcome(self, outcome: AttemptOutcome) -> None:
+        """How the attempt ended; it is sent at once."""
+        with self._lock:
+            self._say(outcome=outcome)
+            self._not_before = -math.inf
+
+    def step(self) -> float:
+        """Send what is due; the seconds until the next call is worth it."""
+        with self._lock:
+            wait = self._due() - self._clock()
+            if wait > 0 or self.superseded:
+                return min(max(wait, 0.05), 1.0)
+            self._is_changed = False
+        try:
+            report = self._report()
+            intent = self._channel.send(report)
+        except Superseded:
+            self._refused()
+        except Unreachable:
+            self._failed()
+        except Exception:  # a defect here must not end the beats
+            traceback.print_exc()
+            self._failed()
+        else:
+            self._sent, self._failures, self._beats = self._clock(), 0, self._beats + 1
+            self.is_told = report.outcome is not None
+            self.checkpoint_wanted = self.checkpoint_wanted or intent == CHECKPOINT
+        return 0.0
+
+    def _due(self) -> float:
+        """When the next report is to be sent, by the clock."""
+        if "outcome" in self._said:
+            due = -math.inf if self._is_changed else math.inf
+        else:
+            due = self._sent + (SHORTEST_SILENCE_SECONDS if self._is_changed else _BEAT_S)
+        return max(due, self._not_before)
+
+    def _report(self) -> Report:
+        with self._lock:
+            said, moved = dict(self._said), self._moved
+        return Report(beat=self._beats + 1, at=_stamp(self._now()), moved=_stamp(moved), **said)
+
+    def _say(self, **fields: Any) -> None:
+        self._said |= fields
+        self._is_changed = True
+
+    def _refused(self) -> None:
+        if self._beats or self._clock() - self._begun > FIRST_HEARING_S:
+            self.superseded = True
+        else:
+            self._failed()
+
+    def _failed(self) -> None:
+        """Try again after a while, longer each time; what is sent then is the latest."""
+        with self._lock:
+            self._is_changed = True
+            self._failures += 1
+            longest = min(2.0 ** (self._failures - 1), _LONGEST_WAIT_S)
+            self._not_before = self._clock() + random.uniform(0.5, 1.0) * longest
+
+
+def progress_status(progress: RunProgress, seconds_left: float | None, at: str) -> Progress:
+    """Progress as the resource's status has it."""
+    counts = {name: int(progress.metrics[name]) for name in _COUNTS if name in progress.metrics}
+    unit = progress.unit.removesuffix("s")
+    if progress.unit in ("timesteps", "episodes"):
+        counts[progress.unit] = int(progress.done)
+    elif unit == "iteration":
+        counts[unit] = int(progress.done)
+    share = 100 * progress.done / progress.total if progress.total else None
+    score = progress.metrics.get("return")
+    return Progress(
+        **counts,
+        percentage=None if share is None else round(min(max(share, 0.0), 100.0), 2),
+        eta_seconds=None if seconds_left is None else int(seconds_left),
+        metrics={
+            _METRICS.get(name, _camel(name)): float(value)
+            for name, value in progress.metrics.items()
+            if name not in _COUNTS and math.isfinite(value)
+        },
+        last_updated=at,
+        summary=_summary(progress)[:64] or None,
+        episode_return=None if score is None or not math.isfinite(score) else f"{score:.4g}",
+    )
+
+
+def _summary(progress: RunProgress) -> str:
+    """`120/500 episodes`; the iteration where only a return ends the stage."""
+    iteration = progress.metrics.get("iteration")
+    return amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Beat:
+    """The thread that reports, for as long as the block runs."""
+
+    def __init__(self, reporting: Reporting) -> None:
+        self._reporting = reporting
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hindcast-report", daemon=True)
+
+    def __enter__(self) -> Reporting:
+        self._thread.start()
+        return self._reporting
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._ended.wait(self._reporting.step())
+
+
+def tell(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:
+    """Report the outcome and wait until it is taken; False if it was not within `patience` seconds."""
+    reporting.outcome(outcome)
+    deadline = time.monotonic() + patience
+    while not reporting.is_told and not reporting.superseded and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return reporting.is_told

@@ -1,0 +1,90 @@
+"""The work of an attempt, as it is done in the pools: the same as `hindcast run` does, elsewhere."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import Attempt, AttemptOutcome
+from hindcast.api.status import OutputStatus
+from hindcast.cluster.learners import train
+from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.outcome import Finished, classify
+from hindcast.cluster.pools import Pools
+from hindcast.datasets.units import bytes_in_memory
+from hindcast.errors import DataError, UserError
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.report.writing import write_training_report
+from hindcast.run.carry_out import carry_out_recording, check_early, check_start
+from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
+from hindcast.storage.location import resolve
+
+
+class Given:
+    """References that the operator has resolved."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._inputs = attempt.inputs
+
+    def dataset(self, recording: str) -> str | None:
+        """Where the recording's dataset is."""
+        found = self._inputs.get(f"OfflineRecording/{recording}")
+        return found.path if found else None
+
+    def policy(self, training: str) -> str:
+        """The training's best checkpoint."""
+        found = self._inputs.get(f"OfflineTraining/{training}")
+        if found is None:
+            raise DataError(f"the attempt was given no checkpoint of OfflineTraining/{training}")
+        return found.path
+
+
+def carry_out(
+    resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
+) -> Finished | AttemptOutcome:
+    """Carry the resource out, from a task in its pool.
+
+    Returns:
+        How it ended. An error comes back classified: here its traceback is known.
+    """
+    try:
+        references = Given(pools.attempt)
+        check_early(resource, references)
+        if isinstance(resource, OfflineRecording):
+            return _record(resource, references, mailbox, pools)
+        with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+            check_start(resource)
+            asked = inputs_of(resource, references)
+            options = pools.options(
+                "data" if resource.spec.pipeline.data_workers.interval[1] else "learner", 1
+            )
+            finished = inputs_of_finished(resource, asked)
+            inputs = finished or ready_inputs(resource, asked, reporter, interruption.check, options)
+        outcome = train(resource, inputs, mailbox, pools)
+        report = write_training_report(resource, outcome, [one.path for one in inputs])
+        return Finished(replace(outcome, report=report))
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        return classify(error)
+
+
+def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
+    told = replace(pools, on_episode=mailbox.pulse())
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        outcome = carry_out_recording(resource, references, reporter, interruption, told)
+    manifest = read_manifest(resolve(resource.spec.output.path))
+    assert manifest is not None
+    spec = manifest.data_spec
+    output = OutputStatus(
+        path=resource.spec.output.path,
+        episodes=sum(file.episodes for file in manifest.files),
+        timesteps=sum(file.timesteps for file in manifest.files),
+        bytes=sum(file.bytes for file in manifest.files),
+        memory_bytes=sum(
+            bytes_in_memory(spec, group) for file in manifest.files for group in file.row_groups
+        ),
+        digest=manifest.digest,
+    )
+    return Finished(outcome, output)

@@ -1,0 +1,1 @@
+"""Datasets: opened, made of other data, looked at, converted."""

@@ -1,0 +1,179 @@
+"""Rows in order to blocks of whole episodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.datasets.assembly.chaining import has_next
+from hindcast.datasets.assembly.findings import Findings, Kind
+from hindcast.datasets.assembly.ordering import Order, in_order
+from hindcast.datasets.assembly.row_comparison import follows
+from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.episodes.block import I64, Block, Bool
+from hindcast.episodes.columns import Columns, leaves_of, root
+from hindcast.episodes.details import to_text
+from hindcast.formats.columns import infos
+from hindcast.formats.columns.names import of_next
+from hindcast.formats.layout import CellError
+from hindcast.formats.rows import ACTORS
+
+
+def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
+    """Whole episodes, with what was found; no block where none is left.
+
+    Args:
+        steps: all rows of these episodes, in stored order.
+        rules: how.
+
+    Raises:
+        DataError: rows that make no whole episodes under the rules.
+    """
+    steps = _with_final(steps, rules)
+    order = in_order(steps, rules)
+    index, begins, t = _finished(steps, order, rules)
+    found = {**order.found, **_ends(steps, order, rules)}
+    if not len(index):
+        return None, Findings(rows=len(steps), orders=order.orders, found=found)
+    starts = np.flatnonzero(begins)
+    length = np.diff(np.append(starts, len(index)))
+    last = index[starts + length - 1]
+    if has_next(steps) and "time" in order.orders:
+        unlike = np.append(False, ~begins[1:] & ~follows(steps, index[:-1], index[1:]))
+        if unlike.any():
+            found["unlike"] = rules.finding(steps, np.sort(index[unlike]))
+    frame = Block(
+        columns={},
+        length=length,
+        eps_id=steps.names[steps.episode[index[starts]]],
+        t_started=t[starts],
+        terminated=steps.terminated[last],
+        truncated=steps.truncated[last],
+    )
+    columns = _columns(steps, index, last, frame)
+    details = None
+    if Columns.INFOS in steps.columns:
+        texts, details = _infos(steps.columns[Columns.INFOS][index], steps, index, frame, rules)
+        columns[Columns.INFOS] = texts
+    details = _with_actors(details, steps, index[starts])
+    block = replace(frame, columns=columns, details=details)
+    return block, Findings(
+        rows=len(steps),
+        episodes=block.num_episodes,
+        timesteps=block.num_steps,
+        orders=order.orders,
+        found=found,
+    )
+
+
+def _finished(steps: Steps, order: Order, rules: Rules) -> tuple[I64, Bool, I64]:
+    """Index, begins and t of the rows that are left once unfinished episodes were dropped, where they are to be."""
+    if rules.spec.unfinished != "Drop" or rules.is_filtered:
+        return order.index, order.begins, order.t
+    kept = ~np.isin(steps.episode[order.index], _unfinished(steps, order))
+    return order.index[kept], order.begins[kept], order.t[kept]
+
+
+def _ends(steps: Steps, order: Order, rules: Rules) -> dict[Kind, Any]:
+    if rules.is_filtered:
+        return {}
+    unfinished = _unfinished(steps, order)
+    if not len(unfinished):
+        return {}
+    heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
+    heads = np.sort(heads[np.isin(steps.episode[heads], unfinished)])
+    if rules.spec.unfinished == "Refuse":
+        raise rules.refuse(
+            steps, int(heads[0]), "it ends neither terminated nor truncated, and prepare.unfinished is Refuse"
+        )
+    if rules.spec.unfinished == "Keep":
+        return {"unfinished": rules.finding(steps, heads)}
+    return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished))}
+
+
+def _unfinished(steps: Steps, order: Order) -> I64:
+    """Episodes whose last row neither terminates nor truncates them."""
+    episode = steps.episode[order.index]
+    last = order.index[np.append(episode[1:] != episode[:-1], True)]
+    return steps.episode[last[~steps.ended[last]]]
+
+
+def _with_final(steps: Steps, rules: Rules) -> Steps:
+    """The steps, once each observation has the next one beside it, where the data have any, in one dtype.
+
+    Raises:
+        DataError: there are none, and nothing allows to do without; or they are unlike the observations.
+    """
+    names = leaves_of(Columns.OBS, list(steps.columns))
+    if not names:
+        raise rules.refuse(steps, 0, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`")
+    if not has_next(steps):
+        if rules.zero_final:
+            return steps
+        raise rules.refuse(
+            steps,
+            0,
+            "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
+            "column by `schema`, or set ignoreFinalObservation: true, with which it is zeros",
+        )
+    columns = dict(steps.columns)
+    for name in names:
+        now, then = columns[name], columns.get(of_next(name))
+        if then is None or then.shape != now.shape or (then.dtype == object) != (now.dtype == object):
+            raise rules.refuse(
+                steps, 0, f"{of_next(name)!r} is unlike {name!r}: both must have one dtype and one shape"
+            )
+        if then.dtype != now.dtype:
+            common = np.result_type(now, then)
+            columns[name], columns[of_next(name)] = now.astype(common), then.astype(common)
+    return replace(steps, columns=columns)
+
+
+def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDArray[Any]]:
+    columns: dict[str, NDArray[Any]] = {}
+    for name, column in steps.columns.items():
+        if root(name) == Columns.OBS:
+            columns[name] = _observations(column, steps.columns.get(of_next(name)), index, last, frame)
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTORS):
+            columns[name] = column[index]
+    return columns
+
+
+def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
+    """The details; of episodes that have none, who acted in their first rows."""
+    told = {name: steps.columns[name][first].tolist() for name in ACTORS if name in steps.columns}
+    if not told:
+        return details
+    actors = [
+        to_text(**{name: text or None for name, text in zip(told, own, strict=True)})
+        for own in zip(*told.values(), strict=True)
+    ]
+    if details is not None:
+        actors = [str(text) or actor for text, actor in zip(details, actors, strict=True)]
+    return np.array(actors, dtype=object) if any(actors) else None
+
+
+def _observations(
+    now: NDArray[Any], then: NDArray[Any] | None, index: I64, last: I64, frame: Block
+) -> NDArray[Any]:
+    out = np.zeros((len(index) + frame.num_episodes, *now.shape[1:]), dtype=now.dtype)
+    out[frame.obs_row] = now[index]
+    final = frame.obs_start + frame.length
+    if then is not None:
+        out[final] = then[last]
+    elif now.dtype == object:
+        out[final] = ""
+    return out
+
+
+def _infos(
+    cells: NDArray[Any], steps: Steps, index: I64, frame: Block, rules: Rules
+) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
+    try:
+        return infos.per_observation(cells, frame)
+    except CellError as error:
+        raise rules.refuse(steps, int(index[error.row]), str(error)) from error

@@ -1,0 +1,261 @@
+"""Which rows follow each other: by their timestep, as stored, or by chaining observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hindcast.datasets.assembly import chaining
+from hindcast.datasets.assembly.findings import Finding, Kind
+from hindcast.datasets.assembly.repeats import distinct_rows, repeated_runs
+from hindcast.datasets.assembly.row_comparison import follows, same_rows
+from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.episodes.block import I64, Bool
+
+_SPLIT = "set prepare.gaps to Split to make pieces of such episodes"
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Rows in order. Shape suffix: K = rows that count.
+
+    Attributes:
+        index: `[K]` row of the steps.
+        begins: `[K]` whether a piece begins with the row: an episode, or what follows a gap.
+        t: `[K]` timestep.
+        orders: see `Findings`.
+        found: see `Findings`.
+    """
+
+    index: I64
+    begins: Bool
+    t: I64
+    orders: dict[str, int] = field(default_factory=dict)
+    found: dict[Kind, Finding] = field(default_factory=dict)
+
+
+def in_order(steps: Steps, rules: Rules) -> Order:
+    """The rows of whole episodes in order.
+
+    Args:
+        steps: in stored order; one row at least.
+        rules: by which.
+
+    Raises:
+        DataError: rows whose order is in doubt, that are missing, or that contradict each other.
+    """
+    kind = rules.spec.order
+    if kind == "Time" and steps.t is None:
+        raise rules.refuse(
+            steps, 0, "the data have no 't', which prepare.order is to go by; name it by `schema`"
+        )
+    if steps.t is not None and kind in ("Auto", "Time"):
+        return _by_time(steps, rules)
+    if kind == "Chain" and not rules.is_grouped:
+        raise rules.refuse(steps, 0, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
+    if rules.is_filtered and not chaining.has_next(steps):
+        raise rules.refuse(
+            steps,
+            0,
+            "there is neither 't' nor 'new_obs', so nothing tells which of the rows that pass the filter follow each "
+            "other; name one of them by `schema`",
+        )
+    steps = replace(steps, t=None)
+    return (
+        _chained(steps, rules)
+        if kind == "Chain"
+        else _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
+    )
+
+
+def _by_time(steps: Steps, rules: Rules) -> Order:
+    assert steps.t is not None
+    index = np.lexsort((steps.t, steps.episode))
+    index, found = _distinct(steps, index, rules)
+    episode, t, ended = steps.episode[index], steps.t[index], steps.ended[index]
+    same = episode[1:] == episode[:-1]
+    gap = same & (np.diff(t) != 1) & ~ended[:-1]
+    if not rules.is_grouped and not rules.splits:
+        _check_joined(steps, index, same & ~ended[:-1], rules)
+    restart = same & ended[:-1]
+    if gap.any() and not rules.splits:
+        place = int(np.flatnonzero(gap)[0])
+        raise rules.refuse(
+            steps,
+            int(index[place + 1]),
+            f"t is {t[place + 1]} after {t[place]}: timestep {t[place] + 1} is missing; {_SPLIT}",
+        )
+    begins = np.ones(len(index), dtype=np.bool_)
+    begins[1:] = ~same | gap | restart
+    heads = np.append(True, ~same)
+    found |= _told(steps, rules, index, {"late": heads & (t > 0), "restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    return Order(index, begins, t, {"time": int(heads.sum())}, found)
+
+
+def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """`[K - 1]` pairs of rows in different files, the second of which is not what the first says comes next."""
+    pieces, of_row = np.unique(steps.piece[index], return_inverse=True)
+    file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][of_row]
+    places = np.flatnonzero(file[1:] != file[:-1])
+    found = np.zeros(len(index) - 1, dtype=np.bool_)
+    found[places] = ~follows(steps, index[places], index[places + 1])
+    return found
+
+
+def _check_joined(steps: Steps, index: I64, same: Bool, rules: Rules) -> None:
+    """Make sure that rows without an id, which t alone puts together, do not contradict each other between files."""
+    places = np.flatnonzero(same & torn(steps, index, rules))
+    if len(places):
+        last = rules.paths[int(steps.piece[index[places[0]]])]
+        raise rules.refuse(
+            steps,
+            int(index[places[0] + 1]),
+            f"the observation is not the next observation of {last}'s last row, and no id says that both are of one "
+            "episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins another episode",
+        )
+
+
+def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows without those that repeat the one before: the same episode, timestep, and all else."""
+    assert steps.t is not None
+    episode, t = steps.episode[index], steps.t[index]
+    repeated = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
+    if not len(repeated):
+        return index, {}
+    one, other = index[repeated - 1], index[repeated]
+    alike = same_rows(steps, one, other)
+    if not alike.all():
+        first = int(np.flatnonzero(~alike)[0])
+        raise rules.refuse(
+            steps,
+            int(other[first]),
+            f"the timestep is there twice, with other content in {rules.finding(steps, one[first : first + 1])}: "
+            "are episode ids unique?",
+        )
+    what = f"it repeats {rules.finding(steps, one[:1])}"
+    return np.delete(index, repeated), _repeated(steps, other, rules, "duplicates", what)
+
+
+def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
+    """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
+    index, found = _once(steps, np.argsort(steps.episode, kind="stable"), rules)
+    chained = np.zeros(0, dtype=np.int64)
+    broken, restart = _cuts(steps, index, chained)
+    doubtful = np.unique(steps.episode[index][1:][broken | restart])
+    if chain and len(doubtful) and chaining.has_next(steps):
+        chained, places = chaining.chained_episodes(steps, doubtful)
+        index, repeated = _ranked(steps, index, chained, places, rules)
+        found |= repeated
+        broken, restart = _cuts(steps, index, chained)
+    if broken.any() and not rules.splits:
+        row = int(index[int(np.flatnonzero(broken)[0]) + 1])
+        raise rules.refuse(
+            steps,
+            row,
+            "the observation is not the next observation of the episode's row before, and the rows cannot be put in "
+            f"order by 't' or by their observations; {_SPLIT}",
+        )
+    episode = steps.episode[index]
+    begins = np.append(True, (episode[1:] != episode[:-1]) | broken | restart)
+    found |= _told(steps, rules, index, {"restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(broken)})
+    orders = {"stored": len(np.unique(episode)) - len(chained), "chain": len(chained)}
+    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
+
+
+def _cuts(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
+    """`[K - 1]` pairs of one episode, unless it was chained, whose second row does not follow, or follows an end."""
+    episode, ended = steps.episode[index], steps.ended[index]
+    same = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
+    return same & ~ended[:-1] & ~follows(steps, index[:-1], index[1:]), same & ended[:-1]
+
+
+def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows without runs, from one end of their episode to the next, that repeat an earlier one of it."""
+    episode, ended = steps.episode[index], steps.ended[index]
+    heads = np.append(True, (episode[1:] != episode[:-1]) | ended[:-1])
+    repeated = repeated_runs(steps, index, heads)
+    again = np.sort(index[repeated & heads])
+    return index[~repeated], _repeated(
+        steps, again, rules, "repeated", "the episode is stored again from it on"
+    )
+
+
+def _ranked(
+    steps: Steps, index: I64, chained: I64, places: chaining.Places, rules: Rules
+) -> tuple[I64, dict[Kind, Finding]]:
+    """The rows in their order once episodes were chained, without those that repeat others of theirs."""
+    repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, places.rows)
+    rank = np.arange(len(steps))
+    rank[places.rows] = places.rank
+    kept = index[~repeated]
+    found = _repeated(steps, np.sort(index[repeated]), rules, "duplicates", "it repeats another row")
+    return kept[np.lexsort((rank[kept], steps.episode[kept]))], found
+
+
+def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> dict[Kind, Finding]:
+    """Rows that do not count, unless the rules refuse them: what the first of them does, says the refusal."""
+    if not len(rows):
+        return {}
+    if rules.spec.duplicates == "Refuse":
+        raise rules.refuse(steps, int(rows[0]), f"{what}, and prepare.duplicates is Refuse")
+    return {kind: rules.finding(steps, np.sort(rows))}
+
+
+def _chained(steps: Steps, rules: Rules) -> Order:
+    """By chaining alone; rows of an episode in several chains are pieces of it."""
+    if not chaining.has_next(steps):
+        raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain goes by")
+    rows = distinct_rows(steps, np.arange(len(steps)))
+    links = chaining.link(steps.take(rows))
+    if links.ambiguous.any():
+        row = int(rows[np.flatnonzero(links.ambiguous)[0]])
+        raise rules.refuse(
+            steps,
+            row,
+            "an observation occurs twice in the episode, so its rows cannot be chained; take another order",
+        )
+    order = np.lexsort((links.place, links.chain, steps.episode[rows]))
+    index, chain = rows[order], links.chain[order]
+    episode = steps.episode[index]
+    same = episode[1:] == episode[:-1]
+    gap = same & (chain[1:] != chain[:-1])
+    restart = gap & steps.ended[index][:-1]
+    gap &= ~restart
+    if gap.any() and not rules.splits:
+        row = int(index[int(np.flatnonzero(gap)[0]) + 1])
+        raise rules.refuse(
+            steps,
+            row,
+            f"no row's next observation is this row's, so a timestep before it is missing; {_SPLIT}",
+        )
+    begins = np.append(True, ~same | gap | restart)
+    again = np.setdiff1d(np.arange(len(steps)), rows)
+    found = _repeated(steps, again, rules, "duplicates", "it repeats another row")
+    found |= _told(steps, rules, index, {"restarts": _after(restart)})
+    if not rules.is_filtered:
+        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    orders = {"chain": len(np.unique(steps.episode))}
+    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
+
+
+def _count(episode: I64, begins: Bool, restarts: Bool) -> I64:
+    """`[K]` timesteps of rows that do not say them: from 0, with one left out at each cut within an episode."""
+    position = np.arange(len(episode)) + np.cumsum(begins)
+    heads = np.append(True, episode[1:] != episode[:-1]) | restarts
+    starts = np.maximum.accumulate(np.where(heads, np.arange(len(episode)), 0))
+    return position - position[starts]
+
+
+def _after(where: Bool) -> Bool:
+    """`[K]` of `[K - 1]` pairs: the second of each."""
+    return np.append(False, where)
+
+
+def _told(steps: Steps, rules: Rules, index: I64, where: dict[Kind, Bool]) -> dict[Kind, Finding]:
+    return {kind: rules.finding(steps, np.sort(index[rows])) for kind, rows in where.items() if rows.any()}

@@ -1,0 +1,84 @@
+"""Comparing rows, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.content import canonical
+from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.formats.columns.names import of_next
+
+Array = NDArray[Any]
+_AT_ONCE = 1 << 16
+
+
+def with_flags(steps: Steps) -> dict[str, Array]:
+    """All that the rows hold: their columns, and how they end."""
+    ends = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
+    return {**steps.columns, **ends}
+
+
+def same_rows(steps: Steps, one: I64, other: I64) -> Bool:
+    """`[n]` whether two rows hold the same content (`canonical`), flags included."""
+    same = np.ones(len(one), dtype=np.bool_)
+    for name, column in with_flags(steps).items():
+        same &= equal(column, one, column, other, partial(canonical, name))
+    return same
+
+
+def follows(steps: Steps, one: I64, other: I64) -> Bool:
+    """`[n]` whether a row's next observation is the other row's observation; True where the data do not say."""
+    same = np.ones(len(one), dtype=np.bool_)
+    for name in leaves_of(Columns.OBS, list(steps.columns)):
+        following = steps.columns.get(of_next(name))
+        if following is not None:
+            same &= equal(following, one, steps.columns[name], other)
+    return same
+
+
+def equal(a: Array, rows_a: I64, b: Array, rows_b: I64, form: Callable[[Array], Array] = np.asarray) -> Bool:
+    """`[n]` whether rows of two columns are equal, once they have a form: bit for bit, so that NaN equals NaN."""
+    same = np.empty(len(rows_a), dtype=np.bool_)
+    for first in range(0, len(rows_a), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        one, other = form(a[rows_a[part]]), form(b[rows_b[part]])
+        same[part] = one == other if a.dtype == object else (_bits(one) == _bits(other)).all(axis=1)
+    return same
+
+
+def _bits(rows: Array) -> Array:
+    """`[n, words]` the rows' bytes, in words as wide as their length allows."""
+    size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+    if not size or not len(rows):
+        return np.zeros((len(rows), 0), dtype=np.uint8)
+    width = next(width for width in (8, 4, 2, 1) if size % width == 0)
+    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8).view(f"u{width}")
+
+
+def hashes(columns: list[Array]) -> NDArray[np.uint64]:
+    """`[R]` 64-bit hash of each row over all columns."""
+    mixed = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for column in columns:
+        words = _text_hashes(column) if column.dtype == object else _bits(column)
+        for i in range(words.shape[1]):
+            mixed = mix(mixed ^ words[:, i].astype(np.uint64))
+    return mixed
+
+
+def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser: each bit of the result depends on all bits of the value."""
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def _text_hashes(column: Array) -> NDArray[np.uint64]:
+    return np.array([[hash(text) & 0xFFFFFFFFFFFFFFFF] for text in column], dtype=np.uint64).reshape(-1, 1)

@@ -1,0 +1,188 @@
+"""`Steps`: rows of many files on their way into episodes. Shape suffix: R = rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.formats.rows import ACTORS, Rows
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Timesteps, each with the episode that it belongs to and the place that it was read from.
+
+    Attributes:
+        columns: as those of `Rows`, `[R, *shape]` each.
+        episode: `[R]` index into `names`.
+        names: episode ids, object array of `str`, each once.
+        t: `[R]` timestep in the episode; None where the data do not say.
+        terminated: `[R]` as in `Rows`.
+        truncated: `[R]` as in `Rows`.
+        piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
+        row: `[R]` its number in its file.
+    """
+
+    columns: dict[str, Array]
+    episode: I64
+    names: NDArray[np.object_]
+    t: I64 | None
+    terminated: Bool
+    truncated: Bool
+    piece: I64
+    row: I64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns; a text counts 64."""
+        return sum(
+            64 * column.size if column.dtype == object else column.nbytes for column in self.columns.values()
+        )
+
+    @property
+    def ended(self) -> Bool:
+        """`[R]` whether the episode ends with the row."""
+        return self.terminated | self.truncated
+
+    @classmethod
+    def of(cls, rows: Rows, piece: int) -> Steps:
+        """Rows that say which episode they belong to."""
+        episode, names = encode(rows.eps_id)
+        return cls(
+            columns=rows.columns,
+            episode=episode,
+            names=names,
+            t=rows.t,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
+            piece=np.full(len(rows), piece, dtype=np.int64),
+            row=rows.row,
+        )
+
+    def take(self, index: Array) -> Steps:
+        """The rows at an index (or under a mask), in its order."""
+        return replace(
+            self,
+            columns={name: column[index] for name, column in self.columns.items()},
+            episode=self.episode[index],
+            t=None if self.t is None else self.t[index],
+            terminated=self.terminated[index],
+            truncated=self.truncated[index],
+            piece=self.piece[index],
+            row=self.row[index],
+        )
+
+    def split(self, partitions: int) -> dict[int, Steps]:
+        """The rows of each partition that has any; rows of one episode are in one, whoever asks."""
+        if partitions == 1:
+            return {0: self} if len(self) else {}
+        of_name = np.array([zlib.crc32(name.encode()) % partitions for name in self.names], dtype=np.int64)
+        of_row = of_name[self.episode]
+        order = np.argsort(of_row, kind="stable")
+        bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
+        return {
+            number: self.take(order[bounds[number] : bounds[number + 1]]).compact()
+            for number in range(partitions)
+            if bounds[number] < bounds[number + 1]
+        }
+
+    @classmethod
+    def concat(cls, parts: Sequence[Steps], paths: Sequence[str]) -> Steps:
+        """All rows, in order.
+
+        Args:
+            parts: one at least, none of them empty.
+            paths: of each piece, the file.
+
+        Raises:
+            DataError: parts of different columns or shapes; some with `t` and some without.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        for name in (Columns.INFOS, *ACTORS):
+            if any(name in part.columns for part in parts):
+                parts = [part._with_text(name) for part in parts]
+        _check_alike(parts, paths)
+        names = np.concatenate([part.names for part in parts])
+        merged, distinct = encode(names)
+        offsets = np.cumsum([0, *(len(part.names) for part in parts)])
+        first = parts[0]
+        return cls(
+            columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
+            episode=np.concatenate(
+                [merged[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
+            ),
+            names=distinct,
+            t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
+            terminated=np.concatenate([part.terminated for part in parts]),
+            truncated=np.concatenate([part.truncated for part in parts]),
+            piece=np.concatenate([part.piece for part in parts]),
+            row=np.concatenate([part.row for part in parts]),
+        )
+
+    def _with_text(self, name: str) -> Steps:
+        if name in self.columns:
+            return self
+        none = np.full(len(self), "", dtype=object)
+        return replace(self, columns={**self.columns, name: none})
+
+    def torn_apart(self) -> str | None:
+        """The id of an episode whose rows do not stand together; None where all episodes' do."""
+        heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
+        episodes, counts = np.unique(self.episode[heads], return_counts=True)
+        return str(self.names[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
+
+    def compact(self) -> Steps:
+        """The same rows, without names that none of them has."""
+        used, episode = np.unique(self.episode, return_inverse=True)
+        return replace(self, episode=episode, names=self.names[used])
+
+
+def encode(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
+    """`[R]` which of the distinct texts each is, and these, in the order in which they first occur."""
+    assert texts is not None
+    encoded = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
+    names = np.empty(len(encoded.dictionary), dtype=object)
+    names[:] = encoded.dictionary.to_pylist()
+    return encoded.indices.to_numpy().astype(np.int64), names
+
+
+def _check_alike(parts: Sequence[Steps], paths: Sequence[str]) -> None:
+    for part in parts[1:]:
+        difference = _difference(parts[0], part)
+        if difference:
+            files = " and ".join(dict.fromkeys(paths[int(one.piece[0])] for one in (parts[0], part)))
+            raise DataError(f"{files} differ: {difference}")
+
+
+def _difference(one: Steps, other: Steps) -> str | None:
+    if other.columns.keys() != one.columns.keys():
+        return (
+            f"they have the columns {sorted(one.columns)} and {sorted(other.columns)}; name those to read by "
+            "`columns`"
+        )
+    if (one.t is None) != (other.t is None):
+        return "only one has the column 't'; give each as an input of its own"
+    for name, column in one.columns.items():
+        found = other.columns[name]
+        if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):
+            return f"{name!r} is {_kind(column)} in one and {_kind(found)} in the other; all must be alike"
+    return None
+
+
+def _kind(column: Array) -> str:
+    return "text" if column.dtype == object else f"{column.dtype.name} {list(column.shape[1:])}"

@@ -1,0 +1,173 @@
+"""What episodes hold as a checksum that does not depend on layout, files or order, and when that is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
+
+_ENDS = "episodes"
+_DETAILS = "episode details"  # no column has a space in its name
+_MODULUS = 1 << 256
+Bounds = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Sums over episodes: equal for the same episodes, and (but for chance) only for these.
+
+    Attributes:
+        episodes: how many.
+        timesteps: their steps.
+        sums: leaf name -> sum, modulo 2^256, of sha256(leaf, dtype, shape, episode id, values) over all episodes;
+            "episodes" has their lengths and how they end, "episode details" those of episodes that have any. NaN
+            counts as one value, and so does JSON however it is spaced; an episode whose infos are all empty adds
+            nothing to `infos`.
+    """
+
+    episodes: int = 0
+    timesteps: int = 0
+    sums: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, block: Block) -> Content:
+        """What whole episodes hold."""
+        sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
+        return cls(block.num_episodes, block.num_steps, _that_say_something(sums))
+
+    @classmethod
+    def each(cls, block: Block) -> list[Content]:
+        """What each of some whole episodes holds."""
+        told = list(_numbers(block))
+        return [
+            cls(1, steps, _that_say_something({name: numbers[i] for name, numbers in told}))
+            for i, steps in enumerate(block.length.tolist())
+        ]
+
+    def __add__(self, other: Content) -> Content:
+        names = {**self.sums, **other.sums}
+        sums = {name: (self.sums.get(name, 0) + other.sums.get(name, 0)) % _MODULUS for name in names}
+        return Content(self.episodes + other.episodes, self.timesteps + other.timesteps, sums)
+
+    @property
+    def checksum(self) -> str:
+        """sha256 (hex) of all of it."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums in hexadecimal."""
+        sums = {name: f"{total:064x}" for name, total in self.sums.items()}
+        return {"episodes": self.episodes, "timesteps": self.timesteps, "sums": sums}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Content:
+        """The inverse of `to_json`."""
+        sums = {name: int(total, 16) for name, total in data["sums"].items()}
+        return cls(data["episodes"], data["timesteps"], sums)
+
+    def difference(self, other: Content) -> str | None:
+        """What the other has not got as this one has it, in words; None where they are equal."""
+        for what, mine, theirs in (
+            ("episodes", self.episodes, other.episodes),
+            ("timesteps", self.timesteps, other.timesteps),
+        ):
+            if mine != theirs:
+                return f"{theirs:,} {what} where there were {mine:,}"
+        names = sorted({*self.sums, *other.sums})
+        differing = [name for name in names if self.sums.get(name) != other.sums.get(name)]
+        if not differing:
+            return None
+        words = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
+        return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
+
+
+def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
+    """What each episode holds in a leaf, as a number; 0 where it says nothing.
+
+    Args:
+        name: the leaf's.
+        column: rows of all episodes.
+        bounds: each episode's id, and its first and last row (exclusive).
+    """
+    column = canonical(name, column)
+    return list((_of_texts if column.dtype == object else _of_values)(name, column, bounds))
+
+
+def canonical(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """A leaf's rows such that the same content has the same bytes: one NaN, and JSON spaced and sorted in one way.
+
+    Numbers come contiguous and little-endian; other text than infos is as it was.
+    """
+    if column.dtype == object:
+        return _canonical_json(column) if root(name) == Columns.INFOS else column
+    values = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+    if values.dtype.kind not in "fc" or not values.size:
+        return values
+    floats = values.view(f"<f{values.itemsize // 2}") if values.dtype.kind == "c" else values
+    if not np.isnan(floats.min()):
+        return values
+    return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
+
+
+def _that_say_something(sums: dict[str, int]) -> dict[str, int]:
+    return {name: total for name, total in sums.items() if total or name == _ENDS}
+
+
+def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
+    """Of each leaf, and of what episodes have beside these, a number for each episode."""
+    ids = block.eps_id.tolist()
+    ends = (block.length, block.t_started, block.terminated, block.truncated)
+    yield _ENDS, [_number(repr(one)) for one in zip(ids, *(each.tolist() for each in ends), strict=True)]
+    if block.details is not None and block.details.any():
+        told = zip(ids, _canonical_json(block.details).tolist(), strict=True)
+        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in told]
+    for name, column in block.columns.items():
+        starts = block.obs_start if per_observation(name) else block.start
+        stops = starts + block.length + per_observation(name)
+        yield name, leaf_numbers(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
+
+
+def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+    head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
+    size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
+    values = column.reshape(-1).view(np.uint8).data
+    for eps_id, first, stop in bounds:
+        sha = head.copy()
+        sha.update(f"{eps_id}\0".encode())
+        sha.update(values[first * size : stop * size])
+        yield int.from_bytes(sha.digest(), "little")
+
+
+def _of_texts(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
+    for eps_id, first, stop in bounds:
+        own = texts[first:stop].tolist()
+        is_told = root(name) != Columns.INFOS or any(own)
+        yield _number(repr((name, eps_id, own))) if is_told else 0
+
+
+def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
+    known = {text: _respaced(text) for text in set(texts.tolist())}
+    return np.array([known[text] for text in texts.tolist()], dtype=object)
+
+
+def _respaced(text: str) -> str:
+    if not text or text == EMPTY_INFO:
+        return ""
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return text
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else ""
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "little")

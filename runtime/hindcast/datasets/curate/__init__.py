@@ -1,0 +1,1 @@
+"""Convert, merge, split, filter, sample: written range by range, read back and compared."""

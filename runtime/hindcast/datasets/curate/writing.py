@@ -1,0 +1,230 @@
+"""Writes a dataset in any format, exactly once: range by range, and read back at the end."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from hindcast.datasets.content import Content
+from hindcast.datasets.curate.folder import check, claim, clear
+from hindcast.datasets.curate.ranges import Range, blocks_of, ranges_of
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.verifying import verify
+from hindcast.datasets.curate.workers import count_workers, each
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.commits import (
+    Commit,
+    file_stem,
+    read_commits,
+    remove_orphans,
+    write_commit,
+)
+from hindcast.formats.dataset_folder.exported import exported_files
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
+from hindcast.formats.entries import FileEntry
+from hindcast.storage.lease import sole_writer
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of it.
+
+    Attributes:
+        state: AlreadyFinished where nothing was left to write.
+        folder: where.
+        format: one of `FORMATS`.
+        episodes: in it.
+        timesteps: in it.
+        files: how many.
+        bytes: their sizes.
+        checksum: of the content (`Content.checksum`): the same in every format.
+        seconds: that it took.
+    """
+
+    state: Literal["Succeeded", "AlreadyFinished"]
+    folder: str
+    format: str
+    episodes: int
+    timesteps: int
+    files: int
+    bytes: int
+    checksum: str
+    seconds: float
+
+
+def check_target(dataset: Dataset, target: Target) -> None:
+    """Refuse what `write` would refuse before it writes anything.
+
+    Raises:
+        OutputConflict: the folder holds something else.
+        DataError: nothing to write.
+    """
+    if not dataset.num_episodes:
+        raise DataError(f"no episodes are left to write to {target.folder}: choose otherwise")
+    check(target.folder, _made_of(dataset, target), target.replace)
+
+
+def write(
+    dataset: Dataset,
+    target: Target,
+    origin: Mapping[str, Any] | None = None,
+    watch: Watch = NOBODY,
+) -> Written:
+    """Write all episodes, in order; a call that was stopped, however, goes on where it was.
+
+    Args:
+        dataset: what.
+        target: where and how.
+        origin: fields of a recording's manifest that hold for the copy.
+        watch: hears how it goes, and may stop it.
+
+    Raises:
+        OutputConflict: the folder holds something else, or another process writes there.
+        DataError: nothing to write; what the format cannot hold; what is read back is not what was written.
+        StorageError: the folder cannot be written; the ranges that are done stay, and count when it goes on.
+    """
+    begun = time.monotonic()
+    check_target(dataset, target)
+    state = target.folder.child(FOLDER)
+    with sole_writer(state) as guard:
+        target = replace(target, folder=target.folder.guarded(guard))
+        claim(target.folder, _made_of(dataset, target), target.replace)
+        manifest = read_manifest(target.folder)
+        finished = manifest is not None
+        if manifest is None:
+            _write_ranges(dataset, target, watch)
+            manifest = _manifest(dataset, target, origin or {})
+            write_manifest(target.folder, manifest)
+        content = _content(target)
+        difference = verify(dataset.spec, content, target, watch)
+        if difference:
+            raise _refusal(target, difference, finished)
+    return Written(
+        state="AlreadyFinished" if finished else "Succeeded",
+        folder=str(target.folder),
+        format=target.format,
+        episodes=content.episodes,
+        timesteps=content.timesteps,
+        files=len(manifest.files),
+        bytes=sum(file.bytes for file in manifest.files),
+        checksum=content.checksum,
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _made_of(dataset: Dataset, target: Target) -> dict[str, Any]:
+    """What the files depend on."""
+    return {"data": dataset.digest, **target.how}
+
+
+class _Job(NamedTuple):
+    """What is written and how; it goes to workers."""
+
+    dataset: Dataset
+    target: Target
+    writer: str
+    check: Callable[[], None]  # in the worker's own process: a copy that hears of nothing
+
+
+class _Made(NamedTuple):
+    """A range that is written, but does not count yet."""
+
+    range: Range
+    files: tuple[FileEntry, ...]
+    content: Content
+    lost_details: bool
+
+
+def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
+    commits = read_commits(target.folder)
+    remove_orphans(target.folder, keep={file.path for commit in commits.values() for file in commit.files})
+    ranges = ranges_of(dataset, target)
+    left = [one for one in ranges if one.number not in commits]
+    done = sum(commit.timesteps for commit in commits.values())
+    watch.progress("Writing", done, dataset.num_steps)
+    job = _Job(dataset, target, uuid.uuid4().hex[:8], watch.check)
+    workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
+    has_lost = False
+    for made in each(_make, job, left, workers, watch.check):
+        has_lost |= made.lost_details
+        commit = Commit(
+            range=made.range.number,
+            first=made.range.first,
+            episodes=made.content.episodes,
+            timesteps=made.content.timesteps,
+            files=made.files,
+            exported=exported_files(target.layout, dataset.spec),
+            content=made.content.to_json(),
+        )
+        write_commit(target.folder, commit)
+        done += commit.timesteps
+        watch.progress("Writing", done, dataset.num_steps)
+    if has_lost:
+        watch.note(
+            f"{target.format} has no place for what episodes carry beside their steps (ids of agents and modules, "
+            "times, custom data), which was left out: Episodes, MessagePack, Columns and JSON keep it"
+        )
+    keep = {file.path for commit in read_commits(target.folder).values() for file in commit.files}
+    remove_orphans(target.folder, keep)
+
+
+def _make(job: _Job, wanted: Range) -> _Made:
+    """Write one range's files."""
+    target, content, lost_details = job.target, Content(), False
+    writer = EpisodeWriter(
+        target.folder,
+        job.dataset.spec,
+        file_stem(wanted.number, job.writer),
+        max_rows_per_file=target.rows_per_file,
+        max_file_bytes=target.file_bytes,
+        compression=target.compression,
+        layout=target.layout,
+        compress_columns=target.compress_columns,
+    )
+    try:
+        for read in blocks_of(job.dataset, wanted):
+            job.check()
+            block = read if target.keeps_details else read.without_details()
+            lost_details |= block.details is not read.details
+            content += Content.of(block)
+            writer.write(block)
+        files = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    return _Made(wanted, files, content, lost_details)
+
+
+def _refusal(target: Target, difference: str, finished: bool) -> DataError:
+    """What to say of data that are read back as others. Those that were just written are of no use to anybody."""
+    what = f"what was read back from {target.folder} has {difference}"
+    if finished:
+        return DataError(f"{what}: run it again with --replace")
+    clear(target.folder)
+    return DataError(f"{target.format} cannot hold these data: {what}; nothing was kept, take another format")
+
+
+def _content(target: Target) -> Content:
+    """What was read, by the commits."""
+    total = Content()
+    for commit in read_commits(target.folder).values():
+        assert commit.content is not None
+        total += Content.from_json(commit.content)
+    return total
+
+
+def _manifest(dataset: Dataset, target: Target, origin: Mapping[str, Any]) -> Manifest:
+    commits = read_commits(target.folder)
+    files = tuple(file for number in sorted(commits) for file in commits[number].files)
+    return Manifest(
+        **origin,
+        layout=target.layout,
+        spec=dataset.spec.to_json(),
+        files=files,
+    )

@@ -1,0 +1,151 @@
+"""Reading units of Parquet files in any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from hindcast.datasets.footers import Indexed
+from hindcast.datasets.selection import Selectable
+from hindcast.datasets.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import root
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.manifest import digest_of
+from hindcast.formats.entries import RowGroup
+from hindcast.formats.layout import CellError
+from hindcast.formats.layouts import LAYOUTS
+from hindcast.formats.parquet.fragments import join
+from hindcast.formats.parquet.opening import Footers, open_parquet
+from hindcast.formats.spec import DataSpec
+
+_FILES_AT_A_TIME = 8
+
+
+class EpisodeDataset(Selectable):
+    """A `Dataset` (see there) of Parquet files.
+
+    Args:
+        spec: what all files hold.
+        files: in the dataset's order.
+        unit_bytes: most bytes of a unit.
+        notes: see `Dataset`.
+        repeated: how many stored episodes do not count, since they repeat others.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        files: Sequence[Indexed],
+        unit_bytes: int = UNIT_BYTES,
+        notes: tuple[str, ...] = (),
+        repeated: int = 0,
+    ) -> None:
+        self.spec = spec
+        self.repeated = repeated
+        self.units: Sequence[Unit] = tuple(build_units(files, unit_bytes))
+        self.digest = digest_of([file.entry.checksum for file in files])
+        self.num_episodes = sum(len(unit.lengths) for unit in self.units)
+        self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)
+        self.nbytes = sum(unit.nbytes for unit in self.units)
+        self.nbytes_stored = sum(file.entry.bytes for file in files)
+        self.layouts = tuple(dict.fromkeys(file.layout for file in files))
+        self.notes = notes
+        self._footers = Footers()
+        self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        """See `Dataset.read`."""
+        leaves = self._leaves(columns)
+        stored = Block.concat(self._read_parts(unit.parts, leaves))
+        counting = counting_rows(self._groups(unit))
+        if stored.num_episodes != len(counting):
+            raise self._changed(unit)
+        if not counting.all():
+            stored = stored.take(np.flatnonzero(counting))
+        block = join(stored, continued_rows(self._groups(unit))[counting])
+        if not np.array_equal(block.length, unit.lengths):
+            raise self._changed(unit)
+        return block
+
+    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+        """See `Dataset.locate`."""
+        groups = self._groups(unit)
+        heads = counting_rows(groups) & ~continued_rows(groups)
+        return self._locate_stored(unit, int(np.flatnonzero(heads)[episode]))
+
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """See `Dataset.unreadable`."""
+        leaves = self._leaves(columns)
+        for part in unit.parts:
+            try:
+                self._read_part(part, leaves)
+            except DataError as error:
+                yield part.path, error
+
+    def _leaves(self, columns: Iterable[str] | None) -> list[str]:
+        if columns is None:
+            return list(self.spec.leaves)
+        wanted = set(columns)
+        unknown = wanted - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
+        if unknown:
+            raise DataError(
+                f"the dataset of {next(iter(self._files))} has no column {', '.join(sorted(unknown))}: "
+                f"it has {', '.join(self.spec.leaves)}"
+            )
+        return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]
+
+    def _read_parts(self, parts: Sequence[FilePart], leaves: Sequence[str]) -> list[Block]:
+        """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
+        if len(parts) == 1 or self._files[parts[0].path].location.is_local:
+            return [self._read_part(part, leaves) for part in parts]
+        with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
+            return list(pool.map(lambda part: self._read_part(part, leaves), parts))
+
+    def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
+        """The part's stored rows."""
+        indexed = self._files[part.path]
+        layout = LAYOUTS[indexed.layout]
+        try:
+            with open_parquet(indexed.location, self._footers) as file:
+                columns = layout.columns(file.schema_arrow, self.spec, leaves)
+                table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
+                return layout.decode(table, self.spec, leaves)
+        except CellError as error:
+            raise error.in_file(part.path, self._file_row(part, error.row)) from error
+        except DataError as error:
+            raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
+
+    def _groups(self, unit: Unit) -> list[RowGroup]:
+        return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
+
+    def _changed(self, unit: Unit) -> DataError:
+        paths = " or ".join(part.path for part in unit.parts)
+        return DataError(f"{paths} was changed after it was indexed: open the dataset again")
+
+    def _file_row(self, part: FilePart, row: int) -> int:
+        """The file's Parquet row of one that is counted in a part."""
+        for first, rows in self._row_groups(part):
+            if row < rows:
+                return first + row
+            row -= rows
+        raise IndexError(f"{part} has {row} rows less")
+
+    def _locate_stored(self, unit: Unit, stored: int) -> tuple[str, int]:
+        """File and Parquet row in it at which a stored episode of a unit begins."""
+        for part in unit.parts:
+            for first, rows in self._row_groups(part):
+                if stored < rows:
+                    return part.path, first + stored
+                stored -= rows
+        raise IndexError(f"unit {unit.id} has no stored episode {stored}")
+
+    def _row_groups(self, part: FilePart) -> Iterator[tuple[int, int]]:
+        """Each row group of a part: its first row in the file, and how many it has."""
+        first = 0
+        for i, group in enumerate(self._files[part.path].entry.row_groups):
+            if i in part.row_groups:
+                yield first, group.rows
+            first += group.rows

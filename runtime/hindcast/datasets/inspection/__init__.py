@@ -1,0 +1,1 @@
+"""What is in data, and what is wrong with them."""

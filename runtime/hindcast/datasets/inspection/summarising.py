@@ -1,0 +1,190 @@
+"""A picture of a dataset: sizes, spaces, returns, lengths, actions, coverage, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from hindcast import formatting
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.inspection.coverage import coverage_of
+from hindcast.datasets.inspection.guessing import guess_space
+from hindcast.datasets.inspection.problems import Problem, worst_first
+from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
+from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Origin, Summary
+from hindcast.datasets.inspection.values import MAX_VALUES, Leaf
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.spaces import flatten_space, space_to_json
+
+_MOST_DIMENSIONS = 256
+
+
+def summarise(
+    dataset: Dataset,
+    sample_limit: int | None = SAMPLE_STEPS,
+    *,
+    found: Sequence[Problem] = (),
+    progress: Progress | None = None,
+) -> Summary:
+    """Look at a dataset, reading units spread evenly over it one at a time.
+
+    Args:
+        dataset: what to look at.
+        sample_limit: about how many timesteps to read, of at least eight units; all if None.
+        found: problems known already.
+        progress: called with how many units are done, and how many there are.
+
+    Raises:
+        StorageError: storage that refuses or fails. Files that are damaged are problems.
+    """
+    spec = dataset.spec
+    sample = Sample(dataset, sample_limit, progress)
+    observation_space, observation_from = _space(sample, Columns.OBS, spec.observation_space)
+    action_space, action_from = _space(sample, Columns.ACTIONS, spec.action_space)
+    rewards = sample.leaves.get(Columns.REWARDS)
+    spread = rewards.spread.distributions() if rewards is not None else []
+    checked, lengths = max(1, sample.ends.episodes), [unit.lengths for unit in dataset.units]
+    observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, list(sample.leaves))]
+    return Summary(
+        layouts=dataset.layouts,
+        episodes=dataset.num_episodes,
+        timesteps=dataset.num_steps,
+        bytes=dataset.nbytes,
+        stored_bytes=dataset.nbytes_stored,
+        files=len({part.path for unit in dataset.units for part in unit.parts}),
+        digest=dataset.digest,
+        environment=spec.environment,
+        observation_space=_json(observation_space),
+        action_space=_json(action_space),
+        observation_space_from=observation_from,
+        action_space_from=action_from,
+        columns={name: str(leaf) for name, leaf in spec.leaves.items()},
+        sampled_episodes=sample.episodes,
+        sampled_timesteps=sample.steps,
+        checked_episodes=sample.ends.episodes,
+        lengths=Distribution.of(np.concatenate(lengths)) if lengths else None,
+        returns=Distribution.of(np.concatenate(sample.returns)) if sample.returns else None,
+        rewards=spread[0] if spread else None,
+        zero_rewards=rewards.zeros / rewards.rows if rewards is not None and rewards.rows else None,
+        rewarded_episodes=sample.rewarded / sample.episodes if sample.returns and sample.episodes else None,
+        observations=tuple(_observation_leaves(observations, observation_space)),
+        coverage=_coverage(observations, observation_space),
+        actions=tuple(_action_leaves(sample, action_space)),
+        terminated=sample.ends.terminated / checked,
+        truncated=sample.ends.truncated / checked,
+        has_logp=Columns.ACTION_LOGP in spec.leaves,
+        problems=worst_first([*found, *_problems(sample)]),
+    )
+
+
+def _space(sample: Sample, column: str, known: gym.Space | None) -> tuple[gym.Space | None, Origin | None]:
+    if known is not None:
+        return known, "recorded"
+    bounds = {name: leaf.bounds for name, leaf in sample.leaves.items() if leaf.bounds is not None}
+    guessed = guess_space(sample.dataset.spec, column, bounds)
+    return guessed, None if guessed is None else "guessed"
+
+
+def _json(space: gym.Space | None) -> dict[str, Any] | None:
+    return None if space is None else space_to_json(space)
+
+
+def _observation_leaves(leaves: Sequence[Leaf], space: gym.Space | None) -> Iterator[ObservationLeaf]:
+    known = flatten_space(space, Columns.OBS) if space is not None else {}
+    for leaf in leaves:
+        if leaf.low is None or leaf.high is None or not leaf.low.size:
+            continue
+        low, high = (bound[leaf.shown].astype(np.float64) for bound in (leaf.low, leaf.high))
+        own = known.get(leaf.name)
+        yield ObservationLeaf(
+            name=leaf.name,
+            dimensions=leaf.low.size,
+            shown=tuple(leaf.shown.tolist()),
+            low=tuple(map(_finite, low)),
+            high=tuple(map(_finite, high)),
+            share_of_space=tuple(_shares(leaf, own)),
+            constant=len(leaf.constant),
+            values_seen=len(leaf.values) if isinstance(own, spaces.Discrete) else None,
+            values=int(own.n) if isinstance(own, spaces.Discrete) else None,
+        )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _shares(leaf: Leaf, space: gym.Space | None) -> Iterator[float | None]:
+    """Of each shown dimension, its range over the width of the space's bounds."""
+    bounds = (
+        [space.low.ravel(), space.high.ravel()] if isinstance(space, spaces.Box) else [leaf.low, leaf.low]
+    )
+    for i in leaf.shown.tolist():
+        low, high = (float(bound[i]) for bound in bounds)  # type: ignore[index]
+        found = float(leaf.high[i]) - float(leaf.low[i])  # type: ignore[index]
+        is_bounded = np.isfinite(high - low) and high > low and np.isfinite(found)
+        yield found / (high - low) if is_bounded else None
+
+
+def _coverage(leaves: Sequence[Leaf], space: gym.Space | None) -> Coverage | None:
+    """Of the observations that all leaves kept, joined; all kept the same ones."""
+    known = flatten_space(space, Columns.OBS) if space is not None else {}
+    metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
+    kept = [rows for leaf in metric if (rows := leaf.kept.rows) is not None]
+    if not kept:
+        return None
+    joined = np.concatenate(kept, axis=1, dtype=np.float64)
+    count = min(joined.shape[1], _MOST_DIMENSIONS)
+    return coverage_of(joined[:, np.linspace(0, joined.shape[1] - 1, count).round().astype(np.int64)])
+
+
+def _action_leaves(sample: Sample, space: gym.Space | None) -> Iterator[ActionLeaf]:
+    known = flatten_space(space, Columns.ACTIONS) if space is not None else {}
+    for name in leaves_of(Columns.ACTIONS, list(sample.leaves)):
+        leaf = sample.leaves[name]
+        if not leaf.rows:
+            continue
+        if isinstance(known.get(name), spaces.Discrete) and len(leaf.values) <= MAX_VALUES:
+            yield ActionLeaf(name=name, values=dict(sorted(leaf.values.items())))
+            continue
+        found = leaf.spread.distributions()
+        yield ActionLeaf(name=name, dimensions=tuple(part for part in found if part is not None))
+
+
+def _problems(sample: Sample) -> Iterator[Problem]:
+    """What the sample showed, and what opening the dataset said."""
+    yield from sample.problems
+    for leaf in sample.leaves.values():
+        yield from leaf.problems()
+    yield from sample.ends.problems()
+    yield from _repeated(sample)
+    rewards = sample.leaves.get(Columns.REWARDS)
+    if rewards is not None and rewards.rows and rewards.zeros == rewards.rows:
+        message = (
+            f"all {formatting.whole(rewards.rows)} rewards looked at are 0: returns and values are 0 too"
+        )
+        yield Problem(severity="warning", kind="zero-rewards", message=message)
+    for note in sample.dataset.notes:
+        yield Problem(severity="info", kind="note", message=note)
+    if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
+        message = f"there is no {Columns.ACTION_LOGP!r}: estimators that weigh by importance cannot be used"
+        yield Problem(severity="info", kind="no-logp", message=message)
+
+
+def _repeated(sample: Sample) -> Iterator[Problem]:
+    count, second = sample.ends.repeated()
+    if second is None:
+        return
+    unit, episode = second
+    path, row = sample.dataset.locate(unit, episode)
+    eps_id = sample.dataset.read(unit, []).eps_id[episode]
+    occur = "episode id occurs" if count == 1 else "episode ids occur"
+    message = (
+        f"{formatting.whole(count)} {occur} more than once: episodes may be there twice "
+        f"(first: {eps_id}, again in {path}, row {row})"
+    )
+    yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)

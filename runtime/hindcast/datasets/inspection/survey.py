@@ -1,0 +1,172 @@
+"""Opening data of which some may be wrong: each file that cannot be used is a problem, and the rest is the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from hindcast import formatting
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import Indexed, index_file
+from hindcast.datasets.inspection.problems import Kind, Problem, problem_of
+from hindcast.datasets.inspection.unlisted import unlisted
+from hindcast.datasets.opening import notes_on_repeated, unfinished_of
+from hindcast.datasets.projection import projected
+from hindcast.datasets.repeats import drop_repeated
+from hindcast.datasets.sources import Reason, check_distinct, expand, find_files
+from hindcast.datasets.stitching import stitch
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
+
+_FOOTER_THREADS = 8
+
+
+class Survey(NamedTuple):
+    """What can be read, and what is wrong with the files.
+
+    Attributes:
+        dataset: of all files that can be used together; it may hold no episodes.
+        problems: of files.
+    """
+
+    dataset: EpisodeDataset
+    problems: list[Problem]
+
+
+def survey(
+    paths: Sequence[str | Path | Location],
+    filesystem: object | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    verify: bool = False,
+) -> Survey:
+    """Find the files that paths stand for and look into the footer of each.
+
+    Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
+
+    Args:
+        paths: see `open_dataset`.
+        filesystem: see `open_dataset`.
+        columns: those to look at; all if None.
+        verify: read all files of recordings and compare their checksums.
+
+    Raises:
+        DataError: nothing there, nothing of Hindcast's layouts, a file that is named twice, a
+            column that there is not.
+        StorageError: storage that refuses or fails.
+    """
+    problems: list[Problem] = []
+
+    def refuse(reason: Reason, location: Location, error: DataError) -> None:
+        problems.append(
+            problem_of(str(location), error)
+            if reason == "unreadable"
+            else _error(reason, location, str(error))
+        )
+
+    places = [resolve(path, filesystem) for path in paths]
+    files = [file for place in places for file in find_files(place, verify, refuse)]
+    check_distinct(file.location for file in files)
+    known = {problem.path for problem in problems} | {str(file.location) for file in files}
+    folders = [folder for place in places for folder in expand(place)]
+    problems += unlisted(folders, known)
+    problems += [
+        Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
+    ]
+    files = projected(_as_recorded(files, problems), columns)
+    files, spec = _alike(files, problems)
+    problems += _empty(files)
+    return Survey(_dataset(files, spec, problems), problems)
+
+
+def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Indexed]:
+    """The files that hold what their manifest or commit says."""
+
+    def difference(file: Indexed) -> tuple[Kind, str] | None:
+        if file.runs:  # of another recorder, decoded a moment ago
+            return None
+        try:
+            found = index_file(file.location, file.entry.path)
+        except DataError as error:
+            return "unreadable", str(error)
+        recorded, own = file.spec.difference(found.spec), _lengths(file) == _lengths(found)
+        if recorded:
+            return "drift", f"{file.location} differs from what its recording says: {recorded}"
+        if not own:
+            return "other-lengths", (
+                f"{file.location} holds {_size(found)}, but its recording lists {_size(file)}, or episodes of other "
+                "lengths: copy the recording again, or record again"
+            )
+        return None
+
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        found = list(pool.map(difference, files))
+    problems += [
+        _error(what[0], file.location, what[1]) for file, what in zip(files, found, strict=True) if what
+    ]
+    return [file for file, what in zip(files, found, strict=True) if what is None]
+
+
+def _lengths(file: Indexed) -> list[tuple[int, ...]]:
+    return [group.lengths for group in file.entry.row_groups]
+
+
+def _size(file: Indexed) -> str:
+    return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
+
+
+def _alike(files: Sequence[Indexed], problems: list[Problem]) -> tuple[list[Indexed], DataSpec]:
+    """The files that agree with each other and hold the most timesteps, and what they hold."""
+    families: list[tuple[DataSpec, list[Indexed]]] = []
+    for file in files:
+        for number, (spec, members) in enumerate(families):
+            if spec is file.spec or not spec.difference(file.spec):
+                families[number] = (spec if spec is file.spec else spec.merge(file.spec), [*members, file])
+                break
+        else:
+            families.append((file.spec, [file]))
+    if not families:
+        return [], DataSpec()
+    families.sort(key=lambda family: sum(file.entry.timesteps for file in family[1]), reverse=True)
+    spec, members = families[0]
+    for _, others in families[1:]:
+        problems += [_drift(file, members[0], spec) for file in others]
+    return members, spec
+
+
+def _drift(file: Indexed, usual: Indexed, spec: DataSpec) -> Problem:
+    message = (
+        f"{file.location} cannot be one dataset with {usual.location}: {spec.difference(file.spec)}; its "
+        f"{formatting.plural(file.entry.timesteps, 'timestep')} are not counted"
+    )
+    return _error("drift", file.location, message)
+
+
+def _empty(files: Sequence[Indexed]) -> list[Problem]:
+    return [
+        Problem(
+            severity="info",
+            kind="empty-file",
+            message=f"{file.location} holds no rows",
+            path=str(file.location),
+        )
+        for file in files
+        if not file.entry.rows
+    ]
+
+
+def _dataset(files: Sequence[Indexed], spec: DataSpec, problems: list[Problem]) -> EpisodeDataset:
+    stitched = stitch(files)
+    try:
+        stitched, repeated = drop_repeated(stitched, spec)
+    except DataError as error:
+        problems.append(Problem(severity="error", kind="unreadable", message=str(error)))
+        repeated = 0
+    return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
+
+
+def _error(kind: Kind, location: Location, message: str) -> Problem:
+    return Problem(severity="error", kind=kind, message=message, path=str(location))

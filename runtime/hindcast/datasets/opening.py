@@ -1,0 +1,88 @@
+"""Opening files of whole episodes as one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hindcast import formatting
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import Indexed
+from hindcast.datasets.projection import Projected, projected
+from hindcast.datasets.repeats import drop_repeated
+from hindcast.datasets.sources import check_distinct, find_files
+from hindcast.datasets.stitching import stitch
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
+
+_Path = str | Path | Location | Projected
+
+
+def open_dataset(
+    paths: _Path | Sequence[_Path], filesystem: object | None = None, verify: bool = False
+) -> EpisodeDataset:
+    """Open recorded episodes.
+
+    A folder with a manifest is what its manifest lists; one with commits only, what they list; any other
+    folder is searched recursively for Parquet files, which are indexed from their footers. Several paths make
+    one dataset when their columns and spaces agree.
+
+    Args:
+        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
+            columns to read.
+        filesystem: a file system of `pyarrow.fs` or fsspec, or a store of obstore's, in which the paths are.
+        verify: read all files of recordings and compare their checksums (sizes are always compared).
+
+    Raises:
+        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ, a
+            column that there is not.
+        StorageError: storage that refuses or fails.
+    """
+    given = [paths] if isinstance(paths, str | Path | Location | Projected) else list(paths)
+    several = [one if isinstance(one, Projected) else Projected(one) for one in given]
+    if not several:
+        raise DataError("no paths are given: name at least one folder or file with episodes")
+    files = [
+        file
+        for path, columns in several
+        for file in projected(find_files(resolve(path, filesystem), verify), columns)
+    ]
+    check_distinct(file.location for file in files)
+    spec = _common_spec(files)
+    stitched, repeated = drop_repeated(stitch(files), spec)
+    notes = (*unfinished_of(files), *notes_on_repeated(repeated))
+    dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
+    if not dataset.num_steps:
+        raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
+    return dataset
+
+
+def unfinished_of(files: Iterable[Indexed]) -> Iterator[str]:
+    """What to say of each recording among them that is not complete."""
+    yield from dict.fromkeys(file.unfinished for file in files if file.unfinished)
+
+
+def notes_on_repeated(repeated: int) -> Iterator[str]:
+    """What to say of stored episodes that do not count."""
+    if repeated:
+        yield (
+            f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
+            "same id and the same content), as recorders leave them that write their buffer again and again: "
+            "each counts once"
+        )
+
+
+def _common_spec(files: Sequence[Indexed]) -> DataSpec:
+    """What all files hold: the JSON columns of any, the spaces of the first that knows them."""
+    if not files:
+        return DataSpec()
+    common = files[0].spec
+    for file in files[1:]:
+        if file.spec is common:
+            continue
+        difference = files[0].spec.difference(file.spec)
+        if difference:
+            raise DataError(f"{files[0].location} and {file.location} cannot be one dataset: {difference}")
+        common = common.merge(file.spec)
+    return common

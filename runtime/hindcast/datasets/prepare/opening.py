@@ -1,0 +1,313 @@
+"""Opening data of any kind: as they are where they are whole episodes in order, prepared otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hindcast import formatting
+from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.index_cache import cache_folder
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.dealing import begins_in_order, give_up_order
+from hindcast.datasets.prepare.finishing import finish, notes_of
+from hindcast.datasets.prepare.job import Job, first_look
+from hindcast.datasets.prepare.local import make_here
+from hindcast.datasets.prepare.other_files import (
+    left_out,
+    left_out_as_no_data,
+    notes_on_others,
+    split_no_data,
+)
+from hindcast.datasets.prepare.partitions import is_any_apart, made
+from hindcast.datasets.prepare.parts import ForeignPart, Part, StoredPart
+from hindcast.datasets.prepare.ray_data import make_on_ray
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.source_files import (
+    Found,
+    Place,
+    digest,
+    digest_of,
+    find,
+    is_recorded,
+    recognised,
+)
+from hindcast.datasets.prepare.unknown_format import unknown
+from hindcast.datasets.projection import Projected
+from hindcast.datasets.sources import expand
+from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.errors import DataError, OutputConflict
+from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.dataset_folder.unfinished import unfinished
+from hindcast.formats.format import Telling
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.unprepared import NotReadable
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
+
+_LOOK_S: Final = 0.5
+_THREADS: Final = 8
+_HERE_BYTES: Final = 256 << 20
+
+Data = str | Path | Location | Reading
+
+
+class Ready(NamedTuple):
+    """Data that `open_dataset` opens.
+
+    Attributes:
+        paths: what it is to be given, beside the columns that the reading asks for.
+        notes: what finding and preparing them found, in sentences.
+        unfinished: what to say of recordings that were prepared and are not complete.
+    """
+
+    paths: list[str | Location]
+    notes: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
+
+
+def open_data(
+    data: Data | Sequence[Data],
+    *,
+    cache: str | Path | None = None,
+    watch: Watch = NOBODY,
+    verify: bool = False,
+) -> Dataset:
+    """Any data, as one dataset.
+
+    Args:
+        data: paths (files, folders, globs, URIs) or readings. Paths are one reading, whose rows may belong together.
+        cache: folder for what is prepared; `$HINDCAST_CACHE`, by default `~/.cache/hindcast`.
+        watch: hears how preparing goes.
+        verify: read all files of recordings and compare their checksums.
+
+    Raises:
+        DataError: nothing there, damaged data, or rows that make no whole episodes under the reading's rules.
+        StorageError: storage that refuses or fails.
+    """
+    several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
+    paths = tuple(
+        one if isinstance(one, Location) else str(one) for one in several if not isinstance(one, Reading)
+    )
+    readings = [one for one in several if isinstance(one, Reading)]
+    if paths or not several:
+        readings.insert(0, Reading(paths))
+    found = [ready(reading, cache=cache, watch=watch) for reading in readings]
+    filesystems = {id(reading.filesystem): reading.filesystem for reading in readings}
+    filesystem = next(iter(filesystems.values())) if len(filesystems) == 1 else None
+    chosen = [
+        Projected(path, reading.options.columns)
+        for reading, one in zip(readings, found, strict=True)
+        for path in one.paths
+    ]
+    dataset = open_dataset(chosen, filesystem, verify)
+    notes = tuple(note for one in found for note in (*one.unfinished, *one.notes))
+    if notes:
+        dataset.notes = (*notes, *dataset.notes)
+    return dataset
+
+
+def ready(
+    reading: Reading,
+    *,
+    cache: str | Path | None = None,
+    watch: Watch = NOBODY,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Ready:
+    """What `open_dataset` is to be given for a reading, prepared where that is needed.
+
+    Episodes that lie whole and in order are left where they are. All else becomes a dataset in the cache, once:
+    a preparation that was interrupted goes on, and one that is finished is found finished. Small data are prepared in
+    this process, others by Ray Data.
+
+    Args:
+        reading: what is read, and how.
+        cache: see `open_data`.
+        watch: hears how preparing goes, and why it waits; notes on the data are given back instead.
+        ray_options: Ray's, for the tasks that prepare.
+
+    Raises:
+        DataError: as `open_data`.
+        StorageError: storage that refuses or fails.
+    """
+    maker = _Maker(reading, watch, ray_options or {})
+    home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
+    locations = [resolve(path, reading.filesystem) for path in reading.paths]
+    as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
+    refuses_repeated = reading.prepare.duplicates == "Refuse"
+    is_free = reading.is_plain and reading.actions_normalized is None and not refuses_repeated
+    if is_free and not reading.options.options and locations and all(map(is_recorded, locations)):
+        return as_they_are
+    if reading.format in ("Auto", "Parquet") and not reading.options.schema:
+        try:
+            dataset = open_dataset(list(locations))
+        except NotReadable as error:
+            return _foreign(maker, home, locations, error)
+        check_options("Parquet", reading.options.options, ())
+        if dataset.repeated and refuses_repeated:
+            raise DataError(
+                f"{', '.join(map(str, locations))} has {formatting.plural(dataset.repeated, 'stored episode')} "
+                "of the id and the content of another, and prepare.duplicates is Refuse"
+            )
+        others = notes_on_others(dataset, locations, reading)
+        if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
+            return as_they_are._replace(notes=others)
+        folder = home.child(digest_of([dataset.digest], reading))
+        found = _prepared(folder, lambda: _stored(dataset, reading), maker)
+        return found._replace(notes=(*found.notes, *others))
+    return _foreign(maker, home, locations, None)
+
+
+class _Work(NamedTuple):
+    """What is prepared, and what a user should know of how it was found."""
+
+    parts: list[Part]
+    spec: DataSpec
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Prepares a reading."""
+
+    reading: Reading
+    watch: Watch
+    ray_options: Mapping[str, Any]
+
+    def make(self, folder: Location, work: _Work) -> None:
+        """Fill a folder of the cache, or go on with it."""
+        self.watch.accept(work.spec)
+        job = self._job(folder, work)
+        if job.in_order and job.rules.is_grouped and not self._is_made_in_order(job):
+            give_up_order(folder)
+            job = replace(job, in_order=False)
+        self._make_partitions(job)
+        finish(job, work.notes)
+
+    def _is_made_in_order(self, job: Job) -> bool:
+        """Make partitions of rows as they are stored, where each episode's stand together."""
+        try:
+            self._make_partitions(job)
+        except DataError:  # what is wrong is said once rows that lie apart are together
+            return False
+        return not is_any_apart(job.folder, job.partitions)
+
+    def _make_partitions(self, job: Job) -> None:
+        if job.nbytes < _HERE_BYTES:
+            make_here(job, self._hear)
+        else:
+            make_on_ray(job, self._hear, self.ray_options)
+        missing = sorted(set(range(job.partitions)) - made(job.folder))
+        if missing:
+            raise RuntimeError(f"partitions {missing} of {job.folder} were not made")
+
+    def _hear(self, done: int, total: int) -> None:
+        self.watch.check()
+        self.watch.progress("Preparing", done, total)
+
+    def _job(self, folder: Location, work: _Work) -> Job:
+        options = self.reading.options
+        look = first_look(work.parts)
+        rules = Rules(
+            spec=self.reading.prepare,
+            paths=[part.path for part in work.parts],
+            is_filtered=bool(options.filter),
+            zero_final=options.ignore_final_observation,
+            is_grouped=look.is_grouped,
+        )
+        spec, normalized = work.spec, self.reading.actions_normalized
+        if normalized is not None:
+            spec = replace(spec, normalized_actions=normalized)
+        in_order = not look.is_grouped or begins_in_order(folder, look.may_be_in_order)
+        return Job(folder, work.parts, rules, spec, in_order)
+
+
+def _stored(dataset: Dataset, reading: Reading) -> _Work:
+    parts: list[Part] = [StoredPart(dataset, unit, reading.options) for unit in dataset.units]
+    return _Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
+
+
+def _foreign(maker: _Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
+    found = find(maker.reading)
+    folder = home.child(digest(found, maker.reading))
+    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
+    files = {place.location.path for place in found if place.is_named}
+    folders = [place for path in locations for place in expand(path) if place.path not in files]
+    return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
+
+
+def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _Work:
+    """The pieces of foreign files.
+
+    Raises:
+        DataError: none of them is of a known format.
+    """
+    known, others = recognised(found, reading)
+    named = [place.location for place in found if place.is_named and place.location in others]
+    if named and reading.format == "Auto":
+        raise unknown(named[0])
+    if not known or named:
+        file = (named or others or [place.location for place in found])[0]
+        raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
+    known, no_data = split_no_data(known, [place.location for place in found if place.is_named])
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
+        specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
+    parts: list[Part] = [
+        ForeignPart(one.format.name, piece, one.options)
+        for one, own in zip(known, pieces, strict=True)
+        for piece in own
+    ]
+    told = dict.fromkeys(note for one in known for note in _told(one))
+    return _Work(parts, _common_spec(known, specs), (*_notes(known, others, no_data), *told))
+
+
+def _told(found: Found) -> tuple[str, ...]:
+    """What a format has to say of how it takes a file."""
+    if not isinstance(found.format, Telling):
+        return ()
+    return found.format.notes(found.location, found.options)
+
+
+def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:
+    common = specs[0]
+    for one, spec in zip(known[1:], specs[1:], strict=True):
+        difference = common.difference(spec)
+        if difference:
+            raise DataError(f"{known[0].location} and {one.location} cannot be one dataset: {difference}")
+        common = common.merge(spec)
+    return common
+
+
+def _notes(
+    known: Sequence[Found], others: Sequence[Location], no_data: Sequence[Location]
+) -> tuple[str, ...]:
+    formats = ", ".join(sorted({one.format.name for one in known}))
+    return (
+        f"read {formatting.plural(len(known), 'file')} as {formats}",
+        *((left_out(others, "of no known format"),) if others else ()),
+        *((left_out_as_no_data(no_data),) if no_data else ()),
+    )
+
+
+def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:
+    """The folder, once it is complete: made here, or by another process that is at it."""
+    is_waiting = False
+    while (notes := notes_of(folder)) is None:
+        try:
+            with sole_writer(folder.child(FOLDER)) as guard:
+                if notes_of(folder) is None:
+                    maker.make(folder.guarded(guard), look())
+        except OutputConflict as error:
+            if not is_waiting:
+                maker.watch.note(f"waiting for data that another process is preparing: {error}")
+            is_waiting = True
+            maker.watch.check()
+            time.sleep(_LOOK_S)
+    return Ready([folder.uri], notes)

@@ -1,0 +1,215 @@
+"""Preparing on Ray Data: larger than memory, on as many CPUs as there are. All that is Ray Data's own stands here.
+
+Rows in order are read where they are: a task makes several partitions, one after the other. Of other rows each part's
+are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of a partition
+together, through the object store, which spills to disk; a task then makes the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.prepare.chunks import (
+    MISTAKE,
+    PARTITION,
+    empty_chunks,
+    from_chunks,
+    mistake_chunks,
+    raise_first,
+    to_chunk,
+    written,
+)
+from hindcast.datasets.prepare.in_order import Parts
+from hindcast.datasets.prepare.job import Job, Progress
+from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_order
+from hindcast.episodes.block import Block
+from hindcast.errors import OutOfMemory, UserError, WorkerLost
+from hindcast.ray_session import connected
+
+_NUMBER: Final = "number"
+_LOOK_S: Final = 1.0
+_MOST_AT_A_TIME: Final = 8
+
+
+def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
+    """Make all partitions that are not made, on the Ray that is connected, else on one of this machine.
+
+    Args:
+        job: the preparation.
+        progress: hears how many partitions are made, and is called once a second.
+        remote_args: Ray's options for the tasks (`label_selector`, `memory`).
+
+    Raises:
+        DataError: rows that make no whole episodes under the rules.
+        StorageError: it cannot be written.
+        WorkerLost: tasks keep dying.
+    """
+    import ray
+
+    todo = sorted(set(range(job.partitions)) - made(job.folder))
+    if not todo:
+        return
+    with connected(num_cpus=len(os.sched_getaffinity(0))):
+        try:
+            _follow(_execute(job, todo, remote_args), len(todo), progress)
+        except ray.exceptions.RayError as error:
+            raise _lost(error) from error
+
+
+def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:
+    """The numbers of partitions as they are made, and what ends it."""
+    import ray
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
+    given = ray.put((job, frozenset(todo)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if job.in_order:
+            done = _numbers(todo, _at_a_time(len(todo))).map_batches(
+                _make_in_order, **_each(given, remote_args)
+            )
+        else:
+            chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(given, remote_args))
+            _settle(chunks.context)
+            together = chunks.repartition(len(todo), keys=[PARTITION])
+            done = together.map_batches(_make, **_each(given, remote_args))
+        _settle(done.context)
+        bundles, _, executor = done._execute_to_iterator(capture_executor=False)
+    return bundles, executor
+
+
+def _numbers(numbers: Sequence[int], at_a_time: int = 1) -> Any:
+    import ray.data
+
+    several = [numbers[first : first + at_a_time] for first in range(0, len(numbers), at_a_time)]
+    return ray.data.from_blocks([pa.table({_NUMBER: list(own)}) for own in several])
+
+
+def _at_a_time(partitions: int) -> int:
+    """How many partitions in a row a task makes: few tasks read a part twice, and enough of them share the work."""
+    import ray
+
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    return max(1, min(_MOST_AT_A_TIME, partitions // (4 * cpus)))
+
+
+def _each(given: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "fn_args": [[given]],
+        "batch_size": None,
+        "batch_format": "pyarrow",
+        "zero_copy_batch": True,
+        "num_cpus": 1,
+        **remote_args,
+    }
+
+
+def _settle(context: Any) -> None:
+    context.target_max_block_size = None  # a partition is one block
+    context.shuffle_compression = "lz4"
+    context.shuffle_input_batch_bytes = 0  # else parts wait in the object store for a gigabyte of them
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1
+
+
+def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress) -> None:
+    """Wait for all partitions; whatever ends the wait early ends the execution."""
+    import ray
+
+    bundles, executor = execution
+    done = 0
+    with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
+        try:
+            while True:
+                waiting = waiter.submit(next, bundles, None)
+                while not wait([waiting], _LOOK_S).done:
+                    progress(done, total)
+                bundle: Any = waiting.result()
+                if bundle is None:
+                    break
+                for made_there in ray.get(list(bundle.block_refs)):
+                    if len(made_there):  # where no partition went, Ray Data has a table without columns
+                        raise_first(made_there[MISTAKE])
+                        done += len(made_there)
+                progress(min(done, total), total)
+        finally:
+            executor.shutdown(force=True)
+
+
+def _job(given: list[Any]) -> tuple[Job, frozenset[int]]:
+    import ray
+
+    job: tuple[Job, frozenset[int]] = ray.get(given[0])
+    return job
+
+
+def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
+    """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
+    job, todo = _job(given)
+    number = numbers[_NUMBER][0].as_py()
+    try:
+        steps, blocks = job.scatter(number)
+    except UserError as error:
+        yield mistake_chunks(todo, error)
+        return
+    dealt: list[tuple[int, Steps | Block]] = [*steps, *blocks]
+    chunks = [to_chunk(partition, part) for partition, part in dealt if partition in todo]
+    yield pa.concat_tables([empty_chunks(todo if number == 0 else []), *chunks])
+
+
+def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
+    """Make the partitions whose chunks these are: all chunks of each are here."""
+    job, _ = _job(given)
+    there = sorted(set(chunks[PARTITION].to_pylist()))
+
+    def make(number: int) -> None:
+        own = chunks.filter(pc.equal(chunks[PARTITION], number))
+        raise_first(own[MISTAKE])
+        parts = list(from_chunks(own))
+        steps = [part for part in parts if isinstance(part, Steps)]
+        make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
+
+    return _made(there, make)
+
+
+def _make_in_order(numbers: pa.Table, given: list[Any]) -> pa.Table:
+    job, _ = _job(given)
+    parts = Parts(job)
+    return _made(numbers[_NUMBER].to_pylist(), lambda number: make_in_order(parts, number))
+
+
+def _made(numbers: list[int], make: Callable[[int], None]) -> pa.Table:
+    """The numbers of what was made, with the user's mistake where it could not be."""
+    mistakes: list[str | None] = []
+    for number in numbers:
+        try:
+            make(number)
+            mistakes.append(None)
+        except UserError as error:
+            mistakes.append(written(error))
+    return pa.table(
+        [pa.array(numbers, pa.int64()), pa.array(mistakes, pa.string())], names=[_NUMBER, MISTAKE]
+    )
+
+
+def _lost(error: Exception) -> Exception:
+    """That tasks died, as a sentence; what is a defect stays as it is."""
+    import ray
+
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")
+    if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):
+        return error
+    return WorkerLost(f"tasks that prepare the data were lost: {reason}")

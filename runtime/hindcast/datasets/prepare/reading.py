@@ -1,0 +1,70 @@
+"""`Reading`: what is read and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hindcast.api.input import InputSource, PrepareSpec
+from hindcast.formats.format import ReadOptions
+from hindcast.storage.location import Location
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read and how: an `InputSource` without its weight.
+
+    Attributes:
+        paths: files, folders and globs; rows of one episode may lie in several of them.
+        format: as `InputSource.format` names it.
+        options: for the format's reader.
+        prepare: how rows become whole episodes.
+        actions_normalized: whether Box actions lie in [-1, 1]; as the data say if None.
+        filesystem: where the paths are, if they do not say it themselves.
+    """
+
+    paths: tuple[str | Location, ...]
+    format: str = "Auto"
+    options: ReadOptions = field(default_factory=ReadOptions)
+    prepare: PrepareSpec = field(default_factory=PrepareSpec)
+    actions_normalized: bool | None = None
+    filesystem: object | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: InputSource,
+        path: str,
+        mapper: str | None = None,
+        mapper_kwargs: Mapping[str, Any] | None = None,
+    ) -> Reading:
+        """What an input of a training asks for.
+
+        Args:
+            source: the input.
+            path: its own, or of the dataset that it refers to.
+            mapper: class path of the training's pre-learner.
+            mapper_kwargs: the pre-learner's keyword arguments.
+        """
+        options = ReadOptions(
+            schema=source.schema_map,
+            columns=source.columns,
+            filter=source.filter,
+            compress_columns=source.compress_columns,
+            ignore_final_observation=source.ignore_final_observation,
+            options=source.read_options,
+            mapper=mapper,
+            mapper_kwargs=mapper_kwargs or {},
+        )
+        return cls((path,), source.format, options, source.prepare, source.actions_normalized)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether whole episodes can be opened as they are."""
+        return (
+            self.format in ("Auto", "Parquet")
+            and not self.options.filter
+            and not self.options.schema
+            and self.prepare.unfinished == "Keep"
+        )

@@ -1,0 +1,206 @@
+"""Which foreign files a reading stands for, and what tells that they are still the same."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+import orjson
+import pyarrow as pa
+
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.sources import base_of, check_distinct, expand, listed_files
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.exported import exported_recording
+from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.format import Format, ReadOptions, is_hidden
+from hindcast.formats.media.mapping import mapper_source
+from hindcast.formats.registry import FORMATS, format_of, places
+from hindcast.storage.location import Location, broken_links, missing, resolve
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+VERSION: Final = 3
+"""Of what prepare makes: raised when the same files would become other episodes, or commits others."""
+_THREADS: Final = 8
+_MAPPED: Final = ("Text", "Images", "Binary")
+_ENDS: Final = 64 << 10
+_WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
+
+
+class Place(NamedTuple):
+    """A file, or a folder that is read as one.
+
+    Attributes:
+        location: where.
+        is_named: the user named it; it was not found in a folder.
+        keys: columns that stand in the names of its folders, below what the user named.
+    """
+
+    location: Location
+    is_named: bool
+    keys: Mapping[str, str | None] = {}
+
+
+class Found(NamedTuple):
+    """A place, what it is, and how it is read."""
+
+    format: Format
+    location: Location
+    options: ReadOptions
+
+
+def find(reading: Reading) -> list[Place]:
+    """The places that the paths stand for, in order.
+
+    Raises:
+        DataError: nothing is there, or something is named twice.
+        StorageError: storage that refuses or fails.
+    """
+    found = [place for path in reading.paths for place in _places(reading, resolve(path, reading.filesystem))]
+    check_distinct(place.location for place in found)
+    return found
+
+
+def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[Location]]:
+    """The places with their formats, and those that are none of them and lie in a folder of data.
+
+    Raises:
+        DataError: a file that was named and is of no known format.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        formats = list(pool.map(lambda place: _format(place, reading), found))
+    types = _key_types(found)
+    known = [
+        Found(form, place.location, _with_keys(reading.options, place, types))
+        for place, form in zip(found, formats, strict=True)
+        if form is not None
+    ]
+    others = [place.location for place, form in zip(found, formats, strict=True) if form is None]
+    return known, others
+
+
+def _key_types(found: list[Place]) -> dict[str, pa.DataType]:
+    """Of each key: int64 where all its values are whole numbers as they would be written, else text."""
+    values: dict[str, list[str]] = {}
+    for place in found:
+        for name, value in place.keys.items():
+            values.setdefault(name, []).extend([] if value is None else [value])
+    return {
+        name: pa.int64() if texts and all(map(_WHOLE.fullmatch, texts)) else pa.string()
+        for name, texts in values.items()
+    }
+
+
+def _with_keys(options: ReadOptions, place: Place, types: Mapping[str, pa.DataType]) -> ReadOptions:
+    if not place.keys:
+        return options
+    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
+    return replace(options, keys=keys)
+
+
+def is_recorded(place: Location) -> bool:
+    """Whether a place is a recording that is opened as it is."""
+    return place.child(FOLDER).exists() and exported_recording(place) is None
+
+
+def digest(found: list[Place], reading: Reading) -> str:
+    """sha256 (hex) of what prepare is given: files as they are, and options."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        prints = list(pool.map(lambda place: fingerprints(place.location), found))
+    keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
+    return digest_of([*(one for several in prints for one in several), *keys], reading)
+
+
+def digest_of(data: list[str], reading: Reading) -> str:
+    """sha256 (hex) of what identifies data, and of the options; the code of a class among them counts."""
+    options = reading.options
+    document = {
+        "version": VERSION,
+        "data": data,
+        "format": reading.format,
+        "actionsNormalized": reading.actions_normalized,
+        "prepare": reading.prepare.model_dump(mode="json"),
+        "schema": dict(options.schema),
+        "columns": None if options.columns is None else list(options.columns),
+        "filter": [term.model_dump(mode="json") for term in options.filter],
+        "compressColumns": None if options.compress_columns is None else list(options.compress_columns),
+        "ignoreFinalObservation": options.ignore_final_observation,
+        "options": dict(options.options),
+        "mapper": options.mapper,
+        "mapperSource": mapper_source(options),
+        "mapperKwargs": dict(options.mapper_kwargs),
+    }
+    text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)
+    return hashlib.sha256(text).hexdigest()
+
+
+def fingerprints(location: Location) -> list[str]:
+    """Path, size and time of change of a file, or of each in a folder; both ends where there is no such time."""
+    if location.is_folder():
+        return [
+            _fingerprint(entry.location, entry.size, entry.modified)
+            for entry in location.files(recursive=True)
+        ]
+    info = location.info()
+    return [_fingerprint(location, info.size or 0, info.mtime_ns)]
+
+
+def _fingerprint(location: Location, size: int, modified: int | None) -> str:
+    if modified is not None:
+        return f"{location.path} {size} {modified}"
+    with location.open() as stream:
+        head = stream.read(min(size, _ENDS))
+        stream.seek(max(0, size - _ENDS))
+        return f"{location.path} {size} {hashlib.sha256(head + stream.read()).hexdigest()}"
+
+
+def _places(reading: Reading, location: Location) -> Iterator[Place]:
+    base = base_of(location)
+    for place in expand(location):
+        if not place.exists():
+            raise missing(place)
+        if not place.is_folder():
+            yield Place(place, is_named=True, keys=keys_below(base, place))
+            continue
+        exported = exported_recording(place)
+        if exported is not None:
+            listed = listed_files(place, exported.files)
+            yield from (Place(place.child(file.path), is_named=False) for file in listed)
+            continue
+        entries = place.list(recursive=True)
+        for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
+            raise missing(link)
+        inside = places(entries, reading.format)
+        if not inside:
+            raise DataError(f"{place} holds no files")
+        yield from (Place(one, is_named=False, keys=keys_below(base, one)) for one in inside)
+
+
+def _format(place: Place, reading: Reading) -> Format | None:
+    if reading.format != "Auto":
+        form = FORMATS[reading.format]
+        return form if place.is_named or form.recognises(place.location) else None
+    found = format_of(place.location)
+    is_unmapped = found is not None and found.name in _MAPPED and reading.options.mapper is None
+    return None if is_unmapped else found
+
+
+def keys_below(base: Location, location: Location) -> dict[str, str | None]:
+    """Name -> value (None: null) of the folders between `base` and what lies below it.
+
+    Args:
+        base: what the user named.
+        location: a file or folder below it, or `base` itself.
+    """
+    folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
+    parts = [folder.partition("=") for folder in folders]
+    return {
+        unquote(name): None if value == _NULL else unquote(value)
+        for name, equals, value in parts
+        if name and equals
+    }

@@ -1,0 +1,322 @@
+"""Which data files a user's paths stand for: recordings, plain folders, files, globs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Literal
+
+from hindcast.datasets.footers import Indexed, describe_file, index_file
+from hindcast.datasets.index_cache import IndexCache
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
+from hindcast.formats.dataset_folder.unfinished import how_far
+from hindcast.formats.entries import FileEntry
+from hindcast.formats.format import is_hidden
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
+from hindcast.formats.unprepared import NotReadable
+from hindcast.storage.location import Entry, Location, broken_links, missing
+
+_GLOB = re.compile(r"[*?\[]")
+_FOOTER_THREADS = 8
+_CHUNK = 8 << 20
+
+Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
+Refuse = Callable[[Reason, Location, DataError], None]
+"""What happens with a file that cannot be used: it raises, or notes it, and goes on without the file."""
+
+
+def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
+    """The first file that cannot be used ends it all."""
+    raise error
+
+
+def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal) -> list[Indexed]:
+    """The data files that one path of the user's stands for, indexed, in a fixed order.
+
+    Args:
+        location: a file, a folder (searched recursively) or a glob.
+        verify: whether to read every file of a recording and compare its checksum.
+        refuse: called for each file that cannot be used.
+
+    Raises:
+        DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
+    """
+    return [file for place in expand(location) for file in _files_of(place, verify, refuse)]
+
+
+def expand(location: Location) -> list[Location]:
+    """What a glob matches, sorted; the location itself if it is none."""
+    base = base_of(location)
+    if base.path == location.path:
+        return [location]
+    matches = list(_matches(base, location.path[len(base.path) :].strip("/").split("/")))
+    if not matches:
+        raise DataError(f"nothing matches {location}: check the pattern")
+    return matches
+
+
+def base_of(location: Location) -> Location:
+    """The folder before a glob's first wildcard; the location itself if it is none."""
+    wildcard = _GLOB.search(location.path)
+    if wildcard is None or location.exists():
+        return location
+    head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
+    below = location.path[len(head) :].strip("/")
+    prefix = location.uri[: len(location.uri) - len(below)]
+    return Location(location.backend, head, prefix.rstrip("/") or prefix[:1])
+
+
+def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
+    """What lies below a folder along names with wildcards, listing no more folders than it must."""
+    name, *rest = names
+    if "**" in name:
+        yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
+        return
+    pattern = _glob_pattern(name)
+    for entry in folder.list():
+        if not pattern.fullmatch(entry.relative) or is_hidden(entry.relative):
+            continue
+        if not rest:
+            yield entry.location
+        elif not entry.is_file:
+            yield from _matches(entry.location, rest)
+
+
+def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
+    """What matches below a folder; nothing that lies in another match."""
+    found: set[str] = set()
+    for entry in folder.list(recursive=True):
+        is_inside = any(
+            entry.relative[: slash.start()] in found for slash in re.finditer("/", entry.relative)
+        )
+        if pattern.fullmatch(entry.relative) and not is_inside and not is_hidden(entry.relative):
+            found.add(entry.relative)
+            yield entry.location
+
+
+def _glob_pattern(glob: str) -> re.Pattern[str]:
+    """`*` and `?` within a name, `[…]`, and `**` over any number of folders."""
+    tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", glob)
+    return re.compile(
+        "".join(tokens.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+    )
+
+
+def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
+    if not place.exists():
+        raise missing(place)
+    if not place.is_folder():
+        info = place.info()
+        entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
+        return _indexed(place.parent(), [entry], refuse)
+    entries = place.list(recursive=True)
+    recordings = _recordings(entries)
+    if "" in recordings:
+        return _recorded(place, entries, verify, refuse)
+    found: dict[str, list[Indexed]] = {}
+    for recording in recordings:
+        inside = [
+            entry._replace(relative=entry.relative[len(recording) + 1 :])
+            for entry in entries
+            if entry.relative.startswith(f"{recording}/")
+        ]
+        found[recording] = _recorded(place.child(recording), inside, verify, refuse)
+    for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
+        refuse("missing", link, missing(link))
+    plain = [entry for entry in entries if _is_plain(entry, recordings) and _is_parquet(entry)]
+    if not plain and not recordings:
+        names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
+        raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
+    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
+    return [file for name in sorted(found) for file in found[name]]
+
+
+def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
+    """Files that nothing describes, looked into; all must be of one layout."""
+    cache = IndexCache(folder)
+
+    def index(entry: Entry) -> Indexed | DataError:
+        try:
+            known = cache.get(entry)
+            if known is not None:
+                return known
+            found = index_file(entry.location, entry.relative)
+        except DataError as error:
+            return error
+        cache.put(entry, found)
+        return found
+
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        found = list(pool.map(index, entries))
+    files: list[Indexed] = []
+    for entry, file in zip(entries, found, strict=True):
+        if isinstance(file, DataError):
+            refuse("unreadable", entry.location, file)
+        elif files and file.layout != files[0].layout:
+            refuse("mixed-layouts", entry.location, _mixture(folder, files[0], file))
+        else:
+            files.append(file)
+    cache.save()
+    return files
+
+
+def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
+    return DataError(
+        f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
+        "keep them in folders of their own, and give each as an input"
+    )
+
+
+def unopened_files(location: Location) -> list[Location]:
+    """The files in plain folders that `find_files` does not look into, since they are not named as Parquet is."""
+    found: list[Location] = []
+    for place in expand(location):
+        entries = place.list(recursive=True) if place.is_folder() else []
+        recordings = _recordings(entries)
+        if "" not in recordings:
+            found += [
+                entry.location for entry in entries if _is_plain(entry, recordings) and not _is_parquet(entry)
+            ]
+    return found
+
+
+def _recordings(entries: list[Entry]) -> list[str]:
+    return sorted({posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER})
+
+
+def _is_parquet(entry: Entry) -> bool:
+    return entry.relative.endswith((".parquet", ".pq"))
+
+
+def _is_plain(entry: Entry, recordings: list[str]) -> bool:
+    inside = any(entry.relative.startswith(f"{recording}/") for recording in recordings)
+    return entry.is_file and not inside and not is_hidden(entry.relative)
+
+
+def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> list[Indexed]:
+    """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        if manifest.layout in EXPORTED_LAYOUTS:
+            raise _is_exported(folder, manifest.layout)
+        if manifest.layout not in LAYOUTS:
+            raise DataError(
+                f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
+            )
+        listed, what = manifest.files, (manifest.data_spec, manifest.layout)
+    else:
+        commits = list(read_commits(folder).values())
+        if commits and commits[0].exported is not None:
+            raise _is_exported(folder, commits[0].exported.layout)
+        listed = tuple(file for commit in commits for file in commit.files)
+        if not listed:
+            raise DataError(
+                f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
+            )
+        what, far = None, how_far(folder, commits)
+    files = listed_files(folder, listed, entries, verify, refuse)
+    if what is not None:
+        return [Indexed(folder.child(file.path), file, *what) for file in files]
+    return [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
+
+
+def listed_files(
+    folder: Location,
+    listed: Sequence[FileEntry],
+    entries: Sequence[Entry] = (),
+    verify: bool = False,
+    refuse: Refuse = raise_refusal,
+) -> list[FileEntry]:
+    """The files that a recording lists, which are there and have their sizes.
+
+    Args:
+        folder: the recording's.
+        listed: by its manifest or commits.
+        entries: an earlier listing of the folder.
+        verify: whether to compare their checksums too.
+        refuse: called for each of the others.
+
+    Raises:
+        DataError: what `refuse` raises.
+    """
+    sizes = _sizes(entries)
+    if any(file.path not in sizes for file in listed):
+        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
+    files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
+    if not verify:
+        return files
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        unchanged = list(pool.map(partial(is_unchanged, folder), files))
+    for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
+        refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
+    return [file for file, same in zip(files, unchanged, strict=True) if same]
+
+
+def _is_exported(folder: Location, layout: str) -> NotReadable:
+    return NotReadable(f"{folder} is recorded as {layout}, which is prepared before it is read")
+
+
+def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[Indexed]:
+    """The files of commits, which do not say what they hold: the first that can be read says it for all."""
+    for number, file in enumerate(files):
+        location = folder.child(file.path)
+        try:
+            what = describe_file(location)
+        except DataError as error:
+            refuse("unreadable", location, error)
+            continue
+        return [Indexed(folder.child(file.path), file, *what) for file in files[number:]]
+    return []
+
+
+def _sizes(entries: Sequence[Entry]) -> dict[str, int]:
+    return {entry.relative: entry.size for entry in entries if entry.is_file}
+
+
+def _has_its_size(folder: Location, file: FileEntry, sizes: Mapping[str, int], refuse: Refuse) -> bool:
+    location, size = folder.child(file.path), sizes.get(file.path)
+    if size is None:
+        error = DataError(f"{location} is missing, but the recording lists it: copy it again or record again")
+        refuse("missing", location, error)
+    elif size != file.bytes:
+        error = DataError(
+            f"{location} has {size} bytes, but was recorded with {file.bytes}: copy it again or record again"
+        )
+        refuse("changed", location, error)
+    return size == file.bytes
+
+
+def is_unchanged(folder: Location, file: FileEntry) -> bool:
+    """Whether a listed file has its checksum still."""
+    checksum = hashlib.sha256()
+    with folder.child(file.path).reading() as stream:
+        while chunk := stream.read(_CHUNK):
+            checksum.update(chunk)
+    return checksum.hexdigest() == file.checksum
+
+
+def _changed(location: Location) -> DataError:
+    return DataError(f"{location} was changed since it was recorded: copy it again or record again")
+
+
+def check_distinct(locations: Iterable[Location]) -> None:
+    """Make sure that no file is there twice.
+
+    Raises:
+        DataError: two paths stand for the same file.
+    """
+    seen: set[tuple[str, str]] = set()
+    for location in locations:
+        path = os.path.realpath(location.path) if location.is_local else location.path
+        key = (location.backend.root, path)
+        if key in seen:
+            raise DataError(f"{location} is named twice by the paths: its episodes would count double")
+        seen.add(key)

@@ -1,0 +1,101 @@
+"""Cutting a dataset's files into units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.datasets.footers import Indexed
+from hindcast.episodes.block import I64
+from hindcast.formats.entries import RowGroup
+from hindcast.formats.spec import DataSpec
+
+UNIT_BYTES = 16 << 20
+
+
+class FilePart(NamedTuple):
+    """Row groups of one file."""
+
+    path: str
+    row_groups: tuple[int, ...]
+
+
+class Unit(NamedTuple):
+    """What is read at once: adjacent row groups, over file ends where files are small.
+
+    Attributes:
+        id: position in the dataset.
+        parts: where it is.
+        lengths: `[N]` steps of each episode.
+        nbytes: size in memory, of all columns.
+    """
+
+    id: int
+    parts: tuple[FilePart, ...]
+    lengths: I64
+    nbytes: int
+
+
+def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
+    """Units of at most `unit_bytes` in memory; only a row group or an episode that is larger makes a larger one."""
+    waiting: list[tuple[str, int, RowGroup]] = []
+    size = count = 0
+    for file in files:
+        for i, group in enumerate(file.entry.row_groups):
+            if group.rows == len(group.dropped):
+                continue
+            goes_on, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
+            if waiting and not goes_on and size + nbytes > unit_bytes:
+                yield _unit(count, waiting, size)
+                count, waiting, size = count + 1, [], 0
+            waiting.append((str(file.location), i, group))
+            size += nbytes
+    if waiting:
+        yield _unit(count, waiting, size)
+
+
+def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+    """`[rows]` which rows of adjacent row groups go on with the row before; never the first of all."""
+    continued = np.zeros(sum(group.rows for group in groups), dtype=np.bool_)
+    start = 0
+    for group in groups:
+        continued[[start + row for row in group.continued]] = True
+        start += group.rows
+    continued[:1] = False
+    return continued
+
+
+def counting_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+    """`[rows]` which rows of row groups count, because they do not repeat others."""
+    counting = np.ones(sum(group.rows for group in groups), dtype=np.bool_)
+    start = 0
+    for group in groups:
+        counting[[start + row for row in group.dropped]] = False
+        start += group.rows
+    return counting
+
+
+def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
+    """What the arrays of a row group take, or what is stored where that is more: text, and what is stored twice.
+
+    Dictionaries, bits and packed cells make less of arrays than they take. In files that Hindcast wrote they do not,
+    and their sizes stay those that orders were made from before.
+    """
+    return max(group.bytes, spec.array_bytes(group.timesteps, group.rows - len(group.continued)))
+
+
+def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
+    parts: list[FilePart] = []
+    for path, i, _ in groups:
+        if parts and parts[-1].path == path:
+            parts[-1] = FilePart(path, (*parts[-1].row_groups, i))
+        else:
+            parts.append(FilePart(path, (i,)))
+    rows = [group for _, _, group in groups]
+    counting = counting_rows(rows)
+    lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[counting]
+    heads = np.flatnonzero(~continued_rows(rows)[counting])
+    return Unit(number, tuple(parts), np.add.reduceat(lengths, heads), nbytes)

@@ -1,0 +1,228 @@
+"""Whether recorded values are what their spaces say; whole columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.spaces import flatten_space
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
+
+_FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_TOLERANCE = 1e-4
+
+Where = Callable[[int], tuple[str, int]]
+
+
+class Fault(NamedTuple):
+    """The first wrong value of a leaf: row of the column, what is there, what should be."""
+
+    row: int
+    found: str
+    expected: str
+
+
+def check_spec(
+    spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None, path: str
+) -> None:
+    """Check that the dataset's observations and actions have the shape and kind that the spaces say.
+
+    Args:
+        spec: of the dataset.
+        observation_space: what the module takes; not checked if None.
+        action_space: what the module gives; not checked if None.
+        path: of the dataset, for the message.
+
+    Raises:
+        DataError: naming path, leaf, what was found and what was expected.
+    """
+    for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
+        if space is None:
+            continue
+        wanted = flatten_space(space, column)
+        found = leaves_of(column, list(spec.leaves))
+        if sorted(found) != sorted(wanted):
+            raise DataError(
+                f"{path} has for {column!r} the columns {found or 'none'}, "
+                f"but the space {space} needs {sorted(wanted)}"
+            )
+        for name, leaf_space in wanted.items():
+            leaf = spec.leaves[name]
+            if not _fits(leaf.dtype, leaf.shape, leaf_space):
+                raise DataError(f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}")
+
+
+def check_block(
+    block: Block,
+    spec: DataSpec,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+    where: Where,
+    *,
+    normalized_actions: bool = False,
+) -> None:
+    """Check the values of a block: all finite, discrete observations and all actions within their spaces.
+
+    Columns that the block lacks are not checked. Observations of a Box may lie outside its bounds, as those
+    of many environments do.
+
+    Args:
+        block: what was read.
+        spec: of its dataset.
+        observation_space: None for no check beyond finiteness.
+        action_space: None for no check beyond finiteness.
+        where: file and row (in it) of an episode of the block, see `Dataset.locate`.
+        normalized_actions: Box actions were recorded as the module gives them, normalised and before
+            clipping, so that the space's bounds do not apply to them.
+
+    Raises:
+        DataError: the first wrong value: file, row, timestep, leaf, what was found and what was expected.
+    """
+    leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
+    for name, column in block.columns.items():
+        space = leaf_spaces.get(name)
+        fault = find_fault(name, column, space, check_bounds=not normalized_actions)
+        if fault is not None:
+            raise DataError(describe_fault(block, name, fault, where))
+
+
+def leaf_spaces_of(
+    spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None
+) -> dict[str, gym.Space]:
+    """The space of each observation and action leaf of the spec, where spaces are known."""
+    known: dict[str, gym.Space] = {}
+    for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
+        if space is not None:
+            known.update(flatten_space(space, column))
+    return {name: space for name, space in known.items() if name in spec.leaves}
+
+
+def find_fault(
+    name: str, column: NDArray[Any], space: gym.Space | None, check_bounds: bool = True
+) -> Fault | None:
+    """The first value of a column that cannot be right; None if there is none.
+
+    Args:
+        name: of the leaf.
+        column: `[S, *shape]` or `[O, *shape]`.
+        space: of the leaf, where known.
+        check_bounds: whether Box actions must lie within the bounds.
+    """
+    if not len(column) or column.dtype == object:
+        return None
+    if must_be_finite(name) and column.dtype.kind in "fc" and not all_finite(column):
+        row, value = _first(column, ~np.isfinite(column))
+        return Fault(row, str(value), "a finite number")
+    bounded = not isinstance(space, spaces.Box) or (root(name) == Columns.ACTIONS and check_bounds)
+    wrong = outside_space(column, space) if bounded else None
+    if wrong is None:
+        return None
+    row, value = _first(column, wrong)
+    return Fault(row, str(value), describe_space(space))
+
+
+def must_be_finite(name: str) -> bool:
+    """Whether NaN and infinity have no place in the leaf: observations, actions and rewards."""
+    return root(name) in _FINITE
+
+
+def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
+    """`[n, *shape]` which values lie outside their space; None where none does.
+
+    Bounds of a float Box are widened by a 10,000th of their distance. NaN lies nowhere, and is not meant.
+    """
+    limits = _limits(space)
+    if limits is None or not column.size or column.dtype == object:
+        return None
+    low, high = limits
+    if (column.min(axis=0) >= low).all() and (column.max(axis=0) <= high).all():
+        return None
+    wrong = (column < low) | (column > high)
+    return wrong if wrong.any() else None
+
+
+def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+    if isinstance(space, spaces.Text):
+        return dtype is None
+    if dtype is None or space is None or shape != space.shape:
+        return False
+    return isinstance(space, spaces.Box) or dtype.kind in "biu"
+
+
+def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
+    """Lowest and highest value allowed, `[*shape]` each; None where everything is."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    return _box_limits(space) if isinstance(space, spaces.Box) else None
+
+
+def _box_limits(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The bounds of a Box, those of floats widened by a 10,000th of their distance."""
+    if space.dtype.kind != "f":
+        return space.low, space.high
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, 1.0)
+    slack = _TOLERANCE * np.maximum(1.0, distance)
+    with np.errstate(over="ignore"):
+        return (low - slack).astype(space.dtype), (high + slack).astype(space.dtype)
+
+
+def all_finite(column: NDArray[Any]) -> bool:
+    """Whether all values are. A finite sum has only finite terms; only a sum that is not needs a look at each."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(column.sum())) or bool(np.isfinite(column).all())
+
+
+def _first(column: NDArray[Any], wrong: NDArray[np.bool_]) -> tuple[int, Any]:
+    """Row and value of the first wrong element."""
+    index = np.unravel_index(int(np.argmax(wrong)), column.shape)
+    return int(index[0]), column[index]
+
+
+def describe_space(space: gym.Space | None) -> str:
+    """What a space takes, as messages say it."""
+    if isinstance(space, spaces.Discrete):
+        return f"an integer in [{space.start}, {space.start + space.n - 1}] of shape []"
+    if isinstance(space, spaces.MultiBinary):
+        return f"0 or 1 of shape {list(space.shape)}"
+    if isinstance(space, spaces.Text):
+        return "a string"
+    return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
+
+
+class Place(NamedTuple):
+    """Where a value stands: file, row in it, episode and timestep."""
+
+    path: str
+    row: int
+    eps_id: str
+    t: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, row {self.row} (episode {self.eps_id}), t = {self.t}"
+
+
+def place_of(block: Block, name: str, row: int, where: Where) -> Place:
+    """Where the row of a leaf's column stands."""
+    starts = block.obs_start if per_observation(name) else block.start
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    t = int(block.t_started[episode]) + row - int(starts[episode])
+    return Place(*where(episode), str(block.eps_id[episode]), t)
+
+
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> str:
+    """The sentence: file, row, timestep, leaf, what was found and what was expected."""
+    place = place_of(block, name, fault.row, where)
+    return f"{place}: {name!r} has {fault.found}, expected {fault.expected}"

@@ -1,0 +1,189 @@
+"""Writes blocks to files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+import numpy as np
+
+from hindcast.episodes.block import I64, Block
+from hindcast.errors import SpecError
+from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.entries import FileEntry
+from hindcast.formats.layouts import DEFAULT, written_layout
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location
+
+MIB = 1 << 20
+
+
+class EpisodeWriter:
+    """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
+
+    Blocks are collected into row groups of whole episodes; a block must not be changed after it was given. An
+    episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
+    context manager it closes at the end, and aborts on an exception.
+
+    Args:
+        folder: where; made if it is not there.
+        spec: what the blocks hold.
+        stem: how the file names begin.
+        max_rows_per_file: rows in a file at most, in whole episodes; a row is an episode or fragment, or a
+            timestep where the layout has one row for each. An episode of more rows has a file of its own. No
+            limit by default.
+        max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
+            larger.
+        row_group_bytes: size in memory that a row group is filled to.
+        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
+        layout: name of the layout, one of `WRITTEN_LAYOUTS`.
+        compress_columns: columns that SampleBatch packs; none by default.
+
+    Raises:
+        DataError: the layout cannot hold such data.
+        SpecError: a compression that it does not have.
+    """
+
+    def __init__(
+        self,
+        folder: Location,
+        spec: DataSpec,
+        stem: str,
+        *,
+        max_rows_per_file: int | None = None,
+        max_file_bytes: int = 128 * MIB,
+        row_group_bytes: int = 16 * MIB,
+        compression: str | None = None,
+        layout: str = DEFAULT,
+        compress_columns: Sequence[str] = (),
+    ) -> None:
+        self._folder, self._stem = folder, stem
+        self._encoder = written_layout(layout, compress_columns).encoder(spec)
+        self._max_rows = max_rows_per_file
+        self._max_bytes = max_file_bytes
+        self._group_bytes = row_group_bytes
+        self._compression = compression or self._encoder.compressions[0]
+        if self._compression not in self._encoder.compressions:
+            allowed = ", ".join(self._encoder.compressions)
+            raise SpecError(f"compression is {compression!r}: allowed are {allowed} in the layout {layout}")
+        self._pending: list[Group] = []
+        self._file: DataFile | None = None
+        self._entries: list[FileEntry] = []
+
+    def write(self, block: Block) -> None:
+        """Add episodes.
+
+        Raises:
+            DataError: columns that do not fit the spec.
+            StorageError: a file could not be written; nothing that this writer wrote is left then.
+        """
+        try:
+            for piece, continued in self._encoder.pieces(block):
+                self._add(piece, continued)
+        except BaseException:
+            self.abort()
+            raise
+
+    def close(self) -> tuple[FileEntry, ...]:
+        """Write what is collected and finish the last file.
+
+        Returns:
+            The files in order; none if no episode was given.
+
+        Raises:
+            StorageError: as `write`.
+        """
+        try:
+            self._flush(everything=True)
+            self._finish_file()
+        except BaseException:
+            self.abort()
+            raise
+        return tuple(self._entries)
+
+    def abort(self) -> None:
+        """Give up: remove every file of this writer, finished or not."""
+        self._pending = []
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+        for entry in self._entries:
+            self._folder.child(entry.path).delete()
+        self._entries = []
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _add(self, piece: Block, continued: bool) -> None:
+        if not piece.num_episodes:
+            return
+        group = self._encoder.encode(piece)
+        if continued:
+            self._flush(everything=True)
+            self._write_group(group, continued=True)
+            return
+        if self._pending and self._pending[0].table.schema != group.table.schema:
+            self._flush(everything=True)
+        self._pending.append(group)
+        self._flush(everything=False)
+
+    def _flush(self, everything: bool) -> None:
+        """Write full row groups of what is collected, or all of it."""
+        waiting = sum(int(group.nbytes.sum()) for group in self._pending)
+        if not self._pending or (not everything and waiting < self._group_bytes):
+            return
+        rest = Group.concat(self._pending)
+        while len(rest.length):
+            count = self._episodes_of_group(rest)
+            is_last = count == len(rest.length)
+            if is_last and not everything and rest.nbytes.sum() < self._group_bytes:
+                break
+            self._write_group(rest.slice(0, count), continued=False)
+            rest = rest.slice(count, len(rest.length))
+        self._pending = [rest] if len(rest.length) else []
+
+    def _episodes_of_group(self, waiting: Group) -> int:
+        """How many of the waiting episodes the next row group takes."""
+        room = self._max_bytes - self._encoder.overhead(waiting.table.schema, groups=1)
+        count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
+        if self._max_rows is None:
+            return count
+        room = self._max_rows - (self._file.rows if self._file else 0)
+        if waiting.rows[0] > room:
+            room = self._max_rows
+        return min(count, _fitting(waiting.rows, room))
+
+    def _write_group(self, group: Group, continued: bool) -> None:
+        if self._file is not None and not continued and self._is_full(group):
+            self._finish_file()
+        if self._file is None:
+            name = f"{self._stem}-{len(self._entries):03d}{self._encoder.suffix}"
+            self._file = self._encoder.open(self._folder.child(name), group.table.schema, self._compression)
+        self._file.write(group, continued)
+
+    def _is_full(self, coming: Group) -> bool:
+        assert self._file is not None
+        if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
+            return True
+        beside = self._encoder.overhead(coming.table.schema, self._file.groups + 1)
+        too_large = self._file.size + coming.table.nbytes + beside > self._max_bytes
+        return too_large or not self._file.takes(coming.table.schema)
+
+    def _finish_file(self) -> None:
+        if self._file is None:
+            return
+        self._entries.append(self._file.finish())
+        self._file = None
+
+
+def _fitting(sizes: I64, room: int) -> int:
+    """How many of the first fit; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))

@@ -1,0 +1,352 @@
+"""Gymnasium spaces: each kind in its two stored forms, and how composite ones are built.
+
+A kind of space is a class here, and a model in `api.spaces`, which knows neither Gymnasium nor NumPy. `space_struct`
+takes those with parts apart, and `space_of` puts them together.
+
+JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is what stands in
+an episode's state (`SingleAgentEpisode.get_state`): the maps of RLlib's episode files, `{"space": "box", "low": …}`,
+with arrays as base64 of zlib of the `.npy` format.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hindcast.episodes.nested import Nested, flatten
+from hindcast.errors import DataError
+
+Json = dict[str, Any]
+State = dict[str, Any]
+
+
+class Kind(ABC):
+    """A kind of space, and its fields in both forms.
+
+    Attributes:
+        space: its class, whose name stands in JSON.
+        state_name: what stands in an episode's state.
+    """
+
+    space: type[gym.Space]
+    state_name: str
+
+    @property
+    def name(self) -> str:
+        """What stands in JSON."""
+        return self.space.__name__
+
+    @abstractmethod
+    def to_json(self, space: Any) -> Json:
+        """The fields, besides the type."""
+
+    @abstractmethod
+    def from_json(self, data: Json) -> gym.Space:
+        """The inverse; what has a default may be missing."""
+
+    @abstractmethod
+    def to_state(self, space: Any) -> State:
+        """The fields, besides the kind."""
+
+    @abstractmethod
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        """The inverse."""
+
+
+def space_to_json(space: gym.Space) -> Json:
+    """The space as JSON: `{"type": "Box", "low": …, "high": …, "shape": …, "dtype": …}` and so on.
+
+    Bounds that are the same everywhere become one number; infinities become "-inf" and "inf".
+
+    Raises:
+        DataError: a kind of space that cannot be recorded (Graph, Sequence, OneOf, your own).
+    """
+    for kind in KINDS:
+        if type(space) is kind.space:
+            return {"type": kind.name, **kind.to_json(space)}
+    raise DataError(
+        f"the space {space} is of the kind {type(space).__name__}, which cannot be recorded: {_allowed()}"
+    )
+
+
+def space_from_json(data: Json) -> gym.Space:
+    """The inverse of `space_to_json`; lists and numbers are both taken for bounds.
+
+    Raises:
+        DataError: an unknown type, or a field that is missing or wrong.
+    """
+    for kind in KINDS:
+        if data.get("type") == kind.name:
+            try:
+                return kind.from_json(data)
+            except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+                raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
+    raise DataError(f"a space has the type {data.get('type')!r}: {_allowed()}")
+
+
+def space_to_state(space: gym.Space) -> State:
+    """The space as a map of plain values.
+
+    Raises:
+        ValueError: a kind of space that episode files cannot hold (Graph, Sequence, OneOf, your own).
+    """
+    for kind in KINDS:
+        if isinstance(space, kind.space):
+            return {"space": kind.state_name, **kind.to_state(space)}
+    raise ValueError(f"the space {space} cannot be part of an episode's state; {_allowed_states()}")
+
+
+def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
+    """The inverse of `space_to_state`; None stays None.
+
+    Raises:
+        ValueError: an unknown kind, or a field that is missing or wrong.
+    """
+    if state is None:
+        return None
+    for kind in KINDS:
+        if state.get("space") == kind.state_name:
+            try:
+                return kind.from_state(state)
+            except (KeyError, TypeError, AttributeError, AssertionError, zlib.error) as error:
+                raise ValueError(
+                    f"the {kind.state_name} space in an episode's state cannot be read: {error!r}"
+                ) from error
+    raise ValueError(
+        f"an episode's state has a space of the kind {state.get('space')!r}; {_allowed_states()}"
+    )
+
+
+def space_struct(space: gym.Space | None) -> Nested:
+    """The leaf spaces of a space, nested like its samples; Dict keys in its own order. None stays None."""
+    if isinstance(space, spaces.Dict):
+        return {key: space_struct(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(space_struct(part) for part in space.spaces)
+    return space
+
+
+def space_of(struct: Nested) -> gym.Space:
+    """The inverse of `space_struct`."""
+    if isinstance(struct, dict):
+        return spaces.Dict({key: space_of(part) for key, part in struct.items()})
+    if isinstance(struct, tuple):
+        return spaces.Tuple([space_of(part) for part in struct])
+    return struct
+
+
+def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
+    """The leaf spaces by leaf name: `obs/camera`, `actions/0`; a space without parts is the leaf `root`.
+
+    Raises:
+        DataError: two keys that make the same leaf name.
+    """
+    try:
+        return flatten(space_struct(space), root)
+    except ValueError as error:
+        raise DataError(f"the space {space} cannot be taken apart: {error}") from error
+
+
+class _Box(Kind):
+    space = spaces.Box
+    state_name = "box"
+
+    def to_json(self, space: spaces.Box) -> Json:
+        return {
+            "low": _bounds_to_json(space.low),
+            "high": _bounds_to_json(space.high),
+            "shape": list(space.shape),
+            "dtype": space.dtype.name,
+        }
+
+    def from_json(self, data: Json) -> gym.Space:
+        shape, dtype = tuple(data["shape"]), np.dtype(data.get("dtype", "float32"))
+        low, high = (
+            np.array(np.broadcast_to(_bounds_from_json(data[side], dtype), shape)) for side in ("low", "high")
+        )
+        return spaces.Box(low, high, shape=shape, dtype=dtype.type)
+
+    def to_state(self, space: spaces.Box) -> State:
+        return {
+            "low": _encode(space.low),
+            "high": _encode(space.high),
+            "shape": space.shape,
+            "dtype": space.dtype.str,
+        }
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        dtype = np.dtype(state["dtype"])
+        return spaces.Box(_decode(state["low"]), _decode(state["high"]), tuple(state["shape"]), dtype.type)
+
+
+class _Discrete(Kind):
+    space = spaces.Discrete
+    state_name = "discrete"
+
+    def to_json(self, space: spaces.Discrete) -> Json:
+        data = self.to_state(space)
+        return data if space.dtype == np.int64 else {**data, "dtype": space.dtype.name}
+
+    def from_json(self, data: Json) -> gym.Space:
+        start, dtype = data.get("start", 0), np.dtype(data.get("dtype", "int64"))
+        if dtype == np.int64:  # the parameter is younger than the oldest Gymnasium that we take
+            return spaces.Discrete(data["n"], start=start)
+        return spaces.Discrete(data["n"], start=start, dtype=dtype.type)
+
+    def to_state(self, space: spaces.Discrete) -> State:
+        return {"n": int(space.n), "start": int(space.start)}
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        return spaces.Discrete(state["n"], start=state["start"])
+
+
+class _MultiDiscrete(Kind):
+    space = spaces.MultiDiscrete
+    state_name = "multi-discrete"
+
+    def to_json(self, space: spaces.MultiDiscrete) -> Json:
+        data: Json = {"nvec": space.nvec.tolist(), "dtype": space.dtype.name}
+        return {**data, "start": space.start.tolist()} if space.start.any() else data
+
+    def from_json(self, data: Json) -> gym.Space:
+        nvec, dtype = np.array(data["nvec"]), np.dtype(data.get("dtype", "int64"))
+        start = np.array(data["start"]) if data.get("start") is not None else None
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+
+    def to_state(self, space: spaces.MultiDiscrete) -> State:
+        state: State = {"nvec": _encode(space.nvec), "dtype": space.dtype.str}
+        return {**state, "start": _encode(space.start)} if space.start.any() else state
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        nvec, dtype = _decode(state["nvec"]), np.dtype(state["dtype"])
+        start = _decode(state["start"]) if state.get("start") is not None else None
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+
+
+class _MultiBinary(Kind):
+    space = spaces.MultiBinary
+    state_name = "multi-binary"
+
+    def to_json(self, space: spaces.MultiBinary) -> Json:
+        n = space.n
+        return {"n": int(n) if isinstance(n, int | np.integer) else [int(size) for size in n]}
+
+    def from_json(self, data: Json) -> gym.Space:
+        return self.from_state(data)
+
+    def to_state(self, space: spaces.MultiBinary) -> State:
+        return {"n": space.n}
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        return spaces.MultiBinary(state["n"])
+
+
+class _Text(Kind):
+    space = spaces.Text
+    state_name = "text"
+
+    def to_json(self, space: spaces.Text) -> Json:
+        return {"maxLength": space.max_length, "minLength": space.min_length, "charset": space.characters}
+
+    def from_json(self, data: Json) -> gym.Space:
+        charset = data.get("charset")
+        limits = {"max_length": data["maxLength"], "min_length": data.get("minLength", 1)}
+        return spaces.Text(**limits) if charset is None else spaces.Text(**limits, charset=charset)
+
+    def to_state(self, space: spaces.Text) -> State:
+        return {
+            "min_length": space.min_length,
+            "max_length": space.max_length,
+            "charset": space.characters,
+        }
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        charset = state["charset"]
+        charset = charset if isinstance(charset, str) else frozenset(charset)
+        return spaces.Text(state["max_length"], min_length=state["min_length"], charset=charset)
+
+
+class _Composite(Kind):
+    """Spaces with parts, which stand under `spaces`: in a list, or by key."""
+
+    def to_json(self, space: Any) -> Json:
+        return {"spaces": _each(space_to_json, space.spaces)}
+
+    def from_json(self, data: Json) -> gym.Space:
+        return self.space(_each(space_from_json, data["spaces"]))
+
+    def to_state(self, space: Any) -> State:
+        return {"spaces": _each(space_to_state, space.spaces)}
+
+    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
+        return self.space(_each(space_from_state, state["spaces"]))
+
+
+class _Dict(_Composite):
+    space = spaces.Dict
+    state_name = "dict"
+
+    def to_json(self, space: spaces.Dict) -> Json:
+        return {"spaces": {str(key): space_to_json(part) for key, part in space.spaces.items()}}
+
+
+class _Tuple(_Composite):
+    space = spaces.Tuple
+    state_name = "tuple"
+
+
+KINDS: Final = (_Box(), _Discrete(), _MultiDiscrete(), _MultiBinary(), _Text(), _Dict(), _Tuple())
+
+
+def _allowed() -> str:
+    return "allowed are " + ", ".join(kind.name for kind in KINDS)
+
+
+def _allowed_states() -> str:
+    return "allowed are " + ", ".join(kind.state_name for kind in KINDS)
+
+
+def _bounds_to_json(bounds: NDArray[Any]) -> Any:
+    if bounds.size and (bounds == bounds.flat[0]).all():
+        return _number_to_json(bounds.flat[0].item())
+    return _nested(bounds.tolist(), _number_to_json)
+
+
+def _bounds_from_json(bounds: Any, dtype: np.dtype) -> NDArray[Any]:
+    read = float if dtype.kind == "f" else int
+    return np.array(_nested(bounds, read), dtype=dtype)
+
+
+def _number_to_json(number: float) -> float | str:
+    return str(number) if isinstance(number, float) and np.isinf(number) else number
+
+
+def _each(function: Callable[[Any], Any], parts: Any) -> Any:
+    if isinstance(parts, Mapping):
+        return {key: function(part) for key, part in parts.items()}
+    return [function(part) for part in parts]
+
+
+def _nested(value: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_nested(item, function) for item in value]
+    return function(value)
+
+
+def _encode(array: NDArray[Any]) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return base64.b64encode(zlib.compress(buffer.getvalue())).decode("ascii")
+
+
+def _decode(text: str) -> NDArray[Any]:
+    return np.load(io.BytesIO(zlib.decompress(base64.b64decode(text))), allow_pickle=False)

@@ -1,0 +1,1 @@
+"""How files hold data: those that are written and opened, and those of others that are read."""

@@ -1,0 +1,1 @@
+"""Arrays as cells of Arrow's tables; the layout "Episodes / Arrow"."""

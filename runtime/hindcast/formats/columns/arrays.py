@@ -1,0 +1,195 @@
+"""Arrow columns as NumPy arrays with a leading time dimension, whatever form the column's arrays have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes import batched, nested
+from hindcast.episodes.columns import SEPARATOR
+from hindcast.errors import DataError
+from hindcast.formats.columns.packed import PREFIX, unpack_cells, unpickle_cells
+from hindcast.formats.columns.pickles import ArrayPickle
+from hindcast.formats.layout import CellError
+from hindcast.formats.storable import Refused
+
+_TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
+_PICKLED: Final = "ray.data.arrow_pickled_object"
+_NAME, _METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
+    """A column's leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
+
+    Numbers, booleans and text; lists and tensors of one shape; RLlib's compressed and pickled cells.
+
+    Args:
+        column: as read.
+        field: of the schema; its metadata tell what Ray's extension types are.
+        name: of the leaf.
+
+    Raises:
+        DataError: a type that is none of these.
+        CellError: nulls, lists of several lengths, or cells that cannot be read.
+    """
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise CellError(row, f"{name!r} is null")
+    extension, metadata = _extension(field)
+    if extension is not None:
+        return _of_extension(_storage(column), name, extension, metadata)
+    if pa.types.is_struct(field.type):
+        return _of_struct(column, field, name)
+    if pa.types.is_dictionary(field.type):
+        column = column.cast(field.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.to_pylist()
+        if texts and all(text.startswith(PREFIX) for text in texts):
+            return _of_samples(unpack_cells(texts), name)
+        return {name: np.array(texts, dtype=object)}
+    return {name: _numbers(column, name)}
+
+
+def _of_extension(storage: pa.ChunkedArray, name: str, extension: str, metadata: bytes) -> Arrays:
+    if extension == _PICKLED:
+        return _of_samples(unpickle_cells(storage.to_pylist()), name)
+    if extension not in _TENSORS:
+        raise DataError(
+            f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of one shape"
+        )
+    return {name: _tensors(storage, _shape(metadata, name), name)}
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether it is one of Arrow's three kinds of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _extension(field: pa.Field) -> tuple[str | None, bytes]:
+    """Name and metadata of a field's extension type, whether the process knows that type or not."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        order = list(getattr(field.type, "permutation", None) or ())
+        shape = getattr(field.type, "shape", None) if order == sorted(order) else None
+        return field.type.extension_name, json.dumps(shape).encode()
+    metadata = field.metadata or {}
+    name = metadata.get(_NAME)
+    return (None if name is None else name.decode()), metadata.get(_METADATA, b"")
+
+
+def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
+    try:
+        shape = json.loads(metadata)
+    except ValueError:
+        shape = _pickled_shape(metadata)
+    if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise DataError(f"{name!r} is a tensor whose shape cannot be read: {metadata[:40]!r}")
+    return tuple(shape)
+
+
+def _pickled_shape(metadata: bytes) -> Any:
+    """Some versions of Ray write the shape as a pickle."""
+    try:
+        return ArrayPickle(metadata).load()
+    except Refused:
+        return None
+
+
+def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    flat = _numbers(column, name)
+    if flat.ndim != 2 or (len(flat) and flat.shape[1] != np.prod(shape, dtype=np.int64)):
+        raise CellError(
+            0, f"{name!r} has {list(flat.shape[1:])} numbers a row: expected tensors of {list(shape)}"
+        )
+    return flat.reshape(len(flat), *shape)
+
+
+def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    parts, row = [], 0
+    for chunk in column.chunks:
+        try:
+            parts.append(_of_chunk(chunk, name))
+        except CellError as error:
+            raise error.at(row + error.row) from error
+        row += len(chunk)
+    shapes = [part.shape[1:] for part in parts if len(part)]
+    if len(set(shapes)) > 1:
+        raise CellError(0, f"{name!r} has rows of the shapes {sorted(set(shapes))}: all must have one")
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return _of_chunk(pa.array([], column.type), name)
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
+
+
+def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
+    shape: list[int] = []
+    values = chunk
+    while is_list(values.type):
+        if values.null_count:
+            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a list is expected")
+        shape.append(_common_length(values, name, shape))
+        values = values.flatten()
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
+        )
+    if values.null_count:
+        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a number is expected")
+    numbers = values.to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(chunk), *shape)
+
+
+def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
+    """The row that the first null is in, of which each has `shape` values."""
+    null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+    return null // int(np.prod(shape, dtype=np.int64))
+
+
+def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
+    if pa.types.is_fixed_size_list(lists.type):
+        return int(lists.type.list_size)
+    offsets = lists.offsets.to_numpy()
+    if len(offsets) < 2:
+        return 0
+    if offsets[-1] - offsets[0] == (offsets[1] - offsets[0]) * (len(offsets) - 1):
+        lengths = np.diff(offsets)
+        if (lengths == lengths[0]).all():
+            return int(lengths[0])
+    lengths = np.diff(offsets)
+    odd = int(np.flatnonzero(lengths != lengths[0])[0])
+    row = odd // int(np.prod(outer, dtype=np.int64))
+    raise CellError(row, f"{name!r} has {lengths[odd]} numbers where the row before has {lengths[0]}")
+
+
+def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
+    leaves: Arrays = {}
+    for i, part in enumerate(field.type.fields):
+        chunks = [chunk.flatten()[i] for chunk in column.chunks]
+        leaves.update(leaves_of(pa.chunked_array(chunks, part.type), part, f"{name}{SEPARATOR}{part.name}"))
+    return leaves
+
+
+def _of_samples(samples: list[Any], name: str) -> Arrays:
+    if not samples:
+        return {name: np.zeros(0)}
+    try:
+        leaves = nested.flatten(batched.stack(samples), name)
+    except ValueError as error:
+        raise CellError(0, f"{name!r}: {error}") from error
+    for leaf, array in leaves.items():
+        if array.dtype.kind not in "biufc" and not all(isinstance(value, str) for value in array.flat):
+            raise CellError(0, f"{leaf!r} holds values that are neither numbers nor text")
+    return {leaf: batched.text_as_objects(array) for leaf, array in leaves.items()}

@@ -1,0 +1,193 @@
+"""The layout "Columns" as the writer uses it: one row per timestep, for other tools to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64, Block
+from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
+from hindcast.episodes.details import from_text
+from hindcast.formats.columns.infos import step_texts, tells
+from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.columns.steps import Steps
+from hindcast.formats.data_file import Group
+from hindcast.formats.parquet.description import describe
+from hindcast.formats.parquet.file import ParquetEncoder
+from hindcast.formats.spec import DataSpec, Leaf
+
+_LONGEST = 64 << 20
+_TEXT_BYTES = 64
+_ROW_BYTES = 64  # ids, flags, t
+_FRAME = 1024  # numbers
+_TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
+
+Fields = list[tuple[pa.Field, pa.Array]]
+
+
+class ColumnsEncoder(ParquetEncoder):
+    """An `Encoder`.
+
+    Raises:
+        DataError: a model output that has the name of one of the layout's own columns.
+    """
+
+    longest = _LONGEST
+    has_index = False
+
+    def __init__(self, spec: DataSpec) -> None:
+        self._spec = spec
+        self._steps = Steps(spec, "Columns")
+        self._metadata = describe(COLUMNS_LAYOUT, spec)
+
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has.
+
+        What came with its first observation, and its details, stand in the first of them alone.
+        """
+        has_infos = tells(block)
+        for piece, continued in super().pieces(block):
+            if not has_infos:
+                yield _silent(piece), continued
+            else:
+                yield (_without_first_info(piece) if continued else piece), continued
+
+    def encode(self, block: Block) -> Group:
+        """See `Encoder.encode`; the column of infos is there only in pieces of a block where any says something."""
+        arrays, steps = self._steps.arrays(block), block.num_steps
+        fields: Fields = [
+            (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),
+            (pa.field(Columns.AGENT_ID, pa.string()), _actors(block, Columns.AGENT_ID)),
+            (pa.field(Columns.MODULE_ID, pa.string()), _actors(block, Columns.MODULE_ID)),
+        ]
+        for name in dict.fromkeys(root(leaf) for leaf in arrays):
+            leaves = {
+                leaf: _leaf(leaf, arrays[leaf], self._steps.leaves[leaf])
+                for leaf in leaves_of(name, list(arrays))
+            }
+            fields.append(leaves[name] if name in leaves else _struct(name, leaves))
+        if Columns.INFOS in block.columns or block.details is not None:
+            infos = step_texts(block)
+            infos = np.full(steps, "", dtype=object) if infos is None else infos
+            texts = pa.array(infos, pa.string(), mask=(infos == "").astype(np.bool_))
+            fields.append((pa.field(Columns.INFOS, pa.string()), texts))
+        schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
+        table = pa.Table.from_arrays([array for _, array in fields], schema=schema)
+        return Group(table, block.length, block.length, self.sizes(block))
+
+    def sizes(self, block: Block) -> I64:
+        """See `ParquetEncoder.sizes`; observations are there twice."""
+        a_row = _ROW_BYTES
+        for name, leaf in self._spec.leaves.items():
+            size = leaf.itemsize if leaf.dtype is not None else _TEXT_BYTES
+            a_row += size * (2 if root(name) == Columns.OBS else 1)
+        return block.length * a_row
+
+    def options(self, schema: pa.Schema) -> dict[str, Any]:
+        """See `ParquetEncoder.options`."""
+        there = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
+        return {
+            "use_dictionary": there,
+            "write_statistics": [Columns.EPS_ID, Columns.T],
+            "use_byte_stream_split": _frames_of_small_integers(self._steps.leaves),
+        }
+
+
+def _frames_of_small_integers(leaves: Mapping[str, Leaf]) -> list[str]:
+    """The Parquet columns whose numbers are written byte by byte, all first bytes first.
+
+    Parquet stores a small integer in four bytes. Apart from the others, the three empty ones take no room.
+    """
+    return [
+        f"{name.replace(SEPARATOR, '.')}.list.element"
+        for name, leaf in leaves.items()
+        if leaf.dtype is not None
+        and leaf.dtype.kind in "iu"
+        and leaf.dtype.itemsize < 4
+        and np.prod(leaf.shape, dtype=np.int64) >= _FRAME
+    ]
+
+
+def _without_first_info(fragment: Block) -> Block:
+    if Columns.INFOS not in fragment.columns:
+        return fragment.without_details()
+    texts = fragment.columns[Columns.INFOS].copy()
+    texts[fragment.obs_start] = ""
+    return fragment.with_columns({**fragment.columns, Columns.INFOS: texts}).without_details()
+
+
+def _silent(block: Block) -> Block:
+    columns = {name: column for name, column in block.columns.items() if name != Columns.INFOS}
+    return block.with_columns(columns).without_details()
+
+
+def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Array]:
+    """Numbers as they are, vectors as lists, arrays of more dimensions as flat lists that Ray knows the shape of."""
+    if leaf.dtype is None:
+        return pa.field(name, pa.string(), nullable=False), pa.array(column.tolist(), pa.string())
+    values = np.ascontiguousarray(column, dtype=leaf.dtype)
+    shape = leaf.shape
+    if leaf.dtype.kind == "c":  # Arrow has none: pairs of floats
+        values, shape = (
+            values.view(f"<f{leaf.dtype.itemsize // 2}").reshape(len(values), *shape, 2),
+            (*shape, 2),
+        )
+    if not shape:
+        return _flat(name, values)
+    flat = pa.array(values.reshape(-1))
+    width = int(np.prod(shape, dtype=np.int64))
+    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int64) * width)
+    metadata = (
+        {**_TENSOR, b"ARROW:extension:metadata": json.dumps(shape).encode()} if len(shape) > 1 else None
+    )
+    array = pa.LargeListArray.from_arrays(offsets, flat)
+    return pa.field(name, array.type, metadata=metadata), array
+
+
+def _flat(name: str, values: NDArray[Any]) -> tuple[pa.Field, pa.Array]:
+    array = pa.array(values)
+    return pa.field(name, array.type, nullable=False), array
+
+
+def _struct(name: str, leaves: dict[str, tuple[pa.Field, pa.Array]]) -> tuple[pa.Field, pa.Array]:
+    """Leaves as a struct: one field for each part of their names. Tensors in it are flat lists for everybody."""
+    parts: dict[str, dict[str, tuple[pa.Field, pa.Array]]] = {}
+    for leaf, made in leaves.items():
+        part = leaf.removeprefix(f"{name}{SEPARATOR}").split(SEPARATOR, 1)[0]
+        parts.setdefault(part, {})[leaf] = made
+    fields, arrays = [], []
+    for part, own in parts.items():
+        path = f"{name}{SEPARATOR}{part}"
+        field, array = own[path] if path in own else _struct(path, own)
+        fields.append(pa.field(part, array.type, nullable=field.nullable))
+        arrays.append(array)
+    struct = pa.StructArray.from_arrays(arrays, fields=fields)
+    return pa.field(name, struct.type, nullable=False), struct
+
+
+def _actors(block: Block, name: str) -> pa.Array:
+    """`[S]` who acted, as the episodes' details say; null where they say nothing."""
+    if block.details is None:
+        return pa.nulls(block.num_steps, pa.string())
+    told = [from_text(text).get(name) for text in block.details]
+    texts = pa.array([None if actor is None else str(actor) for actor in told], pa.string())
+    return texts.take(pa.array(block.episode_of_step))
+
+
+def _repeated(ids: NDArray[np.object_], times: I64) -> pa.Array:
+    return pa.array(ids.tolist(), pa.string()).take(pa.array(np.repeat(np.arange(len(ids)), times)))
+
+
+class ColumnsLayout:
+    """A `WrittenLayout`."""
+
+    name = COLUMNS_LAYOUT
+
+    def encoder(self, spec: DataSpec) -> ColumnsEncoder:
+        """See `WrittenLayout.encoder`."""
+        return ColumnsEncoder(spec)

@@ -1,0 +1,106 @@
+"""Blocks as timesteps: the columns of every layout that has one row for each, in their order."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.errors import DataError
+from hindcast.formats.columns.names import NO_OUTPUTS, of_next
+from hindcast.formats.spec import DataSpec, Leaf
+
+_OWN: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS})
+_T: Final = Leaf(np.dtype(np.int64))
+_FLAG: Final = Leaf(np.dtype(np.bool_))
+
+
+class Steps:
+    """What data of one spec have at each timestep, apart from `eps_id` and `infos`.
+
+    Args:
+        spec: what the blocks hold.
+        layout: its name, for error sentences.
+
+    Attributes:
+        leaves: leaf name -> what it holds, in the order of the columns: `t`, `obs`, `actions`, `rewards`,
+            `new_obs`, `terminateds`, `truncateds`, outputs of the model.
+
+    Raises:
+        DataError: a model output that has the name of one of the layout's own columns.
+    """
+
+    def __init__(self, spec: DataSpec, layout: str) -> None:
+        roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
+        taken = [name for name in roots if name in NO_OUTPUTS - _OWN]
+        if taken:
+            raise DataError(
+                f"a model output is named {taken[0]!r}, which is a column of its own in this layout"
+            )
+        self._spec, self._layout = spec, layout
+        outputs = [name for name in roots if name not in _OWN]
+        obs = self._of(Columns.OBS)
+        self.leaves: dict[str, Leaf] = {
+            Columns.T: _T,
+            **obs,
+            **self._of(Columns.ACTIONS),
+            **self._of(Columns.REWARDS),
+            **{of_next(name): leaf for name, leaf in obs.items()},
+            Columns.TERMINATEDS: _FLAG,
+            Columns.TRUNCATEDS: _FLAG,
+            **{name: leaf for output in outputs for name, leaf in self._of(output).items()},
+        }
+
+    def arrays(self, block: Block) -> dict[str, NDArray[Any]]:
+        """Leaf name -> `[S, *shape]`, for all `leaves`, in the same order.
+
+        Raises:
+            DataError: a column that the spec does not have, lacks, or has with another dtype or shape; an
+                episode without timesteps, whose observation would be lost.
+        """
+        self._check(block)
+        own: dict[str, NDArray[Any]] = {
+            Columns.T: np.arange(block.num_steps) - np.repeat(block.start - block.t_started, block.length),
+            Columns.TERMINATEDS: block.step_flags(block.terminated),
+            Columns.TRUNCATEDS: block.step_flags(block.truncated),
+        }
+        for name in self._of(Columns.OBS):
+            own[name] = block.columns[name][block.obs_row]
+            own[of_next(name)] = block.columns[name][block.obs_row + 1]
+        return {name: own[name] if name in own else block.columns[name] for name in self.leaves}
+
+    def _of(self, column: str) -> dict[str, Leaf]:
+        return {name: self._spec.leaves[name] for name in leaves_of(column, list(self._spec.leaves))}
+
+    def _check(self, block: Block) -> None:
+        unknown = sorted(block.columns.keys() - self._spec.leaves.keys())
+        if unknown:
+            raise DataError(
+                f"the columns {unknown} are not in the dataset, which has {sorted(self._spec.leaves)}"
+            )
+        if (block.length == 0).any():
+            eps_id = block.eps_id[int(np.argmin(block.length))]
+            raise DataError(
+                f"episode {eps_id} has no timesteps, so it has no row in {self._layout}: leave it out, or write "
+                "Episodes"
+            )
+        for name, leaf in self._spec.leaves.items():
+            if leaf.kind != "json" or name in block.columns:
+                _check_column(block, name, leaf)
+
+
+def _check_column(block: Block, name: str, leaf: Leaf) -> None:
+    column = block.columns.get(name)
+    if column is None:
+        raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
+    rows = block.num_steps + per_observation(name) * block.num_episodes
+    if len(column) != rows:
+        raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
+    found = (None, ()) if column.dtype == object else (column.dtype.newbyteorder("<"), column.shape[1:])
+    if found != (leaf.dtype, leaf.shape):
+        raise DataError(
+            f"the column {name!r} is {column.dtype.name} {list(column.shape[1:])}, but {leaf} in the dataset"
+        )

@@ -1,0 +1,1 @@
+"""D4RL's files: flat arrays of steps in HDF5."""

@@ -1,0 +1,125 @@
+"""Which datasets of a D4RL file are which columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hindcast.episodes.block import Bool
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.columns.names import NO_OUTPUTS
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.hdf5 import h5
+from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.tables.naming import plan_of
+from hindcast.storage.location import Location
+
+_INFOS: Final = "infos/"
+_UNREAD: Final = ("metadata", "virtual")  # the policy that was recorded; views of the data in parts
+_LOG_PROBS: Final = "action_log_probs"
+
+
+class File(NamedTuple):
+    """A file that is open.
+
+    Attributes:
+        columns: the leaves of Rows -> where they lie; without the flags.
+        filtered: the data's names that the filter compares -> where they lie.
+        terminals: `[R]` flags.
+        timeouts: `[R]` flags; None where there are none.
+        rows: R.
+    """
+
+    columns: dict[str, Dataset]
+    filtered: dict[str, Dataset]
+    terminals: Dataset
+    timeouts: Dataset | None
+    rows: int
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the file holds next observations."""
+        return any(root(name) == Columns.NEXT_OBS for name in self.columns)
+
+
+def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File:
+    """Look into the file.
+
+    Raises:
+        DataError: a column that is missing, or of another length than the others.
+    """
+    stored = _stored(location, file)
+    names = {path: _own_name(path) for path in stored}
+    paths = {own: path for path, own in names.items()}
+    if len(paths) < len(names):
+        raise DataError(f"{location} has two datasets that would get one name, among {sorted(names)}")
+    try:
+        schema = {own: names.get(theirs, theirs) for own, theirs in options.schema.items()}
+        plan = plan_of(list(paths), replace(options, schema=schema))
+    except DataError as error:
+        raise DataError(f"{location} is no file of D4RL's, nor of Minari's: {error}") from error
+    found = {own: stored[paths[source.columns[0]]] for own, source in plan.sources.items()}
+    terminals = found.pop(Columns.TERMINATEDS, None)
+    if terminals is None:
+        raise DataError(f"{location} has no 'terminals', which say where episodes end; name them by `schema`")
+    timeouts = found.pop(Columns.TRUNCATEDS, None)
+    rows = h5.rows(location, terminals)
+    _check_lengths(location, {**found, "terminals": terminals, "timeouts": timeouts}, rows)
+    filtered = {term.column: _filtered(location, stored, term.column) for term in options.filter}
+    return File(found, filtered, terminals, timeouts, rows)
+
+
+def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
+    """`[stop - start]` flags, which some files hold as numbers, and as columns of one.
+
+    Raises:
+        DataError: values other than true and false.
+    """
+    found = h5.values(location, dataset, start, stop).reshape(stop - start, -1)
+    if found.shape[1] != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}, where flags are expected")
+    wrong = np.flatnonzero((found != 0) & (found != 1))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{location}, row {start + row}: {dataset.name} is {found[row, 0]}, expected true or false"
+        )
+    return found[:, 0].astype(np.bool_)
+
+
+def _stored(location: Location, file: h5.Group) -> dict[str, Dataset]:
+    """All arrays of steps by their paths; single values say something of the file."""
+    stored: dict[str, Dataset] = {}
+    for name in h5.names(location, file):
+        if name in _UNREAD:
+            continue
+        below = h5.datasets(location, h5.child(location, file, name))
+        stored |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
+    return {path: dataset for path, dataset in stored.items() if dataset.shape}
+
+
+def _own_name(path: str) -> str:
+    """`infos/qpos` is the output `qpos`: an output may have no name of a column of its own."""
+    name = path.removeprefix(_INFOS)
+    if name == _LOG_PROBS:
+        return Columns.ACTION_LOGP
+    return f"info_{name}" if name != path and root(name) in NO_OUTPUTS else name
+
+
+def _check_lengths(location: Location, found: dict[str, Dataset | None], rows: int) -> None:
+    for dataset in found.values():
+        if dataset is not None and h5.rows(location, dataset) != rows:
+            raise DataError(
+                f"{location} has {dataset.shape[0]} rows at {dataset.name}, and {rows} of the others: copy it again"
+            )
+    if not rows:
+        raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+
+
+def _filtered(location: Location, stored: dict[str, Dataset], name: str) -> Dataset:
+    if name not in stored:
+        raise DataError(f"{location} has no {name!r}, which `filter` names: it has {sorted(stored)}")
+    return stored[name]

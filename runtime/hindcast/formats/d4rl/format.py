@@ -1,0 +1,242 @@
+"""D4RL's files: flat arrays of steps, one episode after another. Shape suffix: R = rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast import formatting
+from hindcast.episodes.block import Bool
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.errors import DataError
+from hindcast.formats.columns.names import of_next
+from hindcast.formats.d4rl.columns import File, columns_of, flags
+from hindcast.formats.d4rl.episodes import Ends, ends_of
+from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.hdf5 import h5
+from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.minari.format import Minari
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.read_options import check_options
+from hindcast.storage.location import Location
+
+_PIECE_BYTES: Final = 16 << 20
+_MAX_STEPS: Final = "max_episode_steps"
+_TIMEOUT_STEPS: Final = "timeout_steps"
+_D3RLPY_ENDS: Final = "episode_terminals"
+
+
+class _Part(NamedTuple):
+    """Whole episodes that stand together: their rows, and the number of the first."""
+
+    start: int
+    stop: int
+    episode: int
+
+
+class _Options(NamedTuple):
+    """`readOptions`.
+
+    Attributes:
+        max_episode_steps: the environment's time limit, for files without timeouts; 0: it has none.
+        drops: whether steps whose next observation was not stored are left out, where the episode goes on
+            after them: their observation is the episode's last one then.
+    """
+
+    max_episode_steps: int | None
+    drops: bool
+
+
+class D4RL:
+    """D4RL's files, and what else is HDF5 and no file of Minari's."""
+
+    name = "D4RL"
+
+    def recognises(self, location: Location) -> bool:
+        """By the name; what is wrong with it is told by `pieces`."""
+        return location.name.endswith(h5.SUFFIXES) and not Minari().recognises(location)
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """Adjacent episodes of about 16 MiB.
+
+        Raises:
+            DataError: a damaged file, one that lacks what is needed, options that it does not have.
+        """
+        own = _options(options)
+        with h5.opened(location) as root:
+            file = columns_of(location, root, options)
+            ends = _ends(location, file, own, 0, file.rows)
+            size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
+        _check_final(location, file, ends, own, options)
+        starts = ends.starts()
+        each = max(1, size // file.rows)
+        piece = starts * each // _PIECE_BYTES
+        first = np.flatnonzero(np.diff(piece, prepend=-1))
+        stops = np.append(starts[first[1:]], file.rows)
+        return [
+            Piece(location, number, (stop - start) * each, _Part(start, stop, episode))
+            for number, (start, stop, episode) in enumerate(
+                zip(starts[first].tolist(), stops.tolist(), first.tolist(), strict=True)
+            )
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """Nothing: the files do not name spaces or environment."""
+        return DataSpec(normalized_actions=False)
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: what stands for observations that are not in the file."""
+        own = _options(options)
+        with h5.opened(location) as root:
+            file = columns_of(location, root, options)
+            if file.has_next:
+                return ()
+            ends = _ends(location, file, own, 0, file.rows)
+        return _told(ends, own)
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """The piece's rows, with the ids and timesteps that the ends of episodes give them.
+
+        Raises:
+            DataError: damage, with file and path inside.
+        """
+        location, part, own = piece.location, _Part(*piece.part), _options(options)
+        with h5.opened(location) as root:
+            file = columns_of(location, root, options)
+            ends = _ends(location, file, own, part.start, part.stop)
+            columns = {name: _values(location, name, dataset, part) for name, dataset in file.columns.items()}
+            kept = _filtered(location, file, options, part)
+        rows = _rows(location, columns, ends, part)
+        if own.drops and not file.has_next:
+            rows, kept = _without_unknown(rows, kept)
+        yield rows if kept.all() else _take(rows, kept)
+
+
+def _options(options: ReadOptions) -> _Options:
+    given = check_options("D4RL", options.options, (_MAX_STEPS, _TIMEOUT_STEPS))
+    steps, timeouts = given.get(_MAX_STEPS), given.get(_TIMEOUT_STEPS, "Keep")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
+        raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
+    if timeouts not in ("Keep", "Drop"):
+        raise DataError(f"readOptions.{_TIMEOUT_STEPS} is {timeouts!r}: expected Keep or Drop")
+    return _Options(steps, timeouts == "Drop")
+
+
+def _ends(location: Location, file: File, own: _Options, start: int, stop: int) -> Ends:
+    if file.timeouts is None and own.max_episode_steps is None:
+        if _D3RLPY_ENDS in file.columns:
+            raise DataError(
+                f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy wrote it: say "
+                f"`schema: {{truncateds: {_D3RLPY_ENDS}}}` (--schema truncateds={_D3RLPY_ENDS})"
+            )
+        raise DataError(
+            f"{location} has no 'timeouts', so it does not say where episodes were cut off: set "
+            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "
+            "episodes end by 'terminals'"
+        )
+    if file.timeouts is not None and own.max_episode_steps is not None:
+        raise DataError(f"{location} has timeouts of its own: leave readOptions.{_MAX_STEPS} out")
+    terminated = flags(location, file.terminals, start, stop)
+    timeouts = None if file.timeouts is None else flags(location, file.timeouts, start, stop)
+    return ends_of(terminated, timeouts, own.max_episode_steps or 0)
+
+
+def _check_final(location: Location, file: File, ends: Ends, own: _Options, options: ReadOptions) -> None:
+    """Without next observations, what follows an episode's last step is not in the file."""
+    if file.has_next or options.ignore_final_observation:
+        return
+    terminated = int(ends.terminated.sum())
+    if own.drops and not terminated:
+        return
+    others = len(ends.starts()) - terminated
+    raise DataError(
+        f"{location} has no 'next_observations', so the observation after an episode's last step is not in it: set "
+        f"ignoreFinalObservation: true to take zeros, which nothing looks at after a terminal step "
+        f"({formatting.plural(terminated, 'episode')}); where an episode goes on after its last step ({others}), "
+        f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
+    )
+
+
+def _told(ends: Ends, own: _Options) -> tuple[str, ...]:
+    terminated, episodes = int(ends.terminated.sum()), len(ends.starts())
+    zeros = terminated if own.drops else episodes
+    final = f"the final observation of {formatting.plural(zeros, 'episode')} is zeros: there are no next_observations"
+    dropped = formatting.plural(episodes - terminated, "step")
+    left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop asks"
+    return tuple(
+        note for note, holds in ((final, zeros), (left_out, own.drops and episodes > terminated)) if holds
+    )
+
+
+def _values(location: Location, name: str, dataset: Dataset, part: _Part) -> Any:
+    values = h5.values(location, dataset, part.start, part.stop)
+    return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
+
+
+def _filtered(location: Location, file: File, options: ReadOptions, part: _Part) -> Bool:
+    """`[R]` which rows pass the filter."""
+    kept = np.ones(part.stop - part.start, dtype=np.bool_)
+    if not options.filter:
+        return kept
+    table = pa.table(
+        {
+            name: pa.array(h5.values(location, data, part.start, part.stop))
+            for name, data in file.filtered.items()
+        }
+    )
+    _, row = passing(table, expression_of(options.filter, table.schema), options.filter, 0)
+    kept[:] = False
+    kept[row] = True
+    return kept
+
+
+def _rows(location: Location, columns: dict[str, Any], ends: Ends, part: _Part) -> Rows:
+    starts = ends.starts()
+    length = np.diff(np.append(starts, part.stop - part.start))
+    stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"
+    ids = np.array([f"{stem}/{part.episode + number}" for number in range(len(starts))], dtype=object)
+    row = np.arange(part.start, part.stop)
+    return Rows(
+        columns=columns,
+        terminated=ends.terminated,
+        truncated=ends.truncated,
+        path=str(location),
+        row=row,
+        eps_id=np.repeat(ids, length),
+        t=row - part.start - np.repeat(starts, length),
+    )
+
+
+def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
+    """Next observations from the rows after; the rows without any are left out, but for terminal ones.
+
+    The row before one that is left out is its episode's last, and is cut off where that one was.
+    """
+    ended = rows.terminated | rows.truncated
+    ended[-1] = True
+    unknown = ended & ~rows.terminated
+    last = np.append(unknown[1:], False) & ~ended
+    following = {}
+    for name in leaves_of(Columns.OBS, list(rows.columns)):
+        following[of_next(name)] = np.roll(rows.columns[name], -1, axis=0)
+        following[of_next(name)][ended] = 0
+    truncated = np.where(last, np.append(rows.truncated[1:], False), rows.truncated)
+    return replace(rows, columns={**rows.columns, **following}, truncated=truncated), kept & ~unknown
+
+
+def _take(rows: Rows, kept: Bool) -> Rows:
+    return replace(
+        rows,
+        columns={name: column[kept] for name, column in rows.columns.items()},
+        terminated=rows.terminated[kept],
+        truncated=rows.truncated[kept],
+        row=rows.row[kept],
+        eps_id=None if rows.eps_id is None else rows.eps_id[kept],
+        t=None if rows.t is None else rows.t[kept],
+    )

@@ -1,0 +1,1 @@
+"""What a dataset's folder says of itself: manifest and commits."""

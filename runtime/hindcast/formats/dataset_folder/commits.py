@@ -1,0 +1,145 @@
+"""Commits: which ranges of a recording are complete, one small file each.
+
+A range of episodes counts when `_hindcast/commits/<range>.json` lists its files. Of two writers that made the
+same range the last commit stays; both are complete and hold the same episodes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, first_problem
+from hindcast.formats.entries import FileEntry, Stored
+from hindcast.storage.local_files import TEMPORARY_SUFFIX
+from hindcast.storage.location import Location
+
+COMMITS = f"{FOLDER}/commits"
+_DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
+_COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
+_TEMPORARY_FILE = re.compile(rf"^\..+\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
+
+
+class ExportedFiles(Stored):
+    """What files in an exported layout hold, which those of text do not say themselves.
+
+    Attributes:
+        layout: name of their layout.
+        spec: `DataSpec.to_json()`.
+    """
+
+    layout: str
+    spec: dict[str, Any]
+
+    def manifest(self, files: tuple[FileEntry, ...]) -> Manifest:
+        """The manifest of such files."""
+        return Manifest(layout=self.layout, spec=self.spec, files=files)
+
+
+class Commit(Stored):
+    """A range of episodes that is complete.
+
+    Attributes:
+        range: its number.
+        files: those that hold it, in order; paths relative to the dataset's folder.
+        episodes: how many.
+        timesteps: their steps.
+        first: index of the first episode.
+        exported: what its files hold, where they are in an exported layout.
+        content: what it holds, where what was read is known to compare it with (`Content.to_json`).
+    """
+
+    range: int
+    files: tuple[FileEntry, ...]
+    episodes: int
+    timesteps: int
+    first: int
+    exported: ExportedFiles | None = Field(None, alias="text")  # its name from when only text was exported
+    content: dict[str, Any] | None = None
+
+
+def file_stem(number: int, writer: str) -> str:
+    """How the names of a range's files begin; `writer` (letters and digits) is unique to who writes."""
+    return f"{number:06d}-{writer}"
+
+
+def write_commit(folder: Location, commit: Commit) -> None:
+    """Make a range count; it replaces an earlier commit of the same range.
+
+    Raises:
+        StorageError: it could not be written; the range does not count then.
+    """
+    location = folder.child(COMMITS, f"{commit.range:06d}.json")
+    location.write_bytes(commit.model_dump_json(by_alias=True).encode())
+
+
+def read_commits(folder: Location) -> dict[int, Commit]:
+    """The commits of a dataset's folder by range number, in order; empty if there are none.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    found = [
+        _read(entry.location) for entry in folder.child(COMMITS).files() if _COMMIT_FILE.match(entry.relative)
+    ]
+    return {commit.range: commit for commit in sorted(found, key=lambda commit: commit.range)}
+
+
+def commit_of(folder: Location, name: str) -> Commit | None:
+    """The commit of the range that a data file of a dataset's folder belongs to; None if there is none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if not _DATA_FILE.match(name):
+        return None
+    location = folder.child(COMMITS, f"{name.split('-', 1)[0]}.json")
+    return _read(location) if location.exists() else None
+
+
+def _read(location: Location) -> Commit:
+    try:
+        return Commit.model_validate_json(location.read_bytes())
+    except ValidationError as error:
+        raise DataError(
+            f"{location} cannot be read ({first_problem(error)}): delete it and record again, "
+            "which makes this range anew"
+        ) from error
+
+
+def remove_orphans(folder: Location, keep: set[str]) -> list[str]:
+    """Delete what interrupted writers left: uncommitted files of ours and temporary files.
+
+    Only while nobody writes to the folder. Files whose names are not ours stay.
+
+    Args:
+        folder: the dataset's.
+        keep: relative paths that commits list.
+
+    Returns:
+        The relative paths deleted.
+    """
+    removed = [f"{FOLDER}/{name}" for name in remove_temporary_files(folder.child(FOLDER))]
+    for entry in folder.files():
+        is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
+        if is_orphan or _TEMPORARY_FILE.match(entry.relative):
+            entry.location.delete()
+            removed.append(entry.relative)
+    return removed
+
+
+def remove_temporary_files(folder: Location) -> list[str]:
+    """Delete the temporary files that killed writers left in a folder and in those below it.
+
+    Only while nobody writes there.
+
+    Returns:
+        Their paths in the folder.
+    """
+    left = [entry for entry in folder.files(recursive=True) if _TEMPORARY_FILE.match(entry.location.name)]
+    for entry in left:
+        entry.location.delete()
+    return [entry.relative for entry in left]

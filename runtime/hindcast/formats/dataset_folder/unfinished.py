@@ -1,0 +1,62 @@
+"""Recordings without a manifest: what of them is there, and what was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Final
+
+from hindcast import formatting
+from hindcast.formats.dataset_folder.commits import Commit, read_commits
+from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
+from hindcast.storage.location import Location
+
+MARK: Final = "spec.json"
+"""Lies in `_hindcast`: what is to fill the folder."""
+
+
+def unfinished(folder: Location) -> str:
+    """What to say of a folder, where it is a recording that is not complete; else nothing."""
+    state = folder.child(FOLDER)
+    if not state.exists() or folder.child(MANIFEST).exists():
+        return ""
+    commits = read_commits(folder).values()
+    return how_far(folder, commits) if commits else ""
+
+
+def how_far(folder: Location, commits: Collection[Commit]) -> str:
+    """What to say of a recording without a manifest: how much of it is there."""
+    mark = _mark(folder.child(FOLDER, MARK))
+    resource = mark.get("resource")
+    unit, total = _wanted(mark)
+    done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
+    much = (
+        f"{formatting.whole(done)} of {formatting.whole(total)} {unit} are"
+        if done < total
+        else _all(done, unit)
+    )
+    again = f"run {resource} again" if str(resource).startswith("OfflineRecording/") else "run it again"
+    return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
+
+
+def _all(done: int, unit: str) -> str:
+    return f"it has no manifest yet, {formatting.plural(done, unit.removesuffix('s'))} {'is' if done == 1 else 'are'}"
+
+
+def _wanted(mark: dict[str, Any]) -> tuple[str, int]:
+    """The unit of a recording's duration and how many of it; 0 where nothing says how many."""
+    try:
+        duration = mark["spec"]["spec"]["duration"]
+        return next((unit, int(duration[unit])) for unit in ("episodes", "timesteps") if duration.get(unit))
+    except (KeyError, TypeError, StopIteration):
+        return "episodes", 0
+
+
+def _mark(location: Location) -> dict[str, Any]:
+    if not location.exists():
+        return {}
+    try:
+        found = json.loads(location.read_bytes())
+    except ValueError:  # damaged: it says nothing
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,157 @@
+"""What a foreign format is: how its files are recognised, cut into pieces and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from hindcast.api.input import FilterTerm
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Entry, Location
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a source is read: see the fields of `InputSource` with these names.
+
+    Attributes:
+        schema: from Hindcast's column name to the data's.
+        columns: Hindcast's names of those to read; all if None.
+        filter: comparisons that must all hold for a row.
+        compress_columns: those that may hold compressed cells; any if None.
+        ignore_final_observation: whether data without next observations are read.
+        options: of the format's own reader.
+        keys: columns that stand in the names of a file's folders (`day=3`), with its value for each.
+        mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
+        mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
+    """
+
+    schema: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[str] | None = None
+    filter: Sequence[FilterTerm] = ()
+    compress_columns: Sequence[str] | None = None
+    ignore_final_observation: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    mapper: str | None = None
+    mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Piece(NamedTuple):
+    """A part of a file that is read at once, about 16 MiB. It travels to workers.
+
+    Attributes:
+        location: the file.
+        number: of the piece in its file, from 0; pieces are in stored order.
+        nbytes: size in memory, about.
+        part: the format's own: where in the file. It pickles.
+    """
+
+    location: Location
+    number: int
+    nbytes: int
+    part: Any = None
+
+
+class Group(NamedTuple):
+    """Files that are read together, as one location.
+
+    Attributes:
+        location: what `Format.pieces` is given: a file that stands for all, or a folder.
+        files: relative paths of all that belong to it, data or not; none is read on its own.
+    """
+
+    location: Location
+    files: frozenset[str]
+
+
+class Grouping(Protocol):
+    """A format whose files are not read one by one."""
+
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+        """The groups in a folder's recursive listing.
+
+        Raises:
+            StorageError: a file cannot be looked into.
+        """
+        ...
+
+
+class Format(Protocol):
+    """One kind of foreign file. Stateless; it travels to workers by its name.
+
+    Attributes:
+        name: as `InputSource.format` names it.
+    """
+
+    name: str
+
+    def recognises(self, location: Location) -> bool:
+        """Whether a file is of this kind: by its name, then by its first bytes or footer, never by all of it.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        ...
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """The file in pieces; cheap: no more is read than finding their bounds takes.
+
+        Raises:
+            DataError: a damaged file, or one that lacks what the format needs.
+        """
+        ...
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
+        """Spaces and environment, where the file says them; no leaves. Cheap.
+
+        Raises:
+            DataError: as `pieces`.
+        """
+        ...
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
+        """The piece's timesteps, in stored order; or whole episodes, where the format holds them whole.
+
+        A `Block` holds nothing but whole episodes and is not put in order any more. `options.columns` and
+        `options.filter` have been applied to `Rows`, and not to a `Block`.
+
+        Raises:
+            DataError: damage, or a cell that cannot be read, with file and row.
+        """
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A format that has something to say of how it takes a file."""
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """Sentences that do not name the file, since most files of a folder have the same. Cheap.
+
+        Raises:
+            DataError: as `Format.pieces`.
+        """
+        ...
+
+
+def check_no_schema(options: ReadOptions, form: str) -> None:
+    """Refuse a schema map, which would change nothing.
+
+    Raises:
+        DataError: there is one.
+    """
+    if options.schema:
+        names = ", ".join(sorted(options.schema))
+        raise DataError(f"`schema` names {names}, but {form} says itself what its columns are: leave it out")
+
+
+def is_hidden(relative: str) -> bool:
+    """Whether a path below a folder is not looked at."""
+    return any(part.startswith((".", "_")) for part in relative.split("/"))

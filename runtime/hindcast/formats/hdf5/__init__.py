@@ -1,0 +1,1 @@
+"""What reading any HDF5 file takes."""

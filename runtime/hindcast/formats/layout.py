@@ -1,0 +1,164 @@
+"""What a layout is: how episodes become rows of a file, and rows become episodes again.
+
+Layouts know nothing of files, commits or manifests; `layouts` finds one by its name or by a file's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.episodes.block import I64, Block, Bool
+from hindcast.errors import DataError
+from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.entries import Run
+from hindcast.formats.parquet.opening import damaged
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location
+
+Fault = Literal["unreadable", "goes-on"]
+LEAVE_OUT: Final = "mend it, or leave the column out by `columns`"
+
+
+class CellError(Exception):
+    """A cell does not hold what it should.
+
+    Attributes:
+        row: Parquet row, counted from the start of what was decoded.
+    """
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+    def at(self, row: int) -> CellError:
+        """The same of another row, as one counts that knows of more rows."""
+        return CellError(row, str(self))
+
+    def in_file(self, path: str, row: int) -> RowError:
+        """The same as a user is told of it, once the file and its row are known."""
+        return RowError(damaged(path, f"row {row}: {self}"), row)
+
+
+class RowError(DataError):
+    """What is wrong with a row of a file.
+
+    Attributes:
+        row: in the file; None where it has no rows.
+        kind: "goes-on" where an episode has steps after its end.
+    """
+
+    def __init__(self, message: str, row: int | None = None, kind: Fault = "unreadable") -> None:
+        super().__init__(message)
+        self.row, self.kind = row, kind
+
+
+class Contents(NamedTuple):
+    """What is in a file, found without decoding more of it than its layout needs.
+
+    Attributes:
+        spec: what it holds.
+        lengths: for each row group, `[rows]` steps of each stored episode or fragment.
+        continued: for each row group, `[rows]` which of them go on with the one before.
+        runs: of files that Hindcast did not write, what each stored episode is, in order.
+    """
+
+    spec: DataSpec
+    lengths: list[I64]
+    continued: list[Bool]
+    runs: tuple[Run, ...] = ()
+
+
+class Encoder(Protocol):
+    """Makes rows of blocks that fit one spec, and the files that they go into.
+
+    Attributes:
+        suffix: how the files' names end.
+        compressions: those that the files can have, by their names in a resource; the first is the default.
+    """
+
+    suffix: str
+    compressions: tuple[str, ...]
+
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
+
+        Yields:
+            A piece, and whether it goes on with the episode of the piece before.
+        """
+        ...
+
+    def encode(self, block: Block) -> Group:
+        """A piece's episodes as rows.
+
+        Raises:
+            DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
+        """
+        ...
+
+    def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
+        """A new file for rows of this schema.
+
+        Raises:
+            StorageError: with path and reason.
+        """
+        ...
+
+    def overhead(self, schema: pa.Schema, groups: int) -> int:
+        """Bytes (at most, about) of a file of so many row groups beside its rows."""
+        ...
+
+
+class WrittenLayout(Protocol):
+    """One way to write episodes.
+
+    Attributes:
+        name: stands in manifests and in the files' metadata.
+    """
+
+    name: str
+
+    def encoder(self, spec: DataSpec) -> Encoder:
+        """What writes data of this spec.
+
+        Raises:
+            DataError: the layout cannot hold them.
+        """
+        ...
+
+
+class Layout(WrittenLayout, Protocol):
+    """One way to store episodes in Parquet files, read as they are: one row for each, or for each of its fragments."""
+
+    def contents(self, file: pq.ParquetFile) -> Contents:
+        """Look into a file.
+
+        Raises:
+            DataError: metadata that cannot be read, or a newer format.
+            CellError: what stands in a row.
+        """
+        ...
+
+    def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
+        """The Parquet columns of a file that decoding these leaves takes.
+
+        Raises:
+            DataError: one that the file lacks, and may not lack.
+        """
+        ...
+
+    def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
+        """The rows as stored episodes and fragments, one each.
+
+        Args:
+            table: whole row groups, with the file's `columns`.
+            spec: what the leaves hold.
+            leaves: which to decode.
+
+        Raises:
+            CellError: what stands in a row is not what the spec says.
+        """
+        ...

@@ -1,0 +1,79 @@
+"""Rows of files that are no timesteps, made episodes by the class that `spec.pipeline.preLearner` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import episodes_to_block
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.formats.format import ReadOptions, check_no_schema
+from hindcast.user_code import calling, import_object, source_digest
+
+_FIELD: Final = "spec.pipeline.preLearner"
+
+
+def check_mapper(options: ReadOptions, form: str) -> None:
+    """Make sure that there is a class that makes episodes of the rows.
+
+    Raises:
+        SpecError: none is named, or it has no `map_rows`.
+        UserCodeError: importing it raised.
+        DataError: a schema map is given.
+    """
+    check_no_schema(options, form)
+    if options.mapper is None:
+        raise SpecError(
+            f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD}, whose map_rows makes "
+            "episodes of it"
+        )
+    if not hasattr(import_object(options.mapper, _FIELD), "map_rows"):
+        raise SpecError(
+            f"{_FIELD} is {options.mapper!r}, which has no map_rows: make it an OfflinePreLearner"
+        )
+
+
+def mapper_source(options: ReadOptions) -> str | None:
+    """What changes with the class's code; None where none is named.
+
+    Raises:
+        SpecError: there is no such class.
+        UserCodeError: importing it raised.
+    """
+    return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
+
+
+def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
+    """What the class makes of the rows: one block, or none where it makes no episode.
+
+    Args:
+        rows: `[R, …]` by column, as `OfflinePreLearner.map_rows` describes them.
+        options: names the class.
+        where: file or folder, for sentences.
+
+    Raises:
+        UserCodeError: `map_rows` raised, or returned what is no episodes.
+    """
+    mapper = import_object(str(options.mapper), _FIELD)
+    name = f"{mapper.__name__}.map_rows, given {where},"
+    with calling(name):
+        found = mapper.map_rows(dict(rows), **options.mapper_kwargs)
+        found = found["episodes"] if isinstance(found, Mapping) else found
+        if isinstance(found, Block):
+            return [found] if found.num_episodes else []
+        if not isinstance(found, list | tuple):
+            raise UserCodeError(
+                f"{name} returned a {type(found).__name__}; it must return a list of SingleAgentEpisode, or a Block"
+            )
+        return [episodes_to_block(found)] if found else []
+
+
+def objects(values: list[Any]) -> NDArray[np.object_]:
+    """`[len(values)]` one object each, whatever their lengths."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out

@@ -1,0 +1,1 @@
+"""The layout "Episodes / MessagePack", as RLlib writes episodes."""

@@ -1,0 +1,223 @@
+"""Taking one cell apart: the state of an episode, its columns left as the bytes that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+import msgpack
+import numpy as np
+
+from hindcast.episodes import batched, details, nested
+from hindcast.episodes.columns import Columns, per_observation
+from hindcast.formats.messagepack.buffers import Buffer
+from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
+from hindcast.formats.storable import Refused
+
+# RLlib's keys of an episode's state, and the columns that they are.
+BUFFERS = {
+    "observations": Columns.OBS,
+    "actions": Columns.ACTIONS,
+    "rewards": Columns.REWARDS,
+    "infos": Columns.INFOS,
+}
+DETAILS: Final = {
+    "agent_id": "agent_id",
+    "module_id": "module_id",
+    "multi_agent_episode_id": "multi_agent_episode_id",
+    "_start_time": "start_time",
+    "_last_step_time": "last_step_time",
+    "custom_data": "custom_data",
+}
+"""RLlib's keys of what an episode carries beside its steps, and the fields of `details` that they are."""
+_SPACES = ("_observation_space", "_action_space")
+_NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
+_AFTER_DATA = b"\xa8lookback"
+
+
+class State(NamedTuple):
+    """An episode's state.
+
+    Attributes:
+        eps_id: its id.
+        t_started: timestep at which it starts.
+        length: its steps.
+        terminated: whether the environment ended it.
+        truncated: whether it was cut off.
+        buffers: by column, those that were asked for.
+        spaces: packed observation and action space.
+        details: text of `episodes.details`.
+    """
+
+    eps_id: str
+    t_started: int
+    length: int
+    terminated: bool
+    truncated: bool
+    buffers: dict[str, Buffer]
+    spaces: tuple[bytes, bytes]
+    details: str
+
+
+class CellReader:
+    """Reads cells one after the other.
+
+    Args:
+        most: bytes of the longest.
+        columns: which to take; all by default.
+    """
+
+    def __init__(self, most: int, columns: Collection[str] | None = None) -> None:
+        self._columns = columns
+        self._unpacker = msgpack.Unpacker(
+            object_hook=restore,
+            ext_hook=refuse_ext,
+            strict_map_key=False,
+            read_size=1 << 12,
+            max_buffer_size=2**31 - 1,
+            max_str_len=most,
+            max_bin_len=most,
+            max_array_len=most,
+            max_map_len=most,
+        )
+        self._cell = memoryview(b"")
+        self._base = 0
+
+    def read(self, cell: memoryview) -> State:
+        """One cell.
+
+        Raises:
+            Refused: it is no state of an episode, or holds what is not read.
+            ValueError: it is no MessagePack, or ends too early.
+        """
+        self._cell = cell
+        self._unpacker.feed(cell)
+        self._base = self._unpacker.tell()
+        try:
+            values, buffers = self._map()
+        except msgpack.OutOfData as error:
+            raise Refused(f"{len(cell)} bytes, which end within the episode") from error
+        if self._at != len(cell):
+            raise Refused(f"{len(cell) - self._at} bytes more than the episode")
+        return _state(values, buffers)
+
+    @property
+    def _at(self) -> int:
+        return self._unpacker.tell() - self._base
+
+    def _map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
+        unpack = self._unpacker.unpack
+        values: dict[str, Any] = {}
+        buffers: dict[str, Buffer] = {}
+        for _ in range(self._unpacker.read_map_header()):
+            key = unpack()
+            if key in BUFFERS:
+                values[key] = None
+                self._take(BUFFERS[key], buffers)
+            elif key == "extra_model_outputs":
+                self._take_outputs(buffers)
+            elif key in _SPACES:
+                start = self._at
+                self._unpacker.skip()
+                values[key] = bytes(self._cell[start : self._at])
+            else:
+                values[key] = unpack()
+        return values, buffers
+
+    def _take_outputs(self, buffers: dict[str, Buffer]) -> None:
+        if self._cell[self._at] == 0xC0:  # nil: there are none
+            self._unpacker.skip()
+            return
+        for _ in range(self._unpacker.read_map_header()):
+            name = self._unpacker.unpack()
+            if not isinstance(name, str) or name in BUFFERS.values():
+                raise Refused(f"an extra model output named {name!r}")
+            if self._cell[self._at] == 0xC0:
+                self._unpacker.skip()
+            else:
+                self._take(name, buffers)
+
+    def _take(self, column: str, buffers: dict[str, Buffer]) -> None:
+        """One buffer, kept if it was asked for."""
+        unpack = self._unpacker.unpack
+        found: dict[Any, Any] = {}
+        buffer = Buffer(0, 0)
+        for _ in range(self._unpacker.read_map_header()):
+            key = unpack()
+            if key == "data":
+                buffer = self._data()
+            elif key == "space":
+                self._unpacker.skip()
+            else:
+                found[key] = unpack()
+        if self._columns is not None and column not in self._columns:
+            return
+        if found.get("finalized") and buffer.batch is None and column != Columns.INFOS:
+            buffer = Buffer(0, 0, batch=buffer.own_items() if buffer.size else [])
+        if buffer.batch is not None:
+            buffer = buffer._replace(size=_length_of(column, buffer.batch))
+        lookback = found.get("lookback")
+        if not isinstance(lookback, int) or not 0 <= lookback <= buffer.size:
+            raise Refused(f"{column!r} with {buffer.size} items, of which {lookback!r} are lookback")
+        buffers[column] = buffer._replace(lookback=lookback)
+
+    def _data(self) -> Buffer:
+        unpacker, start = self._unpacker, self._at
+        if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
+            return Buffer(0, 0, batch=unpacker.unpack())
+        count = unpacker.read_array_header()
+        if count == 0:
+            return Buffer(0, 0, items=[])
+        start = self._at
+        unpacker.skip()
+        end = start + count * (self._at - start)
+        if self._cell[end : end + len(_AFTER_DATA)] == _AFTER_DATA:
+            unpacker.read_bytes(end - self._at)
+            return Buffer(count, 0, strip=self._cell[start:end])
+        first = unpack(self._cell[start : self._at])
+        return Buffer(count, 0, items=[first, *(unpacker.unpack() for _ in range(count - 1))])
+
+
+def _length_of(column: str, batch: Any) -> int:
+    try:
+        return batched.batch_length(nested.lists_as_tuples(batch))
+    except ValueError as error:
+        raise Refused(
+            f"{column!r} that is neither a list of items nor arrays with a common length"
+        ) from error
+
+
+def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> State:
+    missing = [key for key in _NEEDED if key not in values]
+    if missing:
+        raise Refused(f"a map without {', '.join(missing)}: it is no state of an episode")
+    t_started, t = values["t_started"], values["t"]
+    if not (isinstance(t_started, int) and isinstance(t, int) and 0 <= t_started <= t):
+        raise Refused(f"an episode from timestep {t_started!r} to {t!r}")
+    flags = [values[key] for key in ("is_terminated", "is_truncated")]
+    if not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise Refused(f"an episode that is terminated: {flags[0]!r}, truncated: {flags[1]!r}")
+    for column, buffer in buffers.items():
+        expected = t - t_started + per_observation(column)
+        if buffer.size - buffer.lookback != expected and (buffer.size or column != Columns.INFOS):
+            raise Refused(f"{column!r} with {buffer.size - buffer.lookback} items: expected {expected}")
+    spaces = tuple(values.get(key, b"\xc0") for key in _SPACES)
+    return State(
+        str(values["id_"]),
+        t_started,
+        t - t_started,
+        bool(flags[0]),
+        bool(flags[1]),
+        buffers,
+        spaces,
+        _details(values),
+    )
+
+
+def _details(values: dict[str, Any]) -> str:
+    if not isinstance(values.get("custom_data") or {}, dict):
+        raise Refused(f"custom data that are a {type(values['custom_data']).__name__}: expected a dict")
+    try:
+        return details.to_text(**{name: values.get(key) for key, name in DETAILS.items()})
+    except ValueError as error:
+        raise Refused(f"custom data or ids with {error}") from error

@@ -1,0 +1,225 @@
+"""Cells to blocks: the columns of many episodes at once where their items are alike, one by one where not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hindcast.episodes import batched, nested
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import SEPARATOR, Columns, per_observation
+from hindcast.episodes.convert import info_to_json
+from hindcast.episodes.nested import Nested
+from hindcast.episodes.spaces import space_struct
+from hindcast.formats.layout import CellError
+from hindcast.formats.messagepack.buffers import Buffer
+from hindcast.formats.messagepack.cells import CellReader, State
+from hindcast.formats.messagepack.template import Template
+from hindcast.formats.storable import Refused
+
+Arrays = dict[str, NDArray[Any]]
+Spaces = Mapping[str, spaces.Space | None]
+
+_NO_INFO = b"\x80"
+
+
+def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[State]:
+    """Each cell's state.
+
+    Raises:
+        CellError: with the cell that holds something else.
+    """
+    reader = CellReader(max((len(cell) for cell in cells), default=0), columns)
+    states = []
+    for row, cell in enumerate(cells):
+        try:
+            states.append(reader.read(cell))
+        except Refused as error:
+            raise CellError(row, f"it holds {error}") from error
+        except (ValueError, TypeError, AttributeError, IndexError, msgpack.UnpackException) as error:
+            raise CellError(row, f"it is not the state of an episode ({error})") from error
+    return states
+
+
+def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces) -> Block:
+    """Episodes as a block of the columns.
+
+    Args:
+        states: what was read.
+        columns: names of columns (`obs`, not `obs/camera`); infos become JSON text.
+        known: the space of a column, where known: it tells tuples from vectors.
+
+    Raises:
+        CellError: an episode that lacks a column, or whose values differ in structure, dtype or shape from the
+            others'.
+    """
+    arrays: Arrays = {}
+    for column in columns:
+        if column == Columns.INFOS:
+            arrays[column] = _infos(states)
+        else:
+            arrays.update(_column(states, column, space_struct(known.get(column))))
+    return Block(
+        columns=arrays,
+        length=np.array([state.length for state in states], dtype=np.int64),
+        eps_id=np.array([state.eps_id for state in states], dtype=object),
+        t_started=np.array([state.t_started for state in states], dtype=np.int64),
+        terminated=np.array([state.terminated for state in states], dtype=np.bool_),
+        truncated=np.array([state.truncated for state in states], dtype=np.bool_),
+        details=_details(states),
+    )
+
+
+def columns_of(states: Sequence[State]) -> list[str]:
+    """The columns of states; infos only when any of them says something."""
+    names = dict.fromkeys(name for state in states for name in state.buffers)
+    if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
+        del names[Columns.INFOS]
+    return list(names)
+
+
+def _details(states: Sequence[State]) -> NDArray[np.object_] | None:
+    if not any(state.details for state in states):
+        return None
+    return np.array([state.details for state in states], dtype=object)
+
+
+def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
+    found: list[tuple[int, Buffer]] = []
+    for row, state in enumerate(states):
+        if column in state.buffers:
+            found.append((row, state.buffers[column]))
+        elif state.length or per_observation(column):
+            raise CellError(row, f"episode {state.eps_id} has no {column!r}, which others have")
+    filled = [(row, buffer) for row, buffer in found if buffer.size > buffer.lookback]
+    whole = _alike([buffer for _, buffer in filled], column)
+    if whole is not None:
+        return whole
+    return _join([(row, _single(row, buffer, column, struct)) for row, buffer in filled])
+
+
+def _alike(buffers: Sequence[Buffer], column: str) -> Arrays | None:
+    """All buffers at once; None if their items differ in more than their numbers."""
+    if not buffers or any(buffer.strip is None for buffer in buffers):
+        return None
+    if len({buffer.stride for buffer in buffers}) > 1:
+        return None
+    template = _template(buffers[0])
+    if template is None:
+        return None
+    numbers = template.read(b"".join([buffer.own for buffer in buffers]))
+    if numbers is None:
+        return None
+    named = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
+    if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):
+        return {name: _as_rewards(array) for name, array in named.items()}
+    return named
+
+
+def _template(buffer: Buffer) -> Template | None:
+    try:
+        return Template.of(bytes(buffer.own[: buffer.stride]))
+    except (
+        Refused,
+        ValueError,
+        IndexError,
+    ):  # it will be met again, and named, when the episode is read alone
+        return None
+
+
+def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
+    try:
+        whole = _alike([buffer], column)
+        if whole is not None:
+            return whole
+        if buffer.batch is not None:
+            batch = nested.with_tuples_of(nested.lists_as_tuples(buffer.batch), struct)
+            own = batched.take(batch, slice(buffer.lookback, None))
+        else:
+            items = buffer.own_items()
+            own = batched.stack([_sample(item, struct) for item in items])
+            if column == Columns.REWARDS and all(type(item) in (bool, int, float) for item in items):
+                own = _as_rewards(own)
+        arrays = {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(own, column).items()}
+    except Refused as error:
+        raise CellError(row, f"{column!r} holds {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CellError(row, f"{column!r} cannot be read: {error}") from error
+    return {name: _checked(row, name, array) for name, array in arrays.items()}
+
+
+def _sample(item: Any, struct: Nested) -> Any:
+    """An item with tuples where it has parts: a list of plain numbers is a vector, unless the space is a tuple."""
+    if nested.is_composite(struct):
+        return nested.with_tuples_of(item, struct)
+    if isinstance(item, Mapping):
+        return {key: _sample(part, None) for key, part in item.items()}
+    if isinstance(item, list) and struct is None and any(_is_part(part) for part in item):
+        return tuple(_sample(part, None) for part in item)
+    return item
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic | Mapping | str)
+
+
+def _checked(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers little-endian, or text.
+
+    Raises:
+        CellError: neither.
+    """
+    if array.dtype == object and all(isinstance(item, str) for item in array.flat) and array.ndim == 1:
+        return array
+    if array.dtype.kind not in "biufc":
+        raise CellError(row, f"{name!r} holds values that are neither numbers of one shape nor text")
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def _as_rewards(array: NDArray[Any]) -> NDArray[Any]:
+    """Rewards that are Python's numbers: integers too are floats, as in the episodes where one is a fraction."""
+    return array.astype(np.float64, copy=False)
+
+
+def _join(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
+    if not parts:
+        return {}
+    _, first = parts[0]
+    for row, arrays in parts:
+        if arrays.keys() != first.keys():
+            raise CellError(row, f"it has the leaves {sorted(arrays)}, others have {sorted(first)}")
+        for name, array in arrays.items():
+            if (array.dtype, array.shape[1:]) != (first[name].dtype, first[name].shape[1:]):
+                raise CellError(row, f"{name!r} is {_kind(array)} here and {_kind(first[name])} in others")
+    return {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in first}
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
+
+
+def _is_silent(buffer: Buffer | None) -> bool:
+    if buffer is None or buffer.size == 0:
+        return True
+    if buffer.strip is not None:
+        return bytes(buffer.own) == _NO_INFO * (buffer.size - buffer.lookback)
+    return not any(buffer.items or ())
+
+
+def _infos(states: Sequence[State]) -> NDArray[np.object_]:
+    texts: list[str] = []
+    for row, state in enumerate(states):
+        buffer = state.buffers.get(Columns.INFOS)
+        if buffer is None or _is_silent(buffer):
+            texts += [""] * (state.length + 1)
+            continue
+        try:
+            texts += [info_to_json(info) if info else "" for info in buffer.own_items()]
+        except (Refused, ValueError, TypeError) as error:
+            raise CellError(row, f"{Columns.INFOS!r} cannot be read: {error}") from error
+    return np.array(texts, dtype=object)

@@ -1,0 +1,91 @@
+"""NumPy values in MessagePack, byte for byte as the package msgpack-numpy writes them.
+
+An array is the map `{nd: true, type: "<f4", kind: "", shape: [4], data: …}`, a NumPy scalar `{nd: false, type, data}`,
+all keys binary. Object arrays are pickles in that format: they are refused, as is every extension type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Never
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.formats.storable import Refused, storable
+
+
+def pack(value: Any, *, exactly: bool = False) -> bytes:
+    """A value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
+
+    Args:
+        value: what to pack.
+        exactly: whether tuples are refused, which come back as lists.
+
+    Raises:
+        TypeError: anything else.
+    """
+    return bytes(msgpack.packb(value, default=_encode, strict_types=exactly))
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """The inverse of `pack`; tuples come back as lists.
+
+    Raises:
+        Refused: object arrays, structured arrays, extension types.
+        ValueError: what is no MessagePack.
+    """
+    return msgpack.unpackb(data, object_hook=restore, ext_hook=refuse_ext, strict_map_key=False)
+
+
+def restore(value: dict[Any, Any]) -> Any:
+    """The array or scalar that a map stands for; other maps stay.
+
+    Raises:
+        Refused: object arrays, structured arrays, maps that do not fit themselves.
+    """
+    if b"nd" in value:
+        return _array(value) if value[b"nd"] else _array({**value, b"shape": []})[()]
+    if b"complex" in value:
+        return _complex(value.get(b"data"))
+    return value
+
+
+def refuse_ext(code: int, data: bytes) -> Never:
+    """For `ext_hook`."""
+    raise Refused(f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have")
+
+
+def _encode(value: Any) -> dict[bytes, Any]:
+    if isinstance(value, np.ndarray):
+        storable(value.dtype.str)
+        return {
+            b"nd": True,
+            b"type": value.dtype.str,
+            b"kind": b"",
+            b"shape": list(value.shape),
+            b"data": value.tobytes(),
+        }
+    if isinstance(value, np.bool_ | np.number):
+        return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
+    if isinstance(value, complex):
+        return {b"complex": True, b"data": repr(value)}
+    raise TypeError(f"a {type(value).__name__} cannot be packed")
+
+
+def _array(value: dict[Any, Any]) -> NDArray[Any]:
+    dtype = storable(value.get(b"type"), value.get(b"kind", b""))
+    shape, data = value.get(b"shape"), value.get(b"data")
+    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise Refused(f"an array of the shape {shape!r}")
+    if not isinstance(data, bytes) or len(data) != dtype.itemsize * np.prod(shape, dtype=object):
+        found = len(data) if isinstance(data, bytes) else type(data).__name__
+        raise Refused(f"an array of {dtype} {shape} with {found} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _complex(text: Any) -> complex:
+    try:
+        return complex(text)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"a complex number written as {text!r}") from error

@@ -1,0 +1,115 @@
+"""The format "Minari": `<name>/data/main_data.hdf5`, or `<name>/data/<n>/part-0.arrow` (or `.parquet`)."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.formats.format import Group, Piece, ReadOptions, check_no_schema
+from hindcast.formats.hdf5 import h5
+from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
+from hindcast.formats.minari.reading import check_installed, local_folder, read
+from hindcast.formats.minari.stored import Stored, is_episode, look_into
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.read_options import check_options
+from hindcast.storage.location import Entry, Location, resolve
+
+_NAMESPACE: Final = "namespace_metadata.json"
+_FORMATS: Final = ("hdf5", "arrow", "parquet")
+
+
+class Minari:
+    """A `Format`. A dataset in Arrow or Parquet is located by its `metadata.json`."""
+
+    name = "Minari"
+
+    def recognises(self, location: Location) -> bool:
+        """Whether it is a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""
+        if location.name == METADATA:
+            return _format_in(location) not in (None, "hdf5")
+        if location.name == MAIN:
+            return True
+        if not location.name.endswith(h5.SUFFIXES):
+            return False
+        with suppress(DataError), h5.opened(location) as file:
+            return any(map(is_episode, file))
+        return False
+
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+        """A dataset is all that is in the folder of its metadata and below."""
+        groups: list[Group] = []
+        grouped: set[str] = set()
+        for entry in sorted(entries, key=lambda entry: entry.relative.count("/")):
+            is_candidate = entry.location.name == METADATA and entry.is_file and entry.relative not in grouped
+            if not is_candidate or _format_in(entry.location) is None:
+                continue
+            group = _group(entry, entries)
+            grouped |= group.files
+            groups.append(group)
+        return groups
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """Adjacent episodes of about 16 MiB; an HDF5 file on an object store is one piece, so that it is copied once.
+
+        Raises:
+            DataError: a damaged file, episodes missing, options that it does not have, or no package `minari`.
+        """
+        check_options(self.name, options.options, ())
+        check_no_schema(options, self.name)
+        check_installed(location)
+        metadata = metadata_of(location)
+        if metadata.format not in _FORMATS:
+            raise DataError(f"{location} is stored as {metadata.format!r}: known are {', '.join(_FORMATS)}")
+        if location.name != METADATA and not location.is_local:
+            return [Piece(location, 0, location.info().size or 0)]
+        return [
+            Piece(location, number, stored.nbytes, stored)
+            for number, stored in enumerate(look_into(location, metadata).in_pieces())
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """Spaces and environment, by the metadata."""
+        return metadata_of(location).spec
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
+        """Blocks of whole episodes.
+
+        Raises:
+            DataError: damage, with file and path inside.
+        """
+        location: Location = piece.location
+        with_infos = options.columns is None or Columns.INFOS in options.columns
+        files = {MAIN: location}
+        if location.name == METADATA:
+            names = [name for episode in piece.part.episodes for name in episode.files]
+            files = {name: location.parent().child(name) for name in names}
+        with local_folder(files) as folder:
+            stored: Stored = piece.part
+            if stored is None:
+                copy = replace(resolve(folder / MAIN), uri=location.uri)
+                stored = look_into(copy, metadata_of(location))
+            for part in stored.in_pieces():
+                yield read(location, folder, part, with_infos)
+
+
+def _group(metadata: Entry, entries: Sequence[Entry]) -> Group:
+    folder = posixpath.dirname(metadata.relative)
+    prefix = f"{folder}/" if folder else ""
+    inside = {entry.relative for entry in entries if entry.relative.startswith(prefix)}
+    namespaces = {entry.relative for entry in entries if entry.location.name == _NAMESPACE}
+    main = metadata.location.parent().child(MAIN)
+    return Group(main if f"{prefix}{MAIN}" in inside else metadata.location, frozenset(inside | namespaces))
+
+
+def _format_in(metadata: Location) -> str | None:
+    """How the dataset of a `metadata.json` is stored; None where that file is not Minari's."""
+    with suppress(DataError):
+        return read_json(metadata).get("data_format")
+    return None

@@ -1,0 +1,150 @@
+"""What a Minari dataset is made of, found without reading its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from hindcast import formatting
+from hindcast.errors import DataError
+from hindcast.formats.hdf5 import h5
+from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.minari.metadata import METADATA, MinariMetadata
+from hindcast.storage.location import Location
+
+_PREFIX: Final = "episode_"
+_PIECE_BYTES: Final = 16 << 20
+_SMALLEST_IMAGE: Final = 32  # pixels a side, as Minari has it
+
+
+class Episode(NamedTuple):
+    """Its number, its bytes, and, where it has files of its own, these, relative to the dataset's folder."""
+
+    number: int
+    nbytes: int
+    files: tuple[str, ...] = ()
+
+
+class Stored(NamedTuple):
+    """Episodes of a dataset that are read together.
+
+    Attributes:
+        metadata: of the dataset, with spaces of the same structure where it does not say its own.
+        episodes: in order.
+    """
+
+    metadata: MinariMetadata
+    episodes: Sequence[Episode]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, about."""
+        return sum(episode.nbytes for episode in self.episodes)
+
+    def in_pieces(self) -> Iterator[Stored]:
+        """Adjacent episodes of about 16 MiB."""
+        start = nbytes = 0
+        for stop, episode in enumerate(self.episodes, start=1):
+            nbytes += episode.nbytes
+            if nbytes >= _PIECE_BYTES or stop == len(self.episodes):
+                yield Stored(self.metadata, self.episodes[start:stop])
+                start, nbytes = stop, 0
+
+
+def is_episode(name: str) -> bool:
+    """Whether a group of an HDF5 file is an episode's, by its name: `episode_7`."""
+    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
+
+
+def look_into(location: Location, metadata: MinariMetadata) -> Stored:
+    """All episodes of a dataset: of a main file, or of the folder of a `metadata.json`.
+
+    Raises:
+        DataError: another number of episodes or steps than the metadata say; what Minari does not write, such as links.
+    """
+    found = _in_folder(location, metadata) if location.name == METADATA else _in_hdf5(location, metadata)
+    if metadata.episodes not in (None, len(found.episodes)):
+        raise DataError(
+            f"{location} holds {formatting.plural(len(found.episodes), 'episode')}, but its metadata say "
+            f"{metadata.episodes}: copy the dataset again"
+        )
+    return found
+
+
+def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
+    files: dict[int, list[tuple[str, int]]] = {}
+    for entry in location.parent().list(recursive=True):
+        number, _, name = entry.relative.partition("/")
+        if not number.isdigit():
+            continue
+        known = files.setdefault(int(number), [])
+        if entry.is_file and name.endswith(f".{metadata.format}"):
+            known.append((entry.relative, entry.size))
+    for missing in (number for number, found in files.items() if not found):
+        folder = location.parent().child(str(missing))
+        raise DataError(f"{folder} holds no .{metadata.format} file: copy the dataset again")
+    if metadata.spec.observation_space is None or metadata.spec.action_space is None:
+        raise DataError(f"{location} does not say the dataset's spaces: copy it again")
+    return Stored(
+        metadata,
+        [
+            Episode(number, sum(size for _, size in found), tuple(name for name, _ in found))
+            for number, found in sorted(files.items())
+        ],
+    )
+
+
+def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
+    """Looks at every node, since Minari would follow links, which may lead out of the file."""
+    found: dict[int, dict[str, Dataset]] = {}
+    with h5.opened(location) as file:
+        for name in h5.names(location, file):
+            if not is_episode(name):
+                raise DataError(
+                    f"{location} holds {name!r}: a file of Minari holds episode_0, episode_1, … only"
+                )
+            group = h5.child(location, file, name)
+            parts = h5.datasets(location, group)
+            if "rewards" not in parts:
+                raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
+            found[int(name.removeprefix(_PREFIX))] = parts
+        steps = sum(h5.rows(location, parts["rewards"]) for parts in found.values())
+        episodes = [
+            Episode(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
+            for number, parts in sorted(found.items())
+        ]
+        metadata = _completed(metadata, next(iter(found.values()), {}))
+    if metadata.steps not in (None, steps):
+        raise DataError(
+            f"{location} holds {steps} timesteps, but its metadata say {metadata.steps}: copy the dataset again"
+        )
+    return Stored(metadata, episodes)
+
+
+def _completed(metadata: MinariMetadata, parts: Mapping[str, Dataset]) -> MinariMetadata:
+    """The metadata with what old files leave out, by the arrays of an episode."""
+    is_raw = any(
+        part.dtype == np.uint8 and len(part.shape) > 2 and part.shape[1] >= _SMALLEST_IMAGE
+        for part in parts.values()
+    )
+    spec = replace(
+        metadata.spec,
+        observation_space=metadata.spec.observation_space or _space_of(parts, "observations"),
+        action_space=metadata.spec.action_space or _space_of(parts, "actions"),
+    )
+    return replace(metadata, spec=spec, jpeg=not is_raw if metadata.jpeg is None else metadata.jpeg)
+
+
+def _space_of(parts: Mapping[str, Dataset], path: str) -> spaces.Space:
+    """A space of the structure that is stored: enough to find the parts by it."""
+    if path in parts:
+        return spaces.Text(1) if parts[path].is_text else spaces.Box(-np.inf, np.inf, parts[path].shape[1:])
+    names = {name.removeprefix(f"{path}/").split("/")[0] for name in parts if name.startswith(f"{path}/")}
+    below = {name: _space_of(parts, f"{path}/{name}") for name in names}
+    if below.keys() == {f"_index_{i}" for i in range(len(below))}:
+        return spaces.Tuple([below[f"_index_{i}"] for i in range(len(below))])
+    return spaces.Dict(below)

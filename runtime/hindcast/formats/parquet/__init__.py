@@ -1,0 +1,1 @@
+"""Parquet files, whatever their layout: opened, written, described."""

@@ -1,0 +1,77 @@
+"""What stands about the data in a Parquet file of ours: its layout and spec, and where needed the lengths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.block import I64, Bool
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
+
+METADATA_KEY = b"hindcast"
+INDEX_KEY = b"hindcast-index"
+FORMAT_VERSION = 1
+
+
+class Description(NamedTuple):
+    """The layout of a file and what it holds."""
+
+    layout: str
+    spec: DataSpec
+
+
+def describe(layout: str, spec: DataSpec) -> dict[bytes, str]:
+    """Schema metadata that says what a file holds."""
+    return {METADATA_KEY: json.dumps({"layout": layout, "formatVersion": FORMAT_VERSION, **spec.to_json()})}
+
+
+def described(schema: pa.Schema) -> Description | None:
+    """What a file's metadata say; None if Hindcast did not write it.
+
+    Raises:
+        DataError: a newer format, or metadata that cannot be read.
+    """
+    text = (schema.metadata or {}).get(METADATA_KEY)
+    if text is None:
+        return None
+    try:
+        description = json.loads(text)
+        version, layout = description["formatVersion"], description.get("layout", "")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the description of the data cannot be read: {error!r}") from error
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"the format version is {version}, and this Hindcast reads {FORMAT_VERSION}: update Hindcast"
+        )
+    return Description(layout, DataSpec.from_json(description))
+
+
+def index_metadata(groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[bytes, str]:
+    """Footer metadata with the lengths of the episodes of each row group, and which go on with the one before."""
+    index = [{"lengths": lengths, "continued": continued} for lengths, continued in groups]
+    return {INDEX_KEY: json.dumps(index)}
+
+
+def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[Bool]] | None:
+    """What `index_metadata` said: for each row group the lengths, and which rows go on; None if it is not there.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    text = (metadata or {}).get(INDEX_KEY)
+    if text is None:
+        return None
+    try:
+        groups = json.loads(text)
+        lengths = [np.array(group["lengths"], dtype=np.int64) for group in groups]
+        continued = [np.zeros(len(own), dtype=np.bool_) for own in lengths]
+        for flags, group in zip(continued, groups, strict=True):
+            flags[np.array(group["continued"], dtype=np.int64)] = True
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(f"the index of episodes in its footer cannot be read: {error!r}") from error
+    return lengths, continued

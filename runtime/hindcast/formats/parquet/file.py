@@ -1,0 +1,157 @@
+"""One Parquet file that is being written, and appears whole or not at all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.episodes.block import I64, Block
+from hindcast.formats.data_file import Group, entry_of
+from hindcast.formats.entries import FileEntry, RowGroup
+from hindcast.formats.parquet.description import index_metadata
+from hindcast.formats.parquet.fragments import split_long
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import Location
+
+_COLUMN_OVERHEAD = 256
+
+
+class ParquetEncoder(ABC):
+    """What the encoders of all Parquet layouts have in common.
+
+    Attributes:
+        longest: bytes; an episode of more is given in fragments.
+        has_index: whether the lengths stand in the file's footer, because no column has them.
+    """
+
+    suffix = ".parquet"
+    compressions: tuple[str, ...] = ("lz4", "zstd", "none")
+    longest: int
+    has_index: bool
+
+    @abstractmethod
+    def sizes(self, block: Block) -> I64:
+        """`[N]` bytes that each episode takes before compression, about."""
+
+    @abstractmethod
+    def options(self, schema: pa.Schema) -> dict[str, Any]:
+        """Arguments of `pq.ParquetWriter`."""
+
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """See `Encoder.pieces`."""
+        return split_long(block, self.sizes(block), self.longest)
+
+    def open(self, location: Location, schema: pa.Schema, compression: str) -> ParquetFile:
+        """See `Encoder.open`."""
+        return ParquetFile(location, schema, self, compression)
+
+    def overhead(self, schema: pa.Schema, groups: int) -> int:
+        """See `Encoder.overhead`: the schema, and what describes each column."""
+        return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
+
+
+class ParquetFile:
+    """A `DataFile`."""
+
+    def __init__(
+        self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str
+    ) -> None:
+        self.rows = 0
+        self._name = location.name
+        self._schema = schema
+        self._has_index = encoder.has_index
+        self._groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._sink = _Sink(AtomicFile(location))
+        self._metadata: list[pq.FileMetaData] = []
+        try:
+            self._writer = pq.ParquetWriter(
+                pa.PythonFile(self._sink, mode="w"),
+                schema,
+                compression=compression,
+                write_page_checksum=True,
+                metadata_collector=self._metadata,
+                **encoder.options(schema),
+            )
+        except BaseException:  # it writes a magic number at once, which a full disk has no room for
+            self._sink.alive = False
+            self._sink.file.abort()
+            raise
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._sink.file.size
+
+    @property
+    def groups(self) -> int:
+        """Row groups written so far."""
+        return len(self._groups)
+
+    def takes(self, schema: pa.Schema) -> bool:
+        """See `DataFile.takes`: columns that they lack are empty."""
+        return set(schema.names) <= set(self._schema.names)
+
+    def write(self, group: Group, continued: bool) -> None:
+        """Add a row group."""
+        table = group.table
+        for name in set(self._schema.names) - set(table.column_names):
+            field = self._schema.field(name)
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+        table = table.select(self._schema.names).combine_chunks()
+        self._writer.write_table(table, row_group_size=len(table))
+        self._groups.append((tuple(group.length.tolist()), (0,) if continued else ()))
+        self.rows += int(group.rows.sum())
+
+    def finish(self) -> FileEntry:
+        """Make the file durable and visible."""
+        if self._has_index:
+            self._writer.add_key_value_metadata(index_metadata(self._groups))
+        self._writer.close()
+        self._sink.file.commit()
+        metadata = self._metadata[0]
+        groups = [
+            RowGroup(
+                rows=len(lengths),
+                timesteps=sum(lengths),
+                bytes=metadata.row_group(i).total_byte_size,
+                lengths=lengths,
+                continued=continued,
+            )
+            for i, (lengths, continued) in enumerate(self._groups)
+        ]
+        return entry_of(self._name, self.size, self._sink.file.checksum, groups)
+
+    def abort(self) -> None:
+        """Remove it."""
+        self._sink.alive = False
+        with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
+            self._writer.close()
+        self._sink.file.abort()
+
+
+class _Sink:
+    """The Python side of the Parquet writer's output.
+
+    The Parquet writer closes itself when it is collected, and writes a footer then; once `alive` is False
+    that goes nowhere.
+    """
+
+    closed = False
+
+    def __init__(self, file: AtomicFile) -> None:
+        self.file = file
+        self.alive = True
+
+    def write(self, data: Any) -> int:
+        return self.file.write(data) if self.alive else len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+    def close(self) -> None:
+        """The file is finished by `AtomicFile.commit`."""

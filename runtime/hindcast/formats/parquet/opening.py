@@ -1,0 +1,116 @@
+"""Opening Parquet files, and the sentences for those that are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.errors import DataError
+from hindcast.formats.unprepared import NotReadable
+from hindcast.storage.failures import reason_of
+from hindcast.storage.location import Location
+
+_MAGIC = b"PAR1"
+_SAMPLE_BYTES = 64 << 10
+_MOST_OF_A_REASON = 400
+_READ_BYTES = 8 << 20
+_READ_ROWS = 8192
+_FOOTERS = 32
+_REMEDY = "copy it again from its source, or delete it and record its episodes again"
+
+
+class Footers:
+    """The footers of the files that were read last, for reading more of them. Copies in other processes begin empty."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], pq.FileMetaData] = {}
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return Footers, ()
+
+    def find(self, path: str, size: int) -> pq.FileMetaData | None:
+        """The footer of a file of that size."""
+        return self._kept.get((path, size))
+
+    def keep(self, path: str, size: int, footer: pq.FileMetaData) -> None:
+        """Keep a footer, and let go of the one that was read longest ago."""
+        self._kept.pop((path, size), None)
+        self._kept[path, size] = footer
+        for oldest in list(self._kept)[:-_FOOTERS]:
+            self._kept.pop(oldest, None)
+
+
+@contextmanager
+def open_parquet(location: Location, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
+    """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`.
+
+    A footer that is among `footers` is not read again.
+    """
+    footers = Footers() if footers is None else footers
+    stream = location.open()
+    with stream:
+        try:
+            size = stream.size()
+            known = footers.find(location.path, size)
+            file = pq.ParquetFile(
+                stream, metadata=known, pre_buffer=not location.is_local, page_checksum_verification=True
+            )
+            footers.keep(location.path, size, file.metadata)
+            yield file
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(damaged(str(location), reason_of(error))) from error
+        except ValueError as error:
+            if "Unable to deserialize" not in str(error):
+                raise
+            raise DataError(
+                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; beside Ray Data they cannot be read: "
+                "write the dataset anew with a later Ray"
+            ) from error
+
+
+def tables_of(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a row group, as many at a time as take little memory; none that are empty."""
+    about = file.metadata.row_group(row_group)
+    rows = max(1, about.num_rows * _READ_BYTES // max(1, about.total_byte_size))
+    batches = file.iter_batches(
+        min(rows, _READ_ROWS), row_groups=[row_group], columns=columns, use_threads=False
+    )
+    return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
+
+
+def damaged(path: str, reason: str) -> str:
+    """The sentence for a file that cannot be decoded."""
+    if len(reason) > _MOST_OF_A_REASON:
+        reason = f"{reason[:_MOST_OF_A_REASON]}…"
+    return f"{path} is damaged ({reason}): {_REMEDY}"
+
+
+def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
+    """A hash of the size and both ends of a file, once they look like Parquet; and the size.
+
+    Raises:
+        DataError: empty, truncated, or not Parquet.
+    """
+    with location.reading() as stream:
+        size = stream.size()
+        head = stream.read(min(size, _SAMPLE_BYTES))
+        stream.seek(max(0, size - _SAMPLE_BYTES))
+        tail = stream.read()
+    if size == 0:
+        raise DataError(f"{location} is empty (0 bytes): delete it and record its episodes again")
+    if not head.startswith(_MAGIC):
+        raise NotReadable(
+            f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
+        )
+    if not tail.endswith(_MAGIC):
+        raise DataError(
+            f"{location} is truncated (it does not end as a Parquet file does, after {size} bytes): {_REMEDY}"
+        )
+    checksum = hashlib.sha256(str(size).encode())
+    checksum.update(head)
+    checksum.update(tail)
+    return checksum, size

@@ -1,0 +1,68 @@
+"""The foreign formats that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hindcast.formats.d4rl.format import D4RL
+from hindcast.formats.format import Format, Grouping, is_hidden
+from hindcast.formats.media.binary import Binary
+from hindcast.formats.media.images import Images
+from hindcast.formats.media.text import Text
+from hindcast.formats.media.tfrecord import TFRecord
+from hindcast.formats.minari.format import Minari
+from hindcast.formats.sample_batch.format import SampleBatch
+from hindcast.formats.tables.csv_table import Csv
+from hindcast.formats.tables.json_table import Json
+from hindcast.formats.tables.parquet import Parquet
+from hindcast.storage.location import Entry, Location
+
+_ALL: Final[tuple[Format, ...]] = (
+    Minari(),
+    D4RL(),
+    Parquet(),
+    SampleBatch(),
+    Json(),
+    Csv(),
+    TFRecord(),
+    Text(),
+    Images(),
+    Binary(),
+)
+FORMATS: Final = {known.name: known for known in _ALL}
+_GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari(), "Images": Images(), "Binary": Binary()}
+_FOUND_OUT: Final = ("Minari",)  # of _GROUPING, those that `Auto` looks for
+
+
+def format_of(location: Location) -> Format | None:
+    """The first format that recognises a file; None where none does.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    return next((known for known in _ALL if known.recognises(location)), None)
+
+
+def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
+    """What is read of a folder's recursive listing, in the listing's order.
+
+    Hidden files are left out. Files that only together are data (Minari's, a folder of images) are one
+    place. With "Auto" each place is still to be asked for its format, and may have none.
+
+    Args:
+        entries: what `Location.list(recursive=True)` gave.
+        format: as `InputSource.format` names it.
+
+    Raises:
+        StorageError: a file cannot be looked into.
+    """
+    names = _FOUND_OUT if format == "Auto" else (format,)
+    groups = [group for name in names if name in _GROUPING for group in _GROUPING[name].groups(entries)]
+    grouped = {file for group in groups for file in group.files}
+    files = [
+        entry.location
+        for entry in entries
+        if entry.is_file and entry.relative not in grouped and not is_hidden(entry.relative)
+    ]
+    return sorted([*files, *(group.location for group in groups)], key=lambda place: place.path)

@@ -1,0 +1,1 @@
+"""The JSON lines of RLlib's old API."""

@@ -1,0 +1,117 @@
+"""Lines of RLlib's JSON writer as batches of plain values, packed columns unpacked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from hindcast.episodes import batched, nested
+from hindcast.episodes.columns import Columns
+from hindcast.formats.columns.packed import PREFIX, unpack_cells
+from hindcast.formats.layout import CellError
+from hindcast.formats.tables.json_lines import info_text
+
+_SINGLE: Final = "SampleBatch"
+_MULTI: Final = "MultiAgentBatch"
+TYPES: Final = (_SINGLE, _MULTI)
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Batch(NamedTuple):
+    """Timesteps of one policy.
+
+    Attributes:
+        policy: its id; None in batches of a single agent.
+        columns: the data's name -> value: a list, text (packed), or dicts of such.
+    """
+
+    policy: str | None
+    columns: dict[str, Any]
+
+
+def batches_of(line: bytes) -> list[Batch]:
+    """The batches of a line: one, or one for each policy.
+
+    Raises:
+        CellError: it is not JSON, or no batch; `row` is 0.
+    """
+    try:
+        document = _parsed(line)
+    except (ValueError, RecursionError) as error:
+        raise CellError(0, f"it is not JSON: {error}") from error
+    kind = document.pop("type", None) if isinstance(document, dict) else None
+    if kind == _SINGLE:
+        return [Batch(None, document)]
+    policies = document.get("policy_batches") if kind == _MULTI else None
+    if not isinstance(policies, dict) or not all(isinstance(own, dict) for own in policies.values()):
+        raise CellError(0, f"its type is {kind!r}: expected one of {', '.join(TYPES)}")
+    return [Batch(policy, own) for policy, own in policies.items()]
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # perhaps for NaN, which is no JSON, and which RLlib writes
+        return json.loads(line)
+
+
+def arrays_of(value: Any, name: str) -> Arrays:
+    """A column's leaves: `[T, …]` each, text as object arrays of `str`.
+
+    Raises:
+        CellError: values that differ in shape, that are neither numbers nor text, or cannot be unpacked.
+    """
+    try:
+        if isinstance(value, list) and value and type(value[0]) in (bool, int, float):
+            return {name: _array(value, name)}
+        plain = _unpacked(value, name)
+        if isinstance(plain, list) and plain and isinstance(plain[0], dict):
+            plain = batched.stack(plain)
+        return {leaf: _array(part, leaf) for leaf, part in nested.flatten(plain, name).items()}
+    except ValueError as error:
+        raise CellError(0, f"{name!r}: {error}") from error
+
+
+def infos_of(value: Any) -> NDArray[np.object_]:
+    """`[T]` infos as JSON text."""
+    values = _unpacked(value, Columns.INFOS)
+    if not isinstance(values, list | np.ndarray):
+        raise CellError(0, f"its infos are a {type(values).__name__}: expected a list")
+    return np.array([info_text(info, 0) for info in values], dtype=object)
+
+
+def _unpacked(value: Any, name: str) -> Any:
+    """What was packed as a whole, or row by row."""
+    try:
+        if isinstance(value, str):
+            (value,) = unpack_cells([value])
+            return value
+        if isinstance(value, list) and value and all(_is_packed(cell) for cell in value):
+            return batched.stack(unpack_cells(value))
+    except CellError as error:
+        raise CellError(0, f"{name!r}: {error}") from error
+    return value
+
+
+def _is_packed(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.startswith(PREFIX)
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    if not isinstance(value, list | np.ndarray):
+        raise CellError(0, f"{name!r} is a {type(value).__name__}: expected one value for each timestep")
+    if isinstance(value, list) and value and isinstance(value[0], str) and set(map(type, value)) == {str}:
+        texts = np.empty(len(value), dtype=object)
+        texts[:] = value
+        return texts
+    array = batched.text_as_objects(np.array(value) if isinstance(value, list) else value)
+    if array.ndim == 0:
+        raise CellError(0, f"{name!r} is one number: expected one for each timestep")
+    if array.dtype.kind not in "biufc" and not all(isinstance(item, str) for item in array.flat):
+        raise CellError(0, f"{name!r} holds values that are neither numbers nor text")
+    return array

@@ -1,0 +1,123 @@
+"""The format "SampleBatch": JSON lines of RLlib's old API, of one agent or several, packed or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.rows import Rows
+from hindcast.formats.sample_batch.batches import TYPES, batches_of
+from hindcast.formats.sample_batch.rows import Plans, Steps, names_of, steps_of
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.tables.text_files import blocks_of, head_of
+from hindcast.formats.tables.written import written_spec
+from hindcast.storage.location import Location
+
+_HEAD: Final = 64 << 10
+_FIRST: Final = 4 << 20
+_TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
+
+
+class SampleBatch:
+    """A `Format`. A file is one piece, since only reading its lines tells how many timesteps they hold."""
+
+    name = "SampleBatch"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`: by the type of the first line."""
+        if not location.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
+            return False
+        return _TYPE.search(head_of(location, _HEAD).split(b"\n", 1)[0]) is not None
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`."""
+        check_options(self.name, options.options, ())
+        size = location.info().size
+        if not size:
+            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+        return [Piece(location, 0, size, dict(written_spec(location, self.name).leaves))]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: what the manifest beside the file says."""
+        spec = written_spec(location, self.name)
+        return replace(spec, leaves={})
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: by the first line, where it is short; a line without flags ends no episode."""
+        line, end, _ = head_of(location, _FIRST).partition(b"\n")
+        if not end:
+            return ()
+        try:
+            plans = [plan_of(names_of(batch), options) for batch in batches_of(line)]
+        except (CellError, DataError) as error:
+            raise DataError(f"{location}, line 1: {error}") from error
+        return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_of_flags(plan))))
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`: `row` counts timesteps, over all lines."""
+        location, spec, plans = piece.location, DataSpec(piece.part), Plans(options)
+        line, row = 0, 0
+        for _, text in blocks_of(location):
+            parts: list[Steps] = []
+            first = row
+            for content in text.split(b"\n"):
+                if content.strip():
+                    own = _steps(location, content, line, spec, plans)
+                    row += sum(steps.timesteps for steps in own)
+                    parts += own
+                line += 1
+            line -= 1  # a block ends with a line end
+            yield from _rows(str(location), parts, first)
+        if not row:
+            raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+
+
+def _of_flags(plan: Plan) -> tuple[str, ...]:
+    if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
+        return ()
+    return (
+        "no flag says that an episode ended: they count as unfinished, where RLlib takes them for terminated",
+    )
+
+
+def _steps(location: Location, content: bytes, line: int, spec: DataSpec, plans: Plans) -> list[Steps]:
+    try:
+        return [steps_of(batch, plans, spec, f"{location}:{line}") for batch in batches_of(content)]
+    except (CellError, DataError) as error:
+        raise DataError(f"{location}, line {line + 1}: {error}") from error
+
+
+def _rows(path: str, parts: Sequence[Steps], first: int) -> Iterator[Rows]:
+    """The timesteps of all parts; several `Rows` where the parts do not have the same columns."""
+    starts = np.cumsum([first, *(part.timesteps for part in parts)])[:-1].tolist()
+    numbered = [(start, part) for start, part in zip(starts, parts, strict=True) if len(part.row)]
+    for _, alike in groupby(numbered, key=lambda one: _kind(one[1])):
+        rows, own = zip(*((part.row + start, part) for start, part in alike), strict=True)
+        yield Rows(
+            columns={name: np.concatenate([part.columns[name] for part in own]) for name in own[0].columns},
+            terminated=np.concatenate([part.terminated for part in own]),
+            truncated=np.concatenate([part.truncated for part in own]),
+            path=path,
+            row=np.concatenate(rows),
+            eps_id=np.concatenate([part.eps_id for part in own]),
+            t=None if own[0].t is None else np.concatenate([part.t for part in own if part.t is not None]),
+        )
+
+
+def _kind(part: Steps) -> Any:
+    """What parts must share to stand in one `Rows`."""
+    return (
+        part.t is None,
+        tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),
+    )

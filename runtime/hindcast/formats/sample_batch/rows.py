@@ -1,0 +1,183 @@
+"""Batches as `Rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.columns import Columns
+from hindcast.formats.columns.packed import PREFIX
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.decoding import as_described, check_next
+from hindcast.formats.tables.ends import ends_of
+from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.ids import timesteps_of
+from hindcast.formats.tables.naming import ROLES, Plan, Source, plan_of
+
+_AGENT: Final = "agent_index"
+_PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
+
+
+class Steps(NamedTuple):
+    """The timesteps of one batch that pass the filter.
+
+    Attributes:
+        columns: as those of `Rows`.
+        terminated, truncated: `[R]`.
+        eps_id: `[R]`.
+        t: `[R]` or None.
+        row: `[R]` which of the batch's timesteps they are.
+        timesteps: how many the batch has.
+    """
+
+    columns: Arrays
+    terminated: Bool
+    truncated: Bool
+    eps_id: NDArray[np.object_]
+    t: I64 | None
+    row: I64
+    timesteps: int
+
+
+class Plans:
+    """What to read of batches; most have the same columns.
+
+    Args:
+        options: what to read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._known: dict[tuple[str, ...], Plan] = {}
+
+    def of(self, batch: Batch) -> Plan:
+        """See `plan_of`."""
+        names = tuple(names_of(batch))
+        if names not in self._known:
+            self._known[names] = plan_of(names, self.options)
+        return self._known[names]
+
+
+def steps_of(batch: Batch, plans: Plans, spec: DataSpec, line_id: str) -> Steps:
+    """The batch's timesteps.
+
+    Args:
+        batch: of one policy.
+        plans: what to read.
+        spec: what Hindcast wrote about the file; one that says nothing of others' files.
+        line_id: the episode's id where the batch does not say.
+
+    Raises:
+        DataError: columns that are missing, or named wrongly.
+        CellError: values that cannot be read, or columns of several lengths.
+    """
+    plan, options = plans.of(batch), plans.options
+    roles = _roles(batch, plan, options)
+    columns = _columns(batch, plan, spec)
+    _check_lengths(columns, roles)
+    terminated, truncated = ends_of(roles, plan)
+    eps_id = _episodes(batch, plan, roles, line_id, terminated | truncated)
+    t = timesteps_of(roles, plan)
+    _, row = passing(roles, expression_of(options.filter, roles.schema), options.filter, 0)
+    count = len(roles)
+    if len(row) < count:
+        columns = {name: array[row] for name, array in columns.items()}
+        terminated, truncated, eps_id = terminated[row], truncated[row], eps_id[row]
+        t = None if t is None else t[row]
+    return Steps(columns, terminated, truncated, eps_id, t, row, count)
+
+
+def names_of(batch: Batch) -> list[str]:
+    """The batch's columns that have a value for each timestep."""
+    return [name for name in batch.columns if name != _PER_SEQUENCE]
+
+
+def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
+    columns: Arrays = {}
+    for name, source in plan.sources.items():
+        if name == Columns.INFOS:
+            columns[name] = infos_of(batch.columns[source.columns[0]])
+        elif name not in ROLES:
+            columns.update(as_described(_leaves(batch, name, source), spec))
+    check_next(columns)
+    if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
+        columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
+    return columns
+
+
+def _leaves(batch: Batch, name: str, source: Source) -> Arrays:
+    if source.shape is None:
+        return arrays_of(batch.columns[source.columns[0]], name)
+    parts = [arrays_of(batch.columns[own], own)[own] for own in source.columns]
+    return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
+
+
+def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
+    """Ids, flags and what is compared, one value for each timestep."""
+    names = [name for own in ROLES for name in plan.sources.get(own, Source(())).columns]
+    compared = [term.column for term in options.filter if term.column in batch.columns]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
+        columns[name] = _role(batch.columns[name], name)
+    if plan.end_infos is not None:
+        columns[plan.end_infos] = pa.array(infos_of(batch.columns[plan.end_infos]), pa.string())
+    if not columns:
+        (first, *_) = arrays_of(next(iter(batch.columns.values())), "").values()
+        columns[""] = pa.nulls(len(first))
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise CellError(0, f"its columns have several lengths: {lengths}")
+    return pa.table(columns)
+
+
+def _role(value: Any, name: str) -> pa.Array:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, str) and not first.startswith(PREFIX) and value.count(first) == len(value):
+        return pa.repeat(first, len(value))  # the one episode of most lines
+    if isinstance(first, bool):
+        with suppress(pa.ArrowInvalid):  # other values among them
+            return pa.array(value, pa.bool_())
+    (array,) = arrays_of(value, name).values()
+    return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
+
+
+def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
+    for name, array in columns.items():
+        if len(array) != len(roles):
+            raise CellError(
+                0,
+                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or mend it",
+            )
+
+
+def _episodes(batch: Batch, plan: Plan, roles: pa.Table, line_id: str, ended: Bool) -> NDArray[np.object_]:
+    """`[R]` episode, policy and agent as one id: `7`, `7/2` (another agent than the first), `7/policy/0`."""
+    source = plan.sources.get(Columns.EPS_ID)
+    if source is None:
+        number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
+        own = _texts(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+    else:
+        own = _texts(roles.column(source.columns[0]), str)
+    if batch.policy is not None:
+        own = own + f"/{batch.policy}"
+    if _AGENT not in roles.column_names:
+        return own if batch.policy is None else own + "/0"
+    named = batch.policy is not None
+    return own + _texts(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
+
+
+def _texts(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
+    """`[R]` the text of each value, made once for each that is distinct."""
+    encoded = pc.dictionary_encode(column.combine_chunks())
+    known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+    return known[encoded.indices.to_numpy()]

@@ -1,0 +1,191 @@
+"""What is in a dataset: the leaves of its columns, and its spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.spaces import space_from_json, space_to_json
+from hindcast.errors import DataError
+
+Json = dict[str, Any]
+Kind = Literal["array", "text", "json"]
+_STORABLE = "biufc"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """What one leaf holds per timestep (per observation for `obs` and `infos`).
+
+    Attributes:
+        dtype: element type, little-endian; None for text and JSON.
+        shape: shape of one element, without the time axis.
+        kind: "array" (fixed shape), "text" (one string) or "json" (one JSON document as a string).
+
+    Raises:
+        DataError: a dtype that has no fixed binary form (objects, strings, records).
+    """
+
+    dtype: np.dtype | None
+    shape: tuple[int, ...] = ()
+    kind: Kind = "array"
+
+    def __post_init__(self) -> None:
+        if self.kind != "array":
+            return
+        dtype = np.dtype(self.dtype)
+        if dtype.kind not in _STORABLE:
+            raise DataError(f"the dtype {dtype} cannot be stored: allowed are booleans, integers and floats")
+        object.__setattr__(self, "dtype", dtype.newbyteorder("<"))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element; 0 for text and JSON, whose size varies."""
+        if self.dtype is None:
+            return 0
+        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def __str__(self) -> str:
+        return self.kind if self.dtype is None else f"{self.dtype.name} {list(self.shape)}"
+
+    def to_json(self) -> Json:
+        """`{"dtype": "float32", "shape": [17]}` or `{"kind": "text"}`."""
+        if self.dtype is None:
+            return {"kind": self.kind}
+        return {"dtype": self.dtype.name, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Leaf:
+        """The inverse of `to_json`."""
+        kind = data.get("kind", "array")
+        if kind != "array":
+            return cls(None, (), kind)
+        return cls(np.dtype(data["dtype"]), tuple(data["shape"]))
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What is in a dataset.
+
+    Attributes:
+        leaves: leaf name -> what it holds.
+        observation_space: the environment's, where known.
+        action_space: the environment's, where known.
+        environment: Gymnasium id, where known.
+        normalized_actions: Box actions are a module's own, in [-1, 1] before clipping; False: the environment's.
+    """
+
+    leaves: dict[str, Leaf] = field(default_factory=dict)
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    environment: str | None = None
+    normalized_actions: bool = True
+
+    def to_json(self) -> Json:
+        """The form that stands in manifests and in the Parquet metadata."""
+        return {
+            "leaves": {name: leaf.to_json() for name, leaf in self.leaves.items()},
+            "observationSpace": _space_to_json(self.observation_space),
+            "actionSpace": _space_to_json(self.action_space),
+            "environment": self.environment,
+            **({} if self.normalized_actions else {"normalizedActions": False}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> DataSpec:
+        """The inverse of `to_json`.
+
+        Raises:
+            DataError: something in it is missing or wrong.
+        """
+        try:
+            leaves = {name: Leaf.from_json(leaf) for name, leaf in data["leaves"].items()}
+            observation_space, action_space = data.get("observationSpace"), data.get("actionSpace")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"the description of the data cannot be read: {error!r}") from error
+        return cls(
+            leaves=leaves,
+            observation_space=space_from_json(observation_space) if observation_space else None,
+            action_space=space_from_json(action_space) if action_space else None,
+            environment=data.get("environment"),
+            normalized_actions=data.get("normalizedActions", True),
+        )
+
+    @classmethod
+    def of_block(
+        cls,
+        block: Block,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        environment: str | None = None,
+    ) -> DataSpec:
+        """The spec that describes a block; object columns are JSON under `infos` and text elsewhere."""
+        leaves = {name: _leaf_of(name, column) for name, column in block.columns.items()}
+        return cls(leaves, observation_space, action_space, environment)
+
+    def difference(self, other: DataSpec) -> str | None:
+        """What keeps the two from being one dataset, as half a sentence; None if nothing does."""
+        names = _required(self.leaves), _required(other.leaves)
+        if names[0] != names[1]:
+            return f"the columns {sorted(names[0])} differ from {sorted(names[1])}"
+        for name in sorted(names[0]):
+            if self.leaves[name] != other.leaves[name]:
+                return f"{name!r} is {self.leaves[name]} in one and {other.leaves[name]} in the other"
+        if self.normalized_actions != other.normalized_actions and self.has_float_actions:
+            return (
+                "the actions are normalised in one and the environment's own in the other (actionsNormalized)"
+            )
+        for what in ("observation_space", "action_space"):
+            mine, theirs = getattr(self, what), getattr(other, what)
+            if mine is not None and theirs is not None and mine != theirs:
+                return f"the {what.replace('_', ' ')} is {mine} in one and {theirs} in the other"
+        return None
+
+    def array_bytes(self, steps: int, episodes: int) -> int:
+        """Bytes that the arrays of so many steps and episodes take; text and JSON, whose size varies, count none."""
+        rows = {True: steps + episodes, False: steps}
+        return sum(leaf.itemsize * rows[per_observation(name)] for name, leaf in self.leaves.items())
+
+    @property
+    def has_float_actions(self) -> bool:
+        """Whether some action leaf can be normalised at all."""
+        return any(
+            leaf.dtype is not None and leaf.dtype.kind == "f"
+            for name, leaf in self.leaves.items()
+            if root(name) == Columns.ACTIONS
+        )
+
+    def merge(self, other: DataSpec) -> DataSpec:
+        """What two specs without a `difference` have together."""
+        return DataSpec(
+            leaves={**self.leaves, **other.leaves},
+            observation_space=_first_known(self.observation_space, other.observation_space),
+            action_space=_first_known(self.action_space, other.action_space),
+            environment=self.environment if self.environment == other.environment else None,
+            normalized_actions=self.normalized_actions,
+        )
+
+
+def _required(leaves: Mapping[str, Leaf]) -> set[str]:
+    """JSON columns may be missing from a file: they are written only where something stands in them."""
+    return {name for name, leaf in leaves.items() if leaf.kind != "json"}
+
+
+def _leaf_of(name: str, column: np.ndarray) -> Leaf:
+    if column.dtype != object:
+        return Leaf(column.dtype, column.shape[1:])
+    return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
+
+
+def _first_known(space: gym.Space | None, other: gym.Space | None) -> gym.Space | None:
+    return other if space is None else space
+
+
+def _space_to_json(space: gym.Space | None) -> Json | None:
+    return None if space is None else space_to_json(space)

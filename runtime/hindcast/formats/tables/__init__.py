@@ -1,0 +1,1 @@
+"""Tables of timesteps that others wrote, in Parquet, CSV or JSON."""

@@ -1,0 +1,197 @@
+"""The format "CSV": a header and one row a line, with commas, tabs or another character between; gzip or plain."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.json_lines import beyond_int64
+from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.read_options import check_options, column_types_of
+from hindcast.formats.tables.text_files import head_of
+from hindcast.formats.tables.text_tables import Part, TextTables, Types
+from hindcast.formats.tables.written import empty_leaves, leaf_type
+from hindcast.storage.location import Location
+
+_OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
+_DELIMITERS: Final = (";", "\t", "|", ",")
+_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
+_TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
+_HEADER: Final = 8 << 20
+_BEYOND: Final = 1 << 63
+_WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
+_ROW: Final = re.compile(r"Row #(\d+): ")
+
+
+class Csv(TextTables):
+    """A `Format`."""
+
+    name = "CSV"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`."""
+        return location.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+
+    def quote(self, options: ReadOptions) -> bytes | None:
+        """See `TextTables.quote`."""
+        char = _of(options).get("quote_char", '"')
+        if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
+            raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
+        return None if char is False else char.encode()
+
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
+        """See `TextTables.begin`: the header names the columns."""
+        given = _of(options)
+        names = given.get("column_names")
+        delimiter = given.get(
+            "delimiter", "\t" if location.name.removesuffix(".gz").endswith(".tsv") else ","
+        )
+        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+            raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
+        has_header = given.get("header", names is None)
+        if has_header:
+            header = self._header(location, delimiter, options)
+            names = names or header
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
+        try:
+            plan = plan_of(names, options, empty_leaves(spec.leaves))
+        except DataError as error:
+            raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
+        types = _types(plan, spec, options)
+        return Part(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
+
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
+        """See `TextTables.first_names`: those of the header."""
+        return self.begin(location, DataSpec(), options).names or ()
+
+    def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
+        """See `TextTables.parse`."""
+        table = self._parse(data, part, part.types, options)
+        odd = [field.name for field in table.schema if _is_time(field.type)]
+        if odd:
+            table = self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
+        declared = column_types_of(options)
+        large = [
+            name for name in table.column_names if name not in declared and _is_large(table.column(name))
+        ]
+        if large:
+            _refuse_beyond(self._parse(data, part, dict.fromkeys(large, pa.string()), options).select(large))
+        return table
+
+    def _parse(self, data: bytes, part: Part, types: Types, options: ReadOptions) -> pa.Table:
+        quote, names = self.quote(options), list(part.names or ())
+        read = pacsv.ReadOptions(
+            use_threads=False, block_size=len(data) + 1, column_names=names, skip_rows_after_names=part.header
+        )
+        parse = pacsv.ParseOptions(
+            delimiter=part.delimiter,
+            quote_char=False if quote is None else quote.decode(),
+            newlines_in_values=quote is not None and quote in data,
+        )
+        convert = pacsv.ConvertOptions(
+            column_types={name: kind for name, kind in types.items() if name in names},
+            null_values=list(_of(options).get("null_values", _NULLS)),
+            quoted_strings_can_be_null=False,
+        )
+        try:
+            return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise _cell_error(error, names, part.header) from error
+
+    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
+        """The columns' names."""
+        quote = self.quote(options)
+        head = io.StringIO(head_of(location, _HEADER).decode("utf-8-sig", "replace"), newline="")
+        dialect: dict[str, Any] = (
+            {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
+        )
+        try:
+            names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
+        except csv.Error as error:
+            raise DataError(f"{location} has a header that cannot be read: {error}") from error
+        text = "".join(names)
+        if not text.strip() or "\0" in text:
+            raise DataError(f"{location} has no header that names its columns in its first line")
+        if "\N{REPLACEMENT CHARACTER}" in text:
+            raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
+        return [name.strip() for name in names]
+
+
+def _hint(names: Sequence[str], delimiter: str) -> str:
+    """What to say of a header that is one name and looks like several."""
+    likely = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
+    if len(names) != 1 or likely is None:
+        return ""
+    shown = json.dumps(likely) if likely == "\t" else likely
+    return (
+        f"; its header is one name with {likely!r} in it: if that divides the columns, say so by "
+        f"readOptions.delimiter (--read-option 'delimiter={shown}')"
+    )
+
+
+def _of(options: ReadOptions) -> dict[str, Any]:
+    return check_options(Csv.name, options.options, _OPTIONS)
+
+
+def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
+    """The types of columns that do not depend on what stands in them."""
+    types: dict[str, pa.DataType] = {}
+    for name, source in plan.sources.items():
+        leaf = spec.leaves.get(_as_obs(name))
+        if name in _TEXT:
+            types.update(dict.fromkeys(source.columns, pa.string()))
+        elif leaf is not None:
+            types.update(dict.fromkeys(source.columns, leaf_type(leaf)))
+        elif name == Columns.REWARDS:
+            types.update(dict.fromkeys(source.columns, pa.float64()))
+    return {**types, **column_types_of(options)}
+
+
+def _as_obs(name: str) -> str:
+    return Columns.OBS + name.removeprefix(root(name)) if root(name) == Columns.NEXT_OBS else name
+
+
+def _refuse_beyond(texts: pa.Table) -> None:
+    """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
+    for name in texts.column_names:
+        for row, text in enumerate(texts.column(name).to_pylist()):
+            if text is not None and _WHOLE.fullmatch(text) and not -_BEYOND <= int(text) < _BEYOND:
+                raise beyond_int64(row, name, text)
+
+
+def _is_large(column: pa.ChunkedArray) -> bool:
+    """Whether floats may have been whole numbers that no int64 holds."""
+    if not pa.types.is_float64(column.type):
+        return False
+    return bool(pc.any(pc.greater_equal(pc.abs(column), float(_BEYOND))).as_py())
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
+
+
+def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:
+    """Arrow's sentence with the row counted from 0 after the header, and the column by its name."""
+    text = str(error)
+    match = _ROW.search(text)
+    row = int(match[1]) - 1 - header if match is not None else 0
+    column = re.match(r"In CSV column #(\d+): ", text)
+    where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
+    reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
+    reason = reason.replace("CSV conversion error to", "it cannot be made")
+    hint = "; say its type under `readOptions: {column_types: …}`, or mend it" if where else ""
+    return CellError(row, f"{where}{reason}{hint}")

@@ -1,0 +1,231 @@
+"""Tables of Arrow as `Rows`. Shape suffix: R = rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.columns import infos
+from hindcast.formats.columns.arrays import Arrays, leaves_of
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.tables.ends import ends_of
+from hindcast.formats.tables.final_nulls import filled, with_zeros
+from hindcast.formats.tables.ids import actors_of, episodes_of, timesteps_of
+from hindcast.formats.tables.json_lines import json_cells
+from hindcast.formats.tables.naming import ROLES, Plan, Source
+
+_NUMBER: Final = re.compile(
+    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
+)
+
+
+_FILL: Final = "mend it, or take its episode out of the data"
+_OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
+
+
+class Reader(NamedTuple):
+    """How the tables of one file become `Rows`.
+
+    Attributes:
+        path: the file, for sentences.
+        plan: which columns are which.
+        spec: what leaves hold, where the file says so: their dtypes and shapes are made those.
+        options: of the user.
+    """
+
+    path: str
+    plan: Plan
+    spec: DataSpec
+    options: ReadOptions
+
+
+def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
+    """A table's rows.
+
+    Args:
+        table: the columns of the plan.
+        row: `[R]` their numbers in the file.
+        reader: of the file.
+
+    Raises:
+        DataError: cells that cannot be read, with file and row.
+    """
+    path, plan, spec = reader.path, reader.plan, reader.spec
+    with sentences(path, row):
+        terminated, truncated = ends_of(table, plan)
+        table, missing = filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
+        columns: dict[str, NDArray[Any]] = {}
+        for name, source in plan.sources.items():
+            if name not in (*ROLES, Columns.INFOS) and not _is_empty(table, source):
+                columns.update(as_described(_leaves(table, name, source, reader), spec))
+        check_next(columns)
+        _check_rewards(columns)
+        is_ours = bool(spec.leaves)  # whose infos say who acted
+        columns |= {} if is_ours else actors_of(table, plan)
+        texts = _infos(table, reader)
+        columns |= {} if texts is None else {Columns.INFOS: texts}
+        return Rows(
+            columns=with_zeros(columns, missing),
+            terminated=terminated,
+            truncated=truncated,
+            path=path,
+            row=row,
+            eps_id=episodes_of(table, plan, is_ours=is_ours),
+            t=timesteps_of(table, plan),
+        )
+
+
+@contextmanager
+def sentences(path: str, row: I64) -> Iterator[None]:
+    """Put file and row before what is wrong with a cell."""
+    try:
+        yield
+    except CellError as error:
+        number = int(row[error.row]) if error.row < len(row) else error.row
+        raise RowError(f"{path}, row {number}: {error}", number) from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _is_empty(table: pa.Table, source: Source) -> bool:
+    return bool(pa.types.is_null(table.schema.field(source.columns[0]).type))
+
+
+def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Arrays:
+    if source.shape is not None:
+        return {name: _assembled(table, name, source, source.shape)}
+    own = source.columns[0]
+    column, field = table.column(own), table.schema.field(own)
+    if _is_text(column.type) and column.null_count == 0:
+        known = reader.spec.leaves.get(as_obs(name))
+        if known is not None and known.kind == "text":
+            return _text(column, name)
+        packed = reader.options.compress_columns
+        if packed is not None and as_obs(root(name)) not in map(as_obs, packed):
+            return _text(column, name)
+        parsed = json_cells(column, own)
+        if parsed is not None:
+            column, field = parsed, pa.field(own, parsed.type)
+    try:
+        return leaves_of(column, field, name)
+    except CellError as error:
+        way_out = _FILL if root(name) in _OWN else LEAVE_OUT
+        raise CellError(error.row, f"{error}; {way_out}") from error
+    except DataError as error:
+        if root(name) in _OWN:
+            raise
+        said = f"{error}; {LEAVE_OUT}"
+        raise DataError(said) from error
+
+
+def _text(column: pa.ChunkedArray, name: str) -> Arrays:
+    return {name: np.array(column.to_pylist(), dtype=object)}
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...]) -> NDArray[Any]:
+    parts = []
+    for own in source.columns:
+        (part,) = leaves_of(table.column(own), table.schema.field(own), own).values()
+        if part.dtype == object:
+            raise _no_number(part, own, name)
+        if part.ndim != 1:
+            raise CellError(0, f"{own!r} is not a column of numbers, as a part of {name!r} must be")
+        parts.append(part)
+    dtype = np.result_type(*parts)
+    out = np.empty((len(table), len(parts)), dtype=dtype)
+    for i, part in enumerate(parts):
+        out[:, i] = part
+    return out.reshape(len(table), *shape)
+
+
+def _no_number(texts: NDArray[np.object_], own: str, name: str) -> CellError:
+    """What to say of text that should be a number, by the first that is none."""
+    row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
+    return CellError(row, f"{own!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be")
+
+
+def _check_rewards(columns: Arrays) -> None:
+    for name, column in columns.items():
+        if root(name) == Columns.REWARDS and column.dtype == object:
+            raise CellError(
+                0, f"{name!r} is text, such as {str(column[0])[:40]!r}: make it a column of numbers"
+            )
+
+
+def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
+    """`[R]` JSON texts; None where there is no such column, or nobody says anything in one of others."""
+    source, wanted = reader.plan.sources.get(Columns.INFOS), reader.options.columns
+    is_ours = Columns.INFOS in reader.spec.leaves
+    if source is None:
+        is_silent = is_ours and (wanted is None or Columns.INFOS in wanted)
+        return np.full(len(table), "", dtype=object) if is_silent else None
+    column = table.column(source.columns[0])
+    if not _is_text(column.type):
+        texts = infos.texts_of(column)
+    else:
+        texts = np.array(column.fill_null("").to_pylist(), dtype=object)
+        if not is_ours:
+            infos.check_texts(texts)
+    return texts if is_ours or texts.any() else None
+
+
+def check_next(columns: dict[str, NDArray[Any]]) -> None:
+    """Make sure that the observations after a step are like those before it."""
+    following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
+    if not following:
+        return
+    now = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
+    if {as_obs(name) for name in following} != now.keys():
+        raise DataError(f"the leaves {sorted(following)} are not those of {sorted(now)}")
+    for name, column in following.items():
+        other = now[as_obs(name)]
+        if (column.dtype, column.shape) != (other.dtype, other.shape):
+            raise DataError(
+                f"{name!r} is {_kind(column)} and {as_obs(name)!r} is {_kind(other)}: both must be alike"
+            )
+
+
+def as_obs(name: str) -> str:
+    """The leaf of the observation before the step: `new_obs/camera` -> `obs/camera`."""
+    if root(name) != Columns.NEXT_OBS:
+        return name
+    return Columns.OBS + name.removeprefix(Columns.NEXT_OBS)
+
+
+def as_described(leaves: Arrays, spec: DataSpec) -> Arrays:
+    """The leaves in the dtype and shape that the file's own description gives them."""
+    return {name: _as_leaf(name, array, spec.leaves.get(as_obs(name))) for name, array in leaves.items()}
+
+
+def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
+    if leaf is None or leaf.dtype is None:
+        return array
+    if array.dtype == object:
+        raise CellError(0, f"{name!r} is text: expected {leaf}")
+    if leaf.dtype.kind == "c" and array.dtype.kind != "c" and array.shape[-1:] == (2,):
+        half = np.dtype(f"<f{leaf.dtype.itemsize // 2}")
+        array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
+    wanted = (len(array), *leaf.shape)
+    if array.size != np.prod(wanted, dtype=np.int64):
+        raise CellError(0, f"{name!r} is {_kind(array)}: expected {leaf}")
+    return array.astype(leaf.dtype, copy=False).reshape(wanted)
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"

@@ -1,0 +1,117 @@
+"""Which episode a row belongs to, and which timestep of it the row is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns
+from hindcast.formats.layout import CellError
+from hindcast.formats.rows import ACTORS
+from hindcast.formats.tables.ends import first
+from hindcast.formats.tables.naming import Plan
+
+_UUID_BYTES: Final = 16
+
+
+def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.object_] | None:
+    """`[R]` the episodes' ids as text; with the agent's behind a slash, where rows of others tell their agent.
+
+    Raises:
+        CellError: nulls, or a column of neither text nor whole numbers.
+    """
+    source = plan.sources.get(Columns.EPS_ID)
+    if source is None:
+        return None
+    name = source.columns[0]
+    column = table.column(name)
+    if column.null_count:
+        raise CellError(first(column.is_null()), f"{name!r} is null: every row needs the id of its episode")
+    episodes = _texts(column, name)
+    agents = plan.sources.get(Columns.AGENT_ID)
+    if is_ours or agents is None or table.column(agents.columns[0]).null_count == len(table):
+        return episodes
+    agent = table.column(agents.columns[0])
+    names = _texts_or_none(agent, agents.columns[0])
+    return episodes + np.where(names == "", "", "/" + names)
+
+
+def actors_of(table: pa.Table, plan: Plan) -> dict[str, NDArray[np.object_]]:
+    """`[R]` texts: the agent and the module of each row, where the rows tell them."""
+    found = {}
+    for name in ACTORS:
+        source = plan.sources.get(name)
+        if source is not None and table.column(source.columns[0]).null_count < len(table):
+            found[name] = _texts_or_none(table.column(source.columns[0]), source.columns[0])
+    return found
+
+
+def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
+    """`[R]` as `_texts`; empty where there is none."""
+    if not column.null_count:
+        return _texts(column, name)
+    out = np.full(len(column), "", dtype=object)
+    out[column.is_valid().to_numpy()] = _texts(column.drop_null(), name)
+    return out
+
+
+def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
+    """`[R]` the timesteps; None where no column tells.
+
+    Raises:
+        CellError: nulls, or values that are no whole numbers.
+    """
+    source = plan.sources.get(Columns.T)
+    if source is None:
+        return None
+    return _whole(table.column(source.columns[0]), source.columns[0])
+
+
+def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
+    """One `str` for each distinct value, so that many rows cost no more objects than they have episodes."""
+    column = _without_uuids(column)
+    if pa.types.is_floating(column.type):
+        column = pa.chunked_array([pa.array(_whole(column, name))])
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
+    parts = []
+    for chunk in column.chunks:
+        encoded = chunk if pa.types.is_dictionary(chunk.type) else pc.dictionary_encode(chunk)
+        known = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+        parts.append(known[encoded.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=object)
+
+
+def _without_uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """UUIDs, Arrow's own or as 16 bytes, as their hexadecimal digits."""
+    kind = column.type
+    if getattr(kind, "extension_name", None) == "arrow.uuid":
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
+    if not pa.types.is_fixed_size_binary(column.type) or column.type.byte_width != _UUID_BYTES:
+        return column
+    chunks = []
+    for chunk in column.chunks:
+        encoded = chunk.dictionary_encode()
+        digits = pa.array([value.hex() for value in encoded.dictionary.to_pylist()], pa.string())
+        chunks.append(pa.DictionaryArray.from_arrays(encoded.indices, digits))
+    return pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
+
+
+def _whole(column: pa.ChunkedArray, name: str) -> I64:
+    if column.null_count:
+        raise CellError(first(column.is_null()), f"{name!r} is null: expected a whole number")
+    if pa.types.is_integer(column.type):
+        return column.to_numpy().astype(np.int64, copy=False)
+    if not pa.types.is_floating(column.type):
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected whole numbers")
+    values = column.to_numpy()
+    wrong = np.flatnonzero(values != np.floor(values))
+    if len(wrong):
+        raise CellError(int(wrong[0]), f"{name!r} is {values[wrong[0]]}: expected a whole number")
+    return values.astype(np.int64)

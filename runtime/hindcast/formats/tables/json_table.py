@@ -1,0 +1,107 @@
+"""The format "JSON": one object a line, or one array of objects; gzip or plain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.json_lines import parser, rows_of_lines, table_of
+from hindcast.formats.tables.read_options import check_options, column_types_of
+from hindcast.formats.tables.text_files import BOM, Span, head_of, is_compressed, opened
+from hindcast.formats.tables.text_tables import Part, TextTables, info_names
+from hindcast.formats.tables.written import column_types
+from hindcast.storage.location import Location
+
+_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
+_ROWS_AT_ONCE: Final = 1 << 15
+_HEAD: Final = 4096
+_FIRST: Final = 1 << 20
+
+
+class Json(TextTables):
+    """A `Format`."""
+
+    name = "JSON"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`."""
+        if not location.name.removesuffix(".gz").endswith(_ENDINGS):
+            return False
+        return _begins(location) in (b"{", b"[", b"")
+
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:  # noqa: ARG002
+        """See `TextTables.begin`."""
+        check_options(self.name, options.options, ("column_types",))
+        return Part(None, 0, None, column_types(spec), spec.leaves)
+
+    def is_whole(self, location: Location) -> bool:
+        """See `TextTables.is_whole`."""
+        return is_compressed(location) or _is_array(location)
+
+    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
+        """See `TextTables.blocks`: of an array its objects."""
+        if not _is_array(location):
+            yield from super().blocks(location, options)
+            return
+        rows = _array_of(location)
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[first : first + _ROWS_AT_ONCE]
+            yield Span(0, 0, first, len(some)), some
+
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
+        """See `TextTables.first_names`: of the first object, where it is short."""
+        text = head_of(location, _FIRST).removeprefix(BOM).decode(errors="replace").lstrip().removeprefix("[")
+        try:
+            first, _ = json.JSONDecoder().raw_decode(text.lstrip())
+        except (ValueError, RecursionError):
+            return ()
+        return list(first) if isinstance(first, dict) else ()
+
+    def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
+        """See `TextTables.parse`."""
+        rows = rows_of_lines(data) if isinstance(data, bytes) else data
+        if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
+            raise CellError(
+                0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
+            )
+        return table_of(rows, part.types, info_names(options), column_types_of(options))
+
+
+def _is_column(value: Any) -> bool:
+    """Whether a value may be a whole column: a list, or an object whose names are numbers."""
+    return isinstance(value, list) or (
+        isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
+    )
+
+
+def _is_array(location: Location) -> bool:
+    return _begins(location) == b"["
+
+
+def _begins(location: Location) -> bytes:
+    """The first character."""
+    return head_of(location, _HEAD).removeprefix(BOM).lstrip()[:1]
+
+
+def _array_of(location: Location) -> list[Any]:
+    with opened(location) as stream:
+        data = bytes(stream.read()).removeprefix(BOM)
+    try:
+        rows = parser(data)(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{location} is not JSON: {error}") from error
+    if not rows:
+        raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+    for row, value in enumerate(rows):
+        if not isinstance(value, dict):
+            raise DataError(
+                f'{location}, row {row}: it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}'
+            )
+    return list(rows)

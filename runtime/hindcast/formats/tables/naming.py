@@ -1,0 +1,292 @@
+"""Which columns of a table are which: a user's schema map, RLlib's names, and their known aliases."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hindcast.episodes.columns import SEPARATOR, Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.columns.names import DONES, NO_OUTPUTS
+from hindcast.formats.format import ReadOptions
+
+ALIASES: Final[dict[str, tuple[str, ...]]] = {
+    Columns.OBS: ("observations", "observation", "state", "states"),
+    Columns.NEXT_OBS: (
+        "next_observations",
+        "next_observation",
+        "next_obs",
+        "new_observations",
+        "obs_tp1",
+        "next_state",
+        "next_states",
+    ),
+    Columns.ACTIONS: ("action",),
+    Columns.REWARDS: ("reward",),
+    Columns.TERMINATEDS: (*DONES, "terminal", "terminals", "terminated"),
+    Columns.TRUNCATEDS: ("timeout", "timeouts", "truncated"),
+    Columns.INFOS: ("info",),
+    Columns.EPS_ID: ("episode_id", "episode"),
+    Columns.T: ("timestep", "step"),
+    Columns.AGENT_ID: (),
+    Columns.MODULE_ID: (),
+}
+_NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
+_NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+# Read beside the leaves, whatever `columns` names.
+ROLES: Final = frozenset(
+    {
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+        Columns.EPS_ID,
+        Columns.T,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+    }
+)
+_INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
+_GLOB: Final = re.compile(r"[*?]")
+
+
+class Source(NamedTuple):
+    """Where a leaf comes from.
+
+    Attributes:
+        columns: the data's, in order.
+        shape: of one element that the columns make together; None where one column holds all of it.
+    """
+
+    columns: tuple[str, ...]
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is read from a table.
+
+    Attributes:
+        sources: Hindcast's name of a leaf or of a column -> where it comes from.
+        only_done: the flag that says that an episode is over, where nothing says why.
+        end_infos: the infos that may say why then.
+        left_out: columns of the data that are not read, though nobody said so.
+    """
+
+    sources: dict[str, Source]
+    only_done: str | None
+    end_infos: str | None
+    left_out: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The data's columns that are read."""
+        told = [name for source in self.sources.values() for name in source.columns]
+        return list(dict.fromkeys([*told, *([self.end_infos] if self.end_infos else [])]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for what, where the data leave it open."""
+        notes = []
+        if self.only_done is not None:
+            unless = (
+                "" if self.end_infos is None else f", unless its {self.end_infos!r} tells of a time limit"
+            )
+            notes.append(
+                f"{self.only_done!r} says that an episode is over, and not why: taken for terminated{unless}"
+            )
+        if self.left_out:
+            notes.append(f"the columns {listed(self.left_out)} are not read: others have their place")
+        return tuple(notes)
+
+
+def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] = ()) -> Plan:
+    """What to read of a table with these columns.
+
+    Args:
+        names: the table's; the keys of its folders are columns as well.
+        options: of the user.
+        empty: leaves that the data have without a number in them, so that no column stands for them.
+
+    Raises:
+        DataError: an own column that is not there, could be one of several, or is named wrongly.
+    """
+    names = [*names, *(key for key in options.keys if key not in names)]
+    table = _Table(names)
+    schema = {_canonical(own): theirs for own, theirs in options.schema.items()}
+    sources: dict[str, Source] = {}
+    for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
+        sources.update(_sources_of(own, schema, table))
+    taken = {name for source in sources.values() for name in source.columns}
+    left_out: list[str] = []
+    for stem, source in table.stems.items():
+        if taken.isdisjoint(source.columns):
+            if root(stem) in NO_OUTPUTS or root(stem) in sources:
+                left_out += source.columns
+            else:
+                sources[stem] = source
+    only_done, end_infos = _only_done(sources, options)
+    sources = _selected(sources, options.columns)
+    _check_needed({*sources, *empty}, options.columns, names)
+    silent = NO_OUTPUTS - set(DONES) - ALIASES.keys()
+    return Plan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """What a name that is not there may have meant: `; did you mean 'obs'?`, and what is there."""
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {listed(names)}"
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a sentence, the first ones of many."""
+    shown = list(names)[:20]
+    return f"{shown}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+class _Table:
+    """The columns of a table, those with numbers in their names put together."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"it has two columns {twice!r}: rename one")
+        self.names = names
+        self.stems: dict[str, Source] = {}
+        indexed: dict[str, dict[tuple[int, ...], str]] = {}
+        for name in names:
+            match = _INDEXED.fullmatch(name)
+            if match is None:
+                self.stems[name] = Source((name,))
+            else:
+                index = tuple(int(part) for part in match["index"].split(","))
+                indexed.setdefault(match["stem"], {})[index] = name
+        for stem, parts in indexed.items():
+            if stem in self.stems:
+                raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
+            self.stems[stem] = _assembled(stem, parts)
+
+    def of(self, name: str, own: str) -> dict[str, Source]:
+        """The column, its numbered parts, or those of its leaves, by the names that they get; empty if none."""
+        if name in self.stems:
+            return {own: self.stems[name]}
+        below = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
+        if below:
+            return {own + stem.removeprefix(name): source for stem, source in below.items()}
+        return self._numbered(name, own) if root(own) in _NUMBERED else {}
+
+    def matching(self, glob: str) -> Source:
+        """The columns that a pattern names, in natural order."""
+        found = [name for name in self.names if fnmatch.fnmatchcase(name, glob)]
+        if not found:
+            raise DataError(
+                f"no column matches {glob!r}, which `schema` names: there are {listed(self.names)}"
+            )
+        return Source(tuple(sorted(found, key=_natural)), (len(found),))
+
+    def _numbered(self, name: str, own: str) -> dict[str, Source]:
+        pattern = re.compile(rf"{re.escape(name)}_(\d+)")
+        found = {int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))}
+        if not found:
+            return {}
+        first = 1 if min(found) == 1 else 0
+        return {own: _assembled(name, {(index - first,): column for index, column in found.items()})}
+
+
+def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
+    """Numbered columns as one array; every index must be there."""
+    dimensions = {len(index) for index in parts}
+    if len(dimensions) > 1:
+        raise DataError(
+            f"the columns of {stem!r} are numbered in several ways: {listed(sorted(parts.values()))}"
+        )
+    order = sorted(parts)
+    shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
+    count = 1
+    for size in shape:
+        count *= size
+    if count != len(order):
+        raise DataError(
+            f"the columns of {stem!r} are numbered up to {list(shape)}, and there are {len(order)} of them: "
+            "one is missing"
+        )
+    return Source(tuple(parts[index] for index in order), shape)
+
+
+def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, Source]:
+    """Where one of Hindcast's columns, or its leaves, come from; empty where nothing is."""
+    told = {name: theirs for name, theirs in schema.items() if root(name) == own}
+    if told:
+        return {leaf: source for name in told for leaf, source in _told(name, told[name], table).items()}
+    found = table.of(own, own)
+    if found:
+        return found
+    others = {alias: parts for alias in ALIASES.get(own, ()) if (parts := table.of(alias, own))}
+    if len(others) > 1:
+        first, second, *_ = others
+        raise DataError(f"{first!r} and {second!r} could both be {own!r}: say which under `schema`")
+    return next(iter(others.values()), {})
+
+
+def _told(own: str, theirs: str, table: _Table) -> dict[str, Source]:
+    if _GLOB.search(theirs) and theirs not in table.names:
+        return {own: table.matching(theirs)}
+    if theirs in table.names:
+        return {own: Source((theirs,))}
+    found = table.of(theirs, own)
+    if not found:
+        raise DataError(
+            f"it has no column {theirs!r}, which `schema` names for {own!r}: {nearest(theirs, table.names)}"
+        )
+    return found
+
+
+def _canonical(name: str) -> str:
+    """A key of the schema map; legacy names of the flags count as well."""
+    return Columns.TERMINATEDS if name in DONES else name
+
+
+def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | None, str | None]:
+    """The flag `done` where it stands alone, and the infos beside it."""
+    over = sources.get(Columns.TERMINATEDS)
+    if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
+        return None, None
+    if over.columns[0] not in DONES and not any(name in DONES for name in options.schema):
+        return None, None
+    infos = sources.get(Columns.INFOS)
+    return over.columns[0], None if infos is None else infos.columns[0]
+
+
+def _selected(sources: dict[str, Source], columns: Sequence[str] | None) -> dict[str, Source]:
+    if columns is None:
+        return sources
+    known = {*sources, *map(root, sources)}
+    for name in columns:
+        if name not in known:
+            raise DataError(f"it has no column {name!r}, which `columns` names: {nearest(name, known)}")
+    wanted = {*columns, *(_next(name) for name in columns if root(name) == Columns.OBS)}
+    return {
+        name: source
+        for name, source in sources.items()
+        if name in wanted or root(name) in wanted or name in ROLES
+    }
+
+
+def _next(name: str) -> str:
+    return Columns.NEXT_OBS + name.removeprefix(Columns.OBS)
+
+
+def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
+    there = set(map(root, sources))
+    for own in () if columns is not None else _NEEDED:
+        if own not in there:
+            raise DataError(
+                f"it has no column {own!r}, nor one of its other names: name it under `schema`; "
+                f"there are {listed(names)}"
+            )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

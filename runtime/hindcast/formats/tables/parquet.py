@@ -1,0 +1,189 @@
+"""The format "Parquet": tables of timesteps, one row group or several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+
+from hindcast.episodes.block import I64
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.formats.columns.infos import of_fragments
+from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.parquet.description import described, read_index
+from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.decoding import Reader, rows_of
+from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.folder_keys import guarantee, keyed, keyed_schema
+from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.read_options import check_options
+from hindcast.storage.location import Location
+
+_PIECE: Final = 16 << 20
+_LARGEST: Final = 64 << 20
+_MAGIC: Final = b"PAR1"
+_RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
+"""RLlib's recorder writes all of these, and actions as its policy gave them."""
+
+
+class _Groups(NamedTuple):
+    """Row groups that are read together, and the number of their first row in the file."""
+
+    groups: tuple[int, ...]
+    first: int
+
+
+class Parquet:
+    """A `Format`: Parquet of any kind, whose rows are timesteps."""
+
+    name = "Parquet"
+
+    def recognises(self, location: Location) -> bool:
+        """See `Format.recognises`."""
+        if location.name.endswith((".parquet", ".pq")):
+            return True
+        with location.reading() as stream:
+            return bytes(stream.read(4)) == _MAGIC
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`; row groups that no row of can pass the filter, by their statistics, are left out."""
+        check_options(self.name, options.options, ())
+        fingerprint(location)
+        with open_parquet(location) as file:
+            _check(location, file)
+            _planned(location, file.schema_arrow, options)
+            metadata = file.metadata
+            sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+            rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            wanted = _groups_that_can_pass(location, file, options)
+        if not sum(rows):
+            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        first = np.cumsum([0, *rows]).tolist()
+        return [
+            Piece(location, number, sum(sizes[i] for i in groups), _Groups(groups, first[groups[0]]))
+            for number, groups in enumerate(_together(wanted, sizes))
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: of Hindcast's own files, spaces and environment."""
+        with open_parquet(location) as file:
+            spec = _own_spec(location, file.schema_arrow)
+            is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RECORDED
+        return replace(spec, leaves={}, normalized_actions=is_recorded and spec.normalized_actions)
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`."""
+        with open_parquet(location) as file:
+            return _planned(location, file.schema_arrow, options)[0].notes
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
+        groups, row = piece.part
+        with open_parquet(piece.location) as file:
+            schema = file.schema_arrow
+            plan, keep = _planned(piece.location, schema, options)
+            spec = _own_spec(piece.location, schema)
+            reader = Reader(str(piece.location), plan, spec, options)
+            names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
+            own = [name for name in names if name in schema.names]
+            joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
+            for part in _tables(file, groups, own, piece.nbytes):
+                table = keyed(part, options, schema)
+                kept, number = passing(table, keep, options.filter, row)
+                row += len(table)
+                if len(kept):
+                    yield _joined(rows_of(kept, number, reader), joints)
+
+
+def _joints(file: pq.ParquetFile) -> I64:
+    """The rows with which a fragment goes on with an episode, where the file's footer tells of any."""
+    index = read_index(file.metadata.metadata)
+    if index is None:
+        return np.zeros(0, dtype=np.int64)
+    lengths, continued = np.concatenate(index[0]), np.concatenate(index[1])
+    return (np.cumsum(lengths) - lengths)[continued]
+
+
+def _joined(rows: Rows, joints: I64) -> Rows:
+    """The rows, without what fragments say in their first rows' infos of the row before."""
+    if not len(joints) or Columns.INFOS not in rows.columns:
+        return rows
+    texts = of_fragments(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
+    return replace(rows, columns={**rows.columns, Columns.INFOS: texts})
+
+
+def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbytes: int) -> Iterator[pa.Table]:
+    if nbytes <= _LARGEST:
+        yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
+        return
+    rows = sum(file.metadata.row_group(i).num_rows for i in groups)
+    size = max(1, rows * _PIECE // nbytes)
+    for batch in file.iter_batches(size, row_groups=list(groups), columns=names, use_threads=False):
+        yield pa.Table.from_batches([batch]).select(names)
+
+
+def _check(location: Location, file: pq.ParquetFile) -> None:
+    """Make sure that the rows are timesteps, and that there are as many as the footer says."""
+    description = described(file.schema_arrow)
+    if description is not None and description.layout != COLUMNS_LAYOUT:
+        raise DataError(
+            f"{location} holds whole episodes, one a row: leave `format` out, and give tables of timesteps as an "
+            "input of their own"
+        )
+    metadata = file.metadata
+    rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:
+        raise DataError(damaged(str(location), f"{rows} rows, and its footer says {metadata.num_rows}"))
+
+
+def _planned(
+    location: Location, schema: pa.Schema, options: ReadOptions
+) -> tuple[Plan, pc.Expression | None]:
+    try:
+        return plan_of(schema.names, options), expression_of(options.filter, keyed_schema(schema, options))
+    except DataError as error:
+        raise DataError(f"{location}: {error}") from error
+
+
+def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
+    """What Hindcast wrote about the data; nothing of files of others."""
+    try:
+        description = described(schema)
+    except DataError as error:
+        raise DataError(f"{location}: {error}") from error
+    return DataSpec() if description is None else description.spec
+
+
+def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
+    schema = keyed_schema(file.schema_arrow, options)
+    keep = expression_of(options.filter, schema)
+    if keep is None:
+        return list(range(file.num_row_groups))
+    fragment = pads.ParquetFileFormat().make_fragment(
+        location.open(), partition_expression=guarantee(file.schema_arrow, options)
+    )
+    return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
+
+
+def _together(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Neighbouring row groups in pieces of about 16 MiB."""
+    pieces: list[list[int]] = []
+    nbytes = 0
+    for group in groups:
+        if pieces and pieces[-1][-1] == group - 1 and nbytes + sizes[group] <= _PIECE:
+            pieces[-1].append(group)
+            nbytes += sizes[group]
+        else:
+            pieces.append([group])
+            nbytes = sizes[group]
+    return [tuple(piece) for piece in pieces]

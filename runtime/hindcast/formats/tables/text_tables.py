@@ -1,0 +1,212 @@
+"""What the formats of text have in common: pieces that end where records end, and types that hold for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.tables.decoding import Reader, as_obs, rows_of, sentences
+from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.folder_keys import keyed
+from hindcast.formats.tables.naming import ALIASES, Plan, listed, nearest, plan_of
+from hindcast.formats.tables.read_options import column_types_of
+from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
+from hindcast.formats.tables.written import empty_leaves, with_element, written_spec
+from hindcast.storage.location import Location
+
+Types = Mapping[str, pa.DataType]
+_NO_ROWS: Final = np.zeros(0, dtype=np.int64)
+
+
+class Part(NamedTuple):
+    """Where a piece is, and what was found out about its file.
+
+    Attributes:
+        span: None for all of a file that is read from its first byte on.
+        header: how many records before the first row are a header.
+        names: the columns of a file in several pieces; None for those that the piece has.
+        types: those that are known before the piece is parsed.
+        leaves: what Hindcast wrote about the file.
+        delimiter: between the columns of CSV.
+    """
+
+    span: Span | None
+    header: int
+    names: tuple[str, ...] | None
+    types: Types
+    leaves: Mapping[str, Leaf]
+    delimiter: str = ","
+
+
+class TextTables(ABC):
+    """A `Format` of text."""
+
+    name: str
+
+    @abstractmethod
+    def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
+        """Records of `blocks` as a table, with the names and types that the part knows; without the header.
+
+        Raises:
+            CellError: what is wrong in a record.
+        """
+
+    @abstractmethod
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
+        """What holds for the whole file: see `Part`; its `span` is None."""
+
+    @abstractmethod
+    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
+        """The columns of the first record; empty where that takes reading much."""
+
+    def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
+        """The character between two of which a line end is none."""
+        return None
+
+    def is_whole(self, location: Location) -> bool:
+        """Whether a file cannot be cut."""
+        return is_compressed(location)
+
+    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
+        """All of a file that cannot be cut, in parts."""
+        return blocks_of(location, self.quote(options))
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """See `Format.pieces`; of a file in several, the first one decides of which types its columns are."""
+        if not location.info().size:
+            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+        begin = self.begin(location, written_spec(location, self.name), options)
+        if self.is_whole(location):
+            return [Piece(location, 0, location.info().size or 0, begin)]
+        spans = [span for span, _ in blocks_of(location, self.quote(options))]
+        if sum(span.records for span in spans) <= begin.header:
+            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        if len(spans) > 1:
+            table, _, _ = next(self._tables(location, begin._replace(span=spans[0]), options))
+            begin = _with_types(begin, table)
+        return [
+            Piece(location, i, span.stop - span.start, begin._replace(span=span))
+            for i, span in enumerate(spans)
+        ]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """See `Format.describe`: what the manifest beside the file says."""
+        spec = written_spec(location, self.name)
+        return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
+        """See `Telling.notes`: also that text does not tell types."""
+        names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
+        with sentences(str(location), _NO_ROWS):
+            notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()
+        if leaves:
+            return notes
+        return (
+            *notes,
+            f"{self.name} does not tell types: read as int64, and as float64 where there is a point",
+        )
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
+        """See `Format.read`."""
+        location, part = piece.location, piece.part
+        for own, plan, row in self._tables(location, part, options):
+            table = keyed(own, options)
+            reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options)
+            with sentences(str(location), _NO_ROWS):
+                keep = expression_of(options.filter, table.schema)
+            kept, number = passing(table, keep, options.filter, row)
+            if len(kept):
+                yield _with_empty(rows_of(kept, number, reader), part.leaves, options)
+
+    def _tables(
+        self, location: Location, part: Part, options: ReadOptions
+    ) -> Iterator[tuple[pa.Table, Plan, int]]:
+        """The piece's tables, each with the number of its first row; the first one decides of the types."""
+        blocks = self.blocks(location, options) if part.span is None else _one(location, part.span)
+        for span, data in blocks:
+            header = part.header if span.first == 0 else 0
+            first, count = span.first + header - part.header, span.records - header
+            if count < 1:
+                continue
+            with sentences(str(location), np.arange(first, first + count)):
+                table = self.parse(data, part._replace(header=header), options)
+                if len(table) != count:
+                    raise DataError(
+                        f"there are {len(table)} records in {count} lines from row {first} on: expected one a line"
+                    )
+                plan = _plan(part.names or table.column_names, table, options, part.leaves)
+                table = _with_declared_types(table, plan, options)
+            part = _with_types(part, table)
+            yield table, plan, first
+
+
+def _one(location: Location, span: Span) -> Iterator[tuple[Span, bytes]]:
+    yield span, text_of(location, span.start, span.stop)
+
+
+def _with_types(part: Part, table: pa.Table) -> Part:
+    """The part of a file whose first rows are known."""
+    types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
+    return part._replace(names=part.names or tuple(table.column_names), types={**types, **part.types})
+
+
+def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
+    """The rows with the leaves without a number in them, which text may have no place for."""
+    empty = {
+        name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
+        for name, leaf in empty_leaves(leaves).items()
+        if name not in rows.columns
+        and (options.columns is None or {as_obs(name), as_obs(root(name))} & {*options.columns})
+    }
+    return replace(rows, columns={**rows.columns, **empty}) if empty else rows
+
+
+def _plan(names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]) -> Plan:
+    """What to read of a table.
+
+    Raises:
+        DataError: as `plan_of`; or a column that the first piece of the file does not have.
+    """
+    new = [name for name in table.column_names if name not in names]
+    odd = [name for name in new if name not in info_names(options)]
+    if odd:
+        raise DataError(
+            f"it has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
+        )
+    return plan_of([*names, *new], options, empty_leaves(leaves))
+
+
+def info_names(options: ReadOptions) -> tuple[str, ...]:
+    """The columns that may be infos."""
+    named = options.schema.get(Columns.INFOS)
+    return (Columns.INFOS, *ALIASES[Columns.INFOS]) if named is None else (named,)
+
+
+def _with_declared_types(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
+    """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
+    declared = dict(column_types_of(options))
+    rewards = plan.sources.get(Columns.REWARDS)
+    for name in rewards.columns if rewards is not None else ():
+        if name in table.column_names and pa.types.is_integer(table.schema.field(name).type):
+            declared.setdefault(name, pa.float64())
+    for name, number in declared.items():
+        if name not in table.column_names:
+            raise DataError(
+                f"it has no column {name!r}, which `column_types` names: {nearest(name, table.column_names)}"
+            )
+        kind = with_element(table.schema.field(name).type, number)
+        try:
+            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
+        except pa.ArrowException as error:
+            raise DataError(f"{name!r} cannot be made {number}, as `column_types` says: {error}") from error
+    return table

@@ -1,0 +1,91 @@
+"""What Hindcast wrote about its own text files, in the manifest of their folder or before that in commits; as types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.columns import SEPARATOR, Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.exported import recording_of
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.storage.location import Location
+
+
+def written_spec(location: Location, layout: str) -> DataSpec:
+    """The spec of a file that the recording beside it lists, in that layout; one that says nothing of any other.
+
+    Raises:
+        DataError: a manifest that cannot be read, or a file of another size than it says.
+    """
+    manifest = recording_of(location)
+    if manifest is None or manifest.layout != layout:
+        return DataSpec()
+    entry = next((file for file in manifest.files if file.path == location.name), None)
+    if entry is None:
+        return DataSpec()
+    size = location.info().size
+    if size != entry.bytes:
+        raise DataError(
+            f"{location} has {size} bytes, but was recorded with {entry.bytes}: copy it again or record again"
+        )
+    return manifest.data_spec
+
+
+def leaf_type(leaf: Leaf) -> pa.DataType:
+    """The type of one number of a leaf; complex numbers are two, and half floats are parsed as floats."""
+    if leaf.dtype is None:
+        return pa.string()
+    if leaf.dtype.kind == "c":
+        return pa.from_numpy_dtype(np.dtype(f"f{leaf.dtype.itemsize // 2}"))
+    return pa.float32() if leaf.dtype == np.float16 else pa.from_numpy_dtype(leaf.dtype.newbyteorder("="))
+
+
+def with_element(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
+    """A number's type in the place of the innermost one: of `list<int64>` and float64, `list<double>`."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(with_element(kind.value_type, number))
+    return number
+
+
+def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
+    """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
+    leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
+    following = {
+        Columns.NEXT_OBS + name.removeprefix(Columns.OBS): kind
+        for name, kind in leaves.items()
+        if root(name) == Columns.OBS
+    }
+    leaves.update(following)
+    return {name: _column(name, leaves) for name in dict.fromkeys(map(root, leaves))}
+
+
+def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Those without a number in them, for which CSV has no column; observations after the step too."""
+    found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
+    following = {
+        Columns.NEXT_OBS + name.removeprefix(Columns.OBS): leaf
+        for name, leaf in found.items()
+        if root(name) == Columns.OBS
+    }
+    return {**found, **following}
+
+
+def _nested(leaf: Leaf) -> pa.DataType:
+    kind = leaf_type(leaf)
+    depth = len(leaf.shape) + (leaf.dtype is not None and leaf.dtype.kind == "c")
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _column(name: str, leaves: dict[str, pa.DataType]) -> pa.DataType:
+    if name in leaves:
+        return leaves[name]
+    prefix = name + SEPARATOR
+    parts = dict.fromkeys(
+        leaf.removeprefix(prefix).split(SEPARATOR, 1)[0] for leaf in leaves if leaf.startswith(prefix)
+    )
+    return pa.struct([pa.field(part, _column(prefix + part, leaves)) for part in parts])

@@ -1,0 +1,1 @@
+"""Exports as text: JSON lines, CSV, RLlib's JSON."""

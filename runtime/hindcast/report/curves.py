@@ -1,0 +1,210 @@
+"""The figures of `results.jsonl` as arrays: what the report draws and tabulates.
+
+One line of the file is one iteration: nested dicts under RLlib's names
+(`evaluation/env_runners/episode_return_mean`, `learners/default_policy/total_loss`, `timers/update_s`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+Result = Mapping[str, Any]
+
+TIMERS = {
+    "update_s": "updates",
+    "data_wait_s": "waiting for data",
+    "evaluation_wait_s": "waiting for evaluation",
+    "sample_s": "playing episodes",
+    "evaluation_s": "evaluation",
+}
+OTHER = "everything else"
+SAMPLED = "num_env_steps_sampled_lifetime"
+TRAINED = "num_env_steps_trained_lifetime"
+
+
+def lookup(result: Result, *names: str) -> float | None:
+    """Number at a nested key; None where it is missing, not a number, or not finite."""
+    value: Any = result
+    for name in names:
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        return None
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure over the run: `x` and `y`, both `[n]`."""
+
+    x: F64
+    y: F64
+
+
+@dataclass(frozen=True)
+class ReturnCurve:
+    """Returns of episodes over the run.
+
+    Attributes:
+        x: `[n]` training iteration (or timesteps) of the weights that played.
+        mean: `[n]` mean return.
+        low: `[n]` lowest return, equal to the mean where it was not recorded.
+        high: `[n]` highest return, likewise.
+        episodes: episodes behind one point; 0 where unknown or varying.
+    """
+
+    x: F64
+    mean: F64
+    low: F64
+    high: F64
+    episodes: int
+
+    @property
+    def best(self) -> int:
+        """Index of the highest mean."""
+        return int(self.mean.argmax())
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All curves of one run."""
+
+    results: Sequence[Result]
+
+    @cached_property
+    def evaluation(self) -> ReturnCurve | None:
+        """Evaluation returns over training iterations."""
+        return _return_curve(
+            (lookup(result["evaluation"], "training_iteration") or _iteration(result), result["evaluation"])
+            for result in self.results
+            if isinstance(result.get("evaluation"), Mapping)
+        )
+
+    @cached_property
+    def evaluation_by_timesteps(self) -> ReturnCurve | None:
+        """Evaluation returns over the timesteps that an online algorithm had sampled by then."""
+        return _return_curve(
+            (sampled, result["evaluation"])
+            for result in self.results
+            if isinstance(result.get("evaluation"), Mapping)
+            and (sampled := lookup(result, SAMPLED)) is not None
+        )
+
+    @cached_property
+    def sampling(self) -> Line:
+        """Mean return of the episodes that an online algorithm learned from, over timesteps sampled."""
+        return _line(self.results, "env_runners", "episode_return_mean", over=SAMPLED)
+
+    @cached_property
+    def learner(self) -> dict[str, Line]:
+        """Every figure of the default policy's learner over training iterations, by name."""
+        names = {name for result in self.results for name in _learner_of(result)}
+        lines = {name: _line(self.results, "learners", "default_policy", name) for name in names}
+        return {name: line for name, line in lines.items() if len(line.y)}
+
+    @cached_property
+    def losses(self) -> dict[str, Line]:
+        """The loss terms, the total first; a term that is the same line as another is shown once."""
+        names = sorted((n for n in self.learner if "loss" in n), key=lambda n: (n != "total_loss", n))
+        kept: dict[str, Line] = {}
+        for name in names:
+            line = self.learner[name]
+            if not any(_same(line, other) for other in kept.values()):
+                kept[name] = line
+        return kept
+
+    @cached_property
+    def gradient_norm(self) -> Line | None:
+        """Norm of the gradients before clipping."""
+        return next((line for name, line in self.learner.items() if name.startswith("grad")), None)
+
+    @cached_property
+    def speed(self) -> Line:
+        """Timesteps trained (or sampled) per second over training iterations."""
+        return _line(self.results, "timesteps_per_s")
+
+    def last(self, *names: str) -> float | None:
+        """The latest value of a figure; None where there never was one."""
+        found = (lookup(result, *names) for result in reversed(self.results))
+        return next((value for value in found if value is not None), None)
+
+    @property
+    def iterations(self) -> int:
+        """The last iteration."""
+        return int(self.last("training_iteration") or 0)
+
+    @property
+    def timesteps(self) -> float | None:
+        """Timesteps trained over the whole run; sampled ones for an online algorithm."""
+        return self.last(SAMPLED) or self.last(TRAINED)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the run: `time_total_s`, or what the timers add up to where that is more."""
+        total = max(self.last("time_total_s") or 0.0, sum(self._timed.values()))
+        return total or None
+
+    @cached_property
+    def time_shares(self) -> dict[str, float]:
+        """Seconds by what they were spent on, in the order of `TIMERS`, the untimed rest last."""
+        shares = dict(self._timed)
+        rest = (self.seconds or 0.0) - sum(shares.values())
+        if shares and rest > 0:
+            shares[OTHER] = rest
+        return shares
+
+    @cached_property
+    def _timed(self) -> dict[str, float]:
+        """Seconds by label, those above zero."""
+        sums = {
+            label: sum(lookup(result, "timers", timer) or 0.0 for result in self.results)
+            for timer, label in TIMERS.items()
+        }
+        return {label: seconds for label, seconds in sums.items() if seconds > 0}
+
+
+def _iteration(result: Result) -> float:
+    return lookup(result, "training_iteration") or 0.0
+
+
+def _learner_of(result: Result) -> Mapping[str, Any]:
+    policy = result.get("learners", {}).get("default_policy", {})
+    return policy if isinstance(policy, Mapping) else {}
+
+
+def _line(results: Sequence[Result], *names: str, over: str = "training_iteration") -> Line:
+    points = [
+        (x, y)
+        for result in results
+        if (x := lookup(result, over)) is not None and (y := lookup(result, *names)) is not None
+    ]
+    array = np.array(points, np.float64).reshape(-1, 2)
+    return Line(array[:, 0], array[:, 1])
+
+
+def _return_curve(points: Iterable[tuple[float, Result]]) -> ReturnCurve | None:
+    rows = {}
+    episodes = set()
+    for x, result in points:
+        mean = lookup(result, "env_runners", "episode_return_mean")
+        if mean is None:
+            continue
+        low = lookup(result, "env_runners", "episode_return_min")
+        high = lookup(result, "env_runners", "episode_return_max")
+        rows[x] = (x, mean, mean if low is None else low, mean if high is None else high)
+        episodes.add(lookup(result, "env_runners", "num_episodes"))
+    if not rows:
+        return None
+    x, mean, low, high = np.array([rows[key] for key in sorted(rows)], np.float64).T
+    count = episodes.pop() if len(episodes) == 1 else None
+    return ReturnCurve(x, mean, low, high, int(count or 0))
+
+
+def _same(one: Line, other: Line) -> bool:
+    return len(one.y) == len(other.y) and bool(np.allclose(one.y, other.y))

@@ -1,0 +1,207 @@
+"""Pictures of recorded data: returns, lengths, actions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hindcast import formatting
+from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.summary import ActionLeaf, Summary
+from hindcast.report.canvas import Picture, Theme, style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_DIMENSIONS = 9
+MAX_BARS = 20
+MAX_LEAVES = 4
+LABELLED_BARS = 12
+EVEN = 1.25
+
+
+def data_plots(summary: Summary) -> dict[str, Picture | None]:
+    """All pictures of a dataset: `returns`, `lengths`, and one of each action leaf (the first four)."""
+    pictures: dict[str, Picture | None] = {
+        "returns": _return_histogram(summary),
+        "lengths": _length_histogram(summary),
+    }
+    for leaf in summary.actions[:MAX_LEAVES]:
+        pictures[leaf.name.replace("/", "-")] = action_plot(summary, leaf)
+    return pictures
+
+
+def _return_histogram(summary: Summary) -> Picture | None:
+    returns = summary.returns
+    if returns is None:
+        return None
+    middle = formatting.significant(returns.median)
+    title = f"Half of the recorded episodes return {middle} or more"
+    if returns.median == returns.max:
+        title = f"At least half of the recorded episodes return {middle}, the most seen"
+    if returns.min == returns.max:
+        title = f"Every recorded episode returns {middle}"
+    return _histogram(title, returns, "return of an episode")
+
+
+def _length_histogram(summary: Summary) -> Picture | None:
+    lengths = summary.lengths
+    if lengths is None:
+        return None
+    middle = formatting.significant(lengths.median)
+    title = f"Half of the recorded episodes last {middle} timesteps or longer"
+    if lengths.median == lengths.max:
+        title = f"At least half of the recorded episodes last {middle} timesteps, the most seen"
+    if lengths.min == lengths.max:
+        title = f"Every recorded episode lasts {middle} timesteps"
+    return _histogram(title, lengths, "length of an episode (timesteps)")
+
+
+def _histogram(title: str, spread: Distribution, axis: str) -> Picture:
+    mean, deviation, low, high = map(
+        formatting.significant, (spread.mean, spread.std, spread.min, spread.max)
+    )
+    several = f": mean {mean} ± {deviation}, from {low} to {high}"
+    caption = formatting.plural(spread.count, "episode") + (several if spread.min < spread.max else "")
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.subplots()
+        style_axes(axes, theme, axis, "episodes")
+        _bars(axes, theme, spread)
+        axes.set_ylim(0, 1.14 * max(spread.counts))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        _mark_median(axes, theme, spread)
+
+    return Picture(title, caption, draw)
+
+
+def _bars(axes: Axes, theme: Theme, spread: Distribution, colour: str | None = None) -> None:
+    edges = np.array(spread.edges)
+    axes.bar(
+        edges[:-1], spread.counts, np.diff(edges), align="edge", color=colour or theme.main,
+        edgecolor=theme.paper, linewidth=0.8,
+    )  # fmt: skip
+    if len(edges) == 2:  # a single value: a bar as wide as the picture says nothing
+        centre = edges.mean()
+        axes.set_xlim(centre - 4, centre + 4)
+        axes.set_xticks([centre])
+
+
+def _mark_median(axes: Axes, theme: Theme, spread: Distribution) -> None:
+    if spread.min == spread.max:
+        return
+    axes.axvline(spread.median, color=theme.reference, linewidth=1.4, dashes=(5, 3))
+    low, high = axes.get_xlim()
+    left = spread.median > (low + high) / 2
+    axes.annotate(
+        f"median {formatting.significant(spread.median)}",
+        (spread.median, 1.0),
+        xytext=(-5 if left else 5, -2),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="top",
+        fontsize=9.5,
+        fontweight="bold",
+        color=theme.reference,
+    )
+
+
+def action_plot(summary: Summary, leaf: ActionLeaf) -> Picture | None:
+    """How often each discrete action is taken, or how each dimension of a continuous one is spread."""
+    if leaf.values is not None:
+        return _discrete_plot(summary, leaf.name, _with_unused(summary, leaf))
+    if leaf.dimensions:
+        return _box_plot(summary, leaf)
+    return None
+
+
+def _with_unused(summary: Summary, leaf: ActionLeaf) -> dict[int, int]:
+    """Counts of all values of the space, those never taken included, where the space is known."""
+    counts = dict(leaf.values or {})
+    space = summary.action_space or {}
+    if leaf.name == "actions" and space.get("type") == "Discrete":
+        first = int(space.get("start", 0))
+        counts = {value: counts.get(value, 0) for value in range(first, first + int(space["n"]))} | counts
+    return counts
+
+
+def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
+    total = sum(counts.values())
+    shown = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_BARS])
+    shares = np.array([100 * counts[value] / total for value in shown])
+    caption = f"Share of {formatting.count(summary.sampled_timesteps)} timesteps"
+    if len(shown) < len(counts):
+        caption += f"; the {len(shown)} most frequent of {len(counts)} values"
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        style_axes(axes, theme, "action" if name == "actions" else name, "% of timesteps")
+        places = np.arange(len(shown))
+        axes.bar(places, shares, 0.7, color=theme.main)
+        axes.set_xticks(places, [str(value) for value in shown])
+        axes.set_xlim(-0.8, len(shown) - 0.2)
+        axes.set_ylim(0, 1.12 * shares.max())
+        if len(shown) <= LABELLED_BARS:
+            for place, share in zip(places, shares, strict=True):
+                axes.annotate(
+                    formatting.share(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
+                    ha="center", fontsize=9.5, fontweight="bold", color=theme.ink,
+                )  # fmt: skip
+
+    return Picture(_discrete_title(name, counts), caption, draw)
+
+
+def _discrete_title(name: str, counts: dict[int, int]) -> str:
+    what = "action" if name == "actions" else f"value of {name}"
+    total, most = sum(counts.values()), max(counts, key=lambda value: counts[value])
+    unused = sum(count == 0 for count in counts.values())
+    if unused:
+        return f"{unused} of {len(counts)} {what}s {'is' if unused == 1 else 'are'} never taken"
+    share = counts[most] / total
+    if share * len(counts) < EVEN:
+        return f"Every {what} is taken about equally often"
+    return f"The most frequent {what}, {most}, is taken in {formatting.share(share)} of timesteps"
+
+
+def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
+    shown = leaf.dimensions[:MAX_DIMENSIONS]
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    least, most = min(part.min for part in leaf.dimensions), max(part.max for part in leaf.dimensions)
+    what = "actions" if leaf.name == "actions" else leaf.name
+    dimensions = formatting.plural(len(leaf.dimensions), "dimension")
+    title = f"Recorded {what} lie between {formatting.significant(least)} and {formatting.significant(most)}"
+    caption = (
+        f"Histogram of {formatting.count(summary.sampled_timesteps)} timesteps, a panel for each dimension"
+    )
+    if len(shown) < len(leaf.dimensions):
+        caption += f"; the first {len(shown)} of {dimensions}"
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        grid = np.atleast_1d(figure.subplots(rows, columns, sharex=True)).ravel()
+        for index, axes in enumerate(grid):
+            if index >= len(shown):
+                axes.axis("off")
+                continue
+            _panel(axes, theme, f"{index}", shown[index])
+        for axes in grid[max(0, len(shown) - columns) : len(shown)]:
+            axes.tick_params(axis="x", labelbottom=True)
+
+    return Picture(title, caption, draw, height=max(2.6, 1.25 * rows + 0.4))
+
+
+def _panel(axes: Axes, theme: Theme, name: str, spread: Distribution) -> None:
+    style_axes(axes, theme)
+    axes.locator_params(axis="x", nbins=3)
+    axes.grid(visible=False)
+    axes.set_yticks([])
+    _bars(axes, theme, spread)
+    axes.axvline(spread.mean, color=theme.reference, linewidth=1.2, dashes=(5, 3))
+    title = f"dimension {name}, mean {formatting.significant(round(spread.mean, 2) + 0.0)}"
+    axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted, pad=3)

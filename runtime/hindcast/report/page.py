@@ -1,0 +1,148 @@
+"""The report's page: what stands on it, and how it becomes one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hindcast.report.canvas import DARK, LIGHT, Picture, render
+from hindcast.storage.location import Location
+
+REPORT_FILE = "report.html"
+PLOTS_FOLDER = "plots"
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One key figure."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pictures under a heading: file name (without ending) -> picture; a picture that is None is left out."""
+
+    title: str
+    pictures: dict[str, Picture | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a heading; the first cell names the row."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to type, and what it does."""
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with the data."""
+
+    severity: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    kind: str
+    name: str
+    outcome: str
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
+    tables: Sequence[Table]
+    commands: Sequence[Command]
+    versions: Table
+    footer: str
+    problems: Sequence[Problem] = field(default=())
+    spec: str = ""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A picture as data URIs, in both themes, and the light one's bytes."""
+
+    name: str
+    png: bytes
+    alt: str
+    light: str
+    dark: str
+    width: int
+    height: int
+
+
+def write_page(folder: Location, page: Page) -> str:
+    """Write `report.html` and the light pictures as `plots/*.png`.
+
+    Args:
+        folder: where both go.
+        page: what to show.
+
+    Returns:
+        The report's path as the user would write it.
+    """
+    drawn = [(section.title, _draw(section)) for section in page.sections]
+    for _, pictures in drawn:
+        for picture in pictures:
+            folder.child(PLOTS_FOLDER, f"{picture.name}.png").write_bytes(picture.png)
+    report = folder.child(REPORT_FILE)
+    report.write_bytes(_html(page, drawn).encode())
+    return str(report)
+
+
+def write_alone(file: Location, page: Page) -> str:
+    """Write the page as one file, its pictures in it.
+
+    Returns:
+        Its path as the user would write it.
+    """
+    file.write_bytes(_html(page, [(section.title, _draw(section)) for section in page.sections]).encode())
+    return str(file)
+
+
+def _draw(section: Section) -> list[_Shown]:
+    shown = []
+    for name, picture in section.pictures.items():
+        if picture is None:
+            continue
+        light, dark = render(picture, LIGHT), render(picture, DARK)
+        width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
+        alt = f"{picture.title}. {picture.caption}."
+        shown.append(_Shown(name, light, alt, _data_uri(light), _data_uri(dark), width, height))
+    return shown
+
+
+def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    sections = [{"title": title, "pictures": pictures} for title, pictures in drawn]
+    return environment.get_template("report.html.j2").render(page=page, sections=sections)
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -1,0 +1,261 @@
+"""Pictures of a run: returns while it trained, losses, and where the time went.
+
+Each function gives a `Picture`, or None where the run has nothing to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hindcast import formatting
+from hindcast.report.canvas import Label, Picture, Theme, end_labels, short_numbers, style_axes
+from hindcast.report.curves import F64, Curves, Line, ReturnCurve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_PANELS = 5
+MARKERS_UP_TO = 40
+SMOOTH_FROM = 80
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Returns of recorded episodes: mean, standard deviation, extremes."""
+
+    mean: float
+    deviation: float
+    least: float
+    most: float
+
+
+def return_plot(
+    curves: Curves, *, stop: float | None = None, recorded: Reference | None = None
+) -> Picture | None:
+    """Evaluation return over training iterations, with its min-max band.
+
+    Args:
+        curves: the training's.
+        stop: return at which the training stops, drawn as a line.
+        recorded: the recorded episodes' returns, drawn as a reference band of one standard deviation.
+    """
+    curve = curves.evaluation
+    if curve is None:
+        return None
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        style_axes(axes, theme, _iteration_axis(curves), "return of an episode")
+        short_numbers(axes, whole_x=True)
+        _reference_lines(axes, theme, stop, recorded)
+        _return_line(axes, theme, curve)
+        labels = [Label(curve.mean[-1], f"policy {formatting.significant(curve.mean[-1])}", theme.main)]
+        _finish(axes, theme, labels, stop, recorded)
+
+    return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
+
+
+def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
+    """Return of the recording's own policy over timesteps: evaluated, and in the episodes it learned from."""
+    curve, sampled = curves.evaluation_by_timesteps, curves.sampling
+    if curve is None:
+        return None
+    who = f"{algorithm} expert" if algorithm else "data's expert"
+    title = _return_title(curve, stop, "timesteps", who)
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        style_axes(axes, theme, "timesteps played while learning", "return of an episode")
+        _reference_lines(axes, theme, stop, None)
+        axes.plot(sampled.x, sampled.y, color=theme.muted, linewidth=1.2)
+        _return_line(axes, theme, curve)
+        labels = [Label(curve.mean[-1], f"evaluated {formatting.significant(curve.mean[-1])}", theme.main)]
+        if len(sampled.y):
+            labels.append(
+                Label(sampled.y[-1], f"learning {formatting.significant(sampled.y[-1])}", theme.muted)
+            )
+        _finish(axes, theme, labels, stop, None)
+
+    caption = f"{_return_caption(curve)}; grey: the episodes it learned from"
+    return Picture(title, caption if len(sampled.y) else _return_caption(curve), draw)
+
+
+def loss_plot(curves: Curves) -> Picture | None:
+    """Loss terms and the norm of the gradients, one panel each over training iterations."""
+    panels: dict[str, Line] = dict(list(curves.losses.items())[: MAX_PANELS - 1])
+    if curves.gradient_norm is not None:
+        panels["gradient_norm"] = curves.gradient_norm
+    if not panels:
+        return None
+    first = next(iter(panels))
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        grid = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+        for index, (axes, (name, line)) in enumerate(zip(grid, panels.items(), strict=True)):
+            style_axes(axes, theme)
+            short_numbers(axes, whole_x=True)
+            axes.locator_params(axis="y", nbins=4)
+            colour = theme.muted if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
+            _series(axes, line, colour)
+            axes.set_title(
+                name.replace("_", " "), loc="left", fontsize=9.5, fontweight="bold", color=colour, pad=3
+            )
+        grid[-1].set_xlabel(_iteration_axis(curves), fontsize=10, color=theme.muted)
+
+    caption = "Mean over the updates of an iteration" + _smoothed(panels[first])
+    height = 3.5 if len(panels) <= 2 else 1.45 * len(panels) + 0.4
+    return Picture(_loss_title(first, panels[first]), caption, draw, height)
+
+
+def time_plot(curves: Curves) -> Picture | None:
+    """One stacked bar of the whole run's time by what it went into, and the timesteps per second below."""
+    shares = curves.time_shares
+    if not shares:
+        return None
+    total = sum(shares.values())
+    speed = curves.speed
+    largest = max(shares, key=lambda label: shares[label])
+    title = f"{formatting.share(shares[largest] / total)} of the time went into {largest}"
+    caption = f"Wall time of the run: {formatting.duration(total)}"
+    if len(speed.y):
+        caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        if len(speed.y) < 2:
+            _time_bar(figure.subplots(), theme, shares)
+            return
+        bar, line = figure.subplots(2, 1, height_ratios=[1, 1.5])
+        _time_bar(bar, theme, shares)
+        style_axes(line, theme, _iteration_axis(curves), "timesteps / s")
+        short_numbers(line, whole_x=True)
+        _series(line, speed, theme.main)
+        line.set_ylim(0, 1.15 * speed.y.max())
+
+    return Picture(title, caption, draw, 3.5 if len(speed.y) >= 2 else 1.5)
+
+
+def _return_title(curve: ReturnCurve, stop: float | None, unit: str, who: str = "trained policy") -> str:
+    best = curve.best
+    reached = np.flatnonzero(curve.mean >= stop) if stop is not None else np.array([], np.int64)
+    if stop is not None and len(reached):
+        at = curve.x[reached[0]]
+        return f"The {who} passes a return of {formatting.significant(stop)} at {_place(at, unit)}"
+    where = f"{formatting.significant(curve.mean[best])} at {_place(curve.x[best], unit)}"
+    if stop is not None:
+        return f"The {who} stays below {formatting.significant(stop)}: at best {where}"
+    return f"The {who}'s best mean return: {where}"
+
+
+def _place(at: float, unit: str) -> str:
+    return f"{formatting.count(at)} timesteps" if unit == "timesteps" else f"{unit} {at:.0f}"
+
+
+def _return_caption(curve: ReturnCurve) -> str:
+    episodes = f" over {formatting.plural(curve.episodes, 'episode')}" if curve.episodes else ""
+    return f"Return in evaluation: mean{episodes}, with min-max band"
+
+
+def _iteration_axis(curves: Curves) -> str:
+    if not curves.timesteps or not curves.iterations:
+        return "training iteration"
+    return f"training iteration ({formatting.count(curves.timesteps / curves.iterations)} timesteps each)"
+
+
+def _reference_lines(axes: Axes, theme: Theme, stop: float | None, recorded: Reference | None) -> None:
+    if recorded is not None:
+        low = max(recorded.mean - recorded.deviation, recorded.least)
+        high = min(recorded.mean + recorded.deviation, recorded.most)
+        axes.axhspan(low, high, color=theme.series[2], alpha=0.13, linewidth=0)
+        axes.axhline(recorded.mean, color=theme.series[2], linewidth=1.2)
+    if stop is not None:
+        axes.axhline(stop, color=theme.reference, linewidth=1.2, dashes=(5, 3))
+
+
+def _return_line(axes: Axes, theme: Theme, curve: ReturnCurve) -> None:
+    if len(curve.x) == 1:
+        spans = [curve.mean - curve.low, curve.high - curve.mean]
+        axes.errorbar(curve.x, curve.mean, yerr=spans, color=theme.main, fmt="o", capsize=4)
+        axes.set_xlim(curve.x[0] - 1, curve.x[0] + 1)
+        return
+    axes.fill_between(curve.x, curve.low, curve.high, color=theme.main, alpha=0.18, linewidth=0)
+    marker = "o" if len(curve.x) <= MARKERS_UP_TO else ""
+    axes.plot(curve.x, curve.mean, color=theme.main, linewidth=2, marker=marker, markersize=4)
+
+
+def _finish(
+    axes: Axes, theme: Theme, labels: list[Label], stop: float | None, recorded: Reference | None
+) -> None:
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.02 * (high - low))
+    if stop is not None:
+        labels.append(Label(stop, f"stop at {formatting.significant(stop)}", theme.reference))
+    if recorded is not None:
+        text = f"data {formatting.significant(recorded.mean)} ± {formatting.significant(recorded.deviation)}"
+        labels.append(Label(recorded.mean, text, theme.series[2]))
+    end_labels(axes, labels)
+
+
+def _loss_title(name: str, line: Line) -> str:
+    label = name.replace("_", " ").capitalize()
+    first, last = line.y[0], line.y[-1]
+    if len(line.y) == 1:
+        return f"{label} {formatting.significant(first)} in the only iteration"
+    verb = "falls" if last < first else "rises" if last > first else "stays"
+    return f"{label} {verb} from {formatting.significant(first)} to {formatting.significant(last)}"
+
+
+def _smoothed(line: Line) -> str:
+    return f"; heavy line: running mean of {_window(line)}" if len(line.y) >= SMOOTH_FROM else ""
+
+
+def _window(line: Line) -> int:
+    return max(5, len(line.y) // 20)
+
+
+def _series(axes: Axes, line: Line, colour: str) -> None:
+    if len(line.y) < SMOOTH_FROM:
+        marker = "o" if len(line.y) <= MARKERS_UP_TO else ""
+        axes.plot(line.x, line.y, color=colour, linewidth=1.8, marker=marker, markersize=3.5)
+        return
+    axes.plot(line.x, line.y, color=colour, linewidth=0.8, alpha=0.4)
+    axes.plot(line.x, running_mean(line.y, _window(line)), color=colour, linewidth=1.8)
+
+
+def running_mean(values: F64, window: int) -> F64:
+    """Mean of the values at most `window // 2` places away; the window shrinks evenly towards both ends."""
+    places = np.arange(len(values))
+    reach = np.minimum(window // 2, np.minimum(places, places[::-1]))
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+
+
+def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
+    total = sum(shares.values())
+    colours = _share_colours(theme, list(shares))
+    left = 0.0
+    for (_, seconds), colour in zip(shares.items(), colours, strict=True):
+        axes.barh(0, seconds, left=left, color=colour, height=0.5, edgecolor=theme.paper, linewidth=1.5)
+        left += seconds
+    rows = math.ceil(len(shares) / 2)
+    for index, ((label, seconds), colour) in enumerate(zip(shares.items(), colours, strict=True)):
+        x, y = 0.52 * (index % 2), -0.62 - 0.42 * (index // 2)
+        text = f"{label}: {formatting.duration(seconds)} ({formatting.share(seconds / total)})"
+        axes.scatter([total * (x + 0.008)], [y], s=42, color=colour, marker="s", clip_on=False)
+        axes.text(total * (x + 0.03), y, text, fontsize=9.5, color=theme.ink, va="center")
+    axes.set_xlim(0, total)
+    axes.set_ylim(-0.62 - 0.42 * (rows - 1) - 0.25, 0.28)
+    axes.axis("off")
+
+
+def _share_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
+    """Same colour for the same activity in every report; the rest is grey."""
+    from hindcast.report.curves import OTHER, TIMERS
+
+    known = list(TIMERS.values())
+    return [theme.series[-1] if label == OTHER else theme.series[known.index(label)] for label in labels]

@@ -1,0 +1,210 @@
+"""The words and figures of a report: key figures, tables, commands, the resource as YAML."""
+
+from __future__ import annotations
+
+import io
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from hindcast import formatting
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.summary import Summary
+from hindcast.report.curves import Curves
+from hindcast.report.page import Command, Table, Tile
+from hindcast.report.plots import Reference
+from hindcast.report.results import RESULTS_FILE
+from hindcast.storage.location import Location
+from hindcast.version import __version__
+
+_PACKAGES = ("torch", "ray", "pyarrow", "gymnasium", "numpy")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A dataset and what is in it."""
+
+    location: Location
+    summary: Summary
+
+
+def reference(inputs: Sequence[Recorded]) -> Reference | None:
+    """Returns of all datasets together; None where one has none."""
+    spreads = [one.summary.returns for one in inputs if one.summary.returns is not None]
+    if not spreads or len(spreads) < len(inputs):
+        return None
+    episodes = sum(one.summary.episodes for one in inputs)
+    weights = [one.summary.episodes / episodes for one in inputs]
+    pairs = list(zip(weights, spreads, strict=True))
+    mean = sum(weight * spread.mean for weight, spread in pairs)
+    square = sum(weight * (spread.std**2 + (spread.mean - mean) ** 2) for weight, spread in pairs)
+    return Reference(mean, square**0.5, min(s.min for s in spreads), max(s.max for s in spreads))
+
+
+def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded]) -> list[Tile]:
+    """Key figures of a training."""
+    tiles = []
+    if (curve := curves.evaluation) is not None:
+        best = curve.best
+        note = f"evaluated at iteration {curve.x[best]:.0f}"
+        tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
+    if stop is not None:
+        tiles.append(Tile("Return to stop at", formatting.significant(stop)))
+    if (recorded := reference(inputs)) is not None:
+        note = f"± {formatting.significant(recorded.deviation)}"
+        tiles.append(Tile("Return in the data", formatting.significant(recorded.mean), note))
+    tiles.append(Tile("Iterations", formatting.whole(curves.iterations), _epochs(curves)))
+    if curves.timesteps is not None:
+        tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
+    if curves.seconds is not None:
+        tiles.append(Tile("Time", formatting.duration(curves.seconds), _pace(curves)))
+    return tiles
+
+
+def _epochs(curves: Curves) -> str:
+    epochs = curves.last("epoch")
+    return "" if epochs is None else f"{formatting.significant(epochs)} epochs of the data"
+
+
+def _updates(curves: Curves) -> str:
+    updates = curves.last("num_updates_lifetime")
+    return "" if updates is None else f"in {formatting.plural(updates, 'update')}"
+
+
+def _pace(curves: Curves) -> str:
+    if not len(curves.speed.y):
+        return ""
+    return f"{formatting.count(float(np.median(curves.speed.y)))} timesteps a second in updates"
+
+
+def recording_tiles(summary: Summary) -> list[Tile]:
+    """Key figures of a recording."""
+    tiles = [
+        Tile("Episodes", formatting.whole(summary.episodes)),
+        Tile("Timesteps", formatting.whole(summary.timesteps)),
+    ]
+    if summary.returns is not None:
+        note = f"from {formatting.significant(summary.returns.min)} to {formatting.significant(summary.returns.max)}"
+        tiles.append(Tile("Mean return", formatting.significant(summary.returns.mean), note))
+    if summary.lengths is not None:
+        tiles.append(Tile("Mean length", formatting.significant(summary.lengths.mean), "timesteps"))
+    tiles.append(
+        Tile("Size", formatting.size(summary.bytes), f"in {formatting.plural(summary.files, 'file')}")
+    )
+    return tiles
+
+
+def data_table(inputs: Sequence[Recorded]) -> Table:
+    """A row for each dataset."""
+    columns = ("dataset", "episodes", "timesteps", "size", "return", "length", "observations", "actions")
+    return Table("Data", columns, [_data_row(one) for one in inputs])
+
+
+def _data_row(one: Recorded) -> Sequence[str]:
+    summary = one.summary
+    return (
+        str(one.location),
+        formatting.whole(summary.episodes),
+        formatting.whole(summary.timesteps),
+        formatting.size(summary.bytes),
+        _mean(summary.returns),
+        _mean(summary.lengths),
+        formatting.space(summary.observation_space),
+        formatting.space(summary.action_space),
+    )
+
+
+def _mean(spread: Distribution | None) -> str:
+    if spread is None:
+        return "not recorded"
+    return f"{formatting.significant(spread.mean)} ± {formatting.significant(spread.std)}"
+
+
+def versions_table() -> Table:
+    """What it ran on, in one row."""
+    found = {"Hindcast": __version__, "Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    found["machine"] = f"{platform.system()} {platform.machine()}"
+    return Table("Versions", tuple(found), [tuple(found.values())])
+
+
+def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
+    """Where the run left what."""
+    best, last = checkpoints(metrics)
+    rows = [
+        ("best checkpoint", best or "none was evaluated"),
+        ("latest checkpoint", last or "none"),
+        ("run folder", str(folder)),
+        ("results", str(folder.child(RESULTS_FILE))),
+    ]
+    return Table("Where things are", (), rows)
+
+
+def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Best and latest checkpoint of a training's outcome."""
+    best = metrics.get("best") or {}
+    return best.get("path"), metrics.get("checkpoint")
+
+
+def training_commands(
+    folder: Location, resource: OfflineTraining, checkpoint: str | None, inputs: Sequence[str]
+) -> list[Command]:
+    """What to do with a trained policy."""
+    commands = []
+    if checkpoint is not None:
+        where = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
+        commands += [
+            Command("Evaluate the policy", f"hindcast evaluate {checkpoint}{where} --episodes 100"),
+            Command(
+                "Use it in Python, without Ray",
+                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
+            ),
+            Command(
+                "Train further from it: a new resource (or a higher spec.revision) with this in its spec",
+                f"initialCheckpoint: {checkpoint}",
+            ),
+        ]
+    commands += [
+        Command("Run it anew: change its YAML file, raise spec.revision, then", "hindcast run FILE"),
+        Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
+    ]
+    return commands + [Command("Look at the data", f"hindcast inspect {path}") for path in inputs]
+
+
+def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
+    """What to do with recorded data."""
+    commands = [
+        Command("Look at the data", f"hindcast inspect {folder}"),
+        Command("Train on it: an OfflineTraining with this in its spec", f"input:\n  - path: {folder}"),
+        Command("Record anew: change its YAML file, output.path too, then", "hindcast run FILE"),
+    ]
+    if trained:
+        commands.append(Command("Evaluate the expert", f"hindcast evaluate {folder} --episodes 100"))
+    return commands
+
+
+def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
+    """The resource as it was written: fields that were left to their defaults are left out."""
+    from ruamel.yaml import YAML
+
+    given = resource.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
+    document = {"apiVersion": resource.api_version, "kind": resource.kind} | given
+    yaml = YAML()
+    yaml.default_flow_style = False
+    buffer = io.StringIO()
+    yaml.dump(document, buffer)
+    return buffer.getvalue()
+
+
+def footer() -> str:
+    """The page's last line."""
+    return f"Written by Hindcast {__version__}. This file needs nothing else; its pictures lie in plots/ too."

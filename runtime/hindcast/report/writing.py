@@ -1,0 +1,158 @@
+"""The HTML reports of a training and of a recording: what came out, in numbers and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.errors import UserError
+from hindcast.report.canvas import Picture
+from hindcast.report.curves import Curves
+from hindcast.report.data_plots import data_plots
+from hindcast.report.events import Outcome
+from hindcast.report.page import REPORT_FILE, Page, Problem, Section, write_page
+from hindcast.report.plots import expert_plot, loss_plot, return_plot, time_plot
+from hindcast.report.results import read_results
+from hindcast.report.summaries import summary_of
+from hindcast.report.text import (
+    Recorded,
+    checkpoint_table,
+    checkpoints,
+    data_table,
+    footer,
+    recording_commands,
+    recording_tiles,
+    reference,
+    resource_yaml,
+    training_commands,
+    training_tiles,
+    versions_table,
+)
+from hindcast.storage.location import Location, resolve
+
+STATE_FOLDER = "_hindcast"
+_EXPERT = f"{STATE_FOLDER}/policy"
+
+
+def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: Sequence[str]) -> str:
+    """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`.
+
+    A report that an earlier call wrote stays where the outcome is AlreadyFinished.
+
+    Args:
+        resource: what was trained.
+        outcome: how it ended; `metrics` name the checkpoints.
+        inputs: paths of the datasets; one that cannot be opened is reported as a problem.
+
+    Returns:
+        Path of the report.
+    """
+    folder = resolve(outcome.folder)
+    if (written := _already_written(folder, outcome)) is not None:
+        return written
+    curves = Curves(read_results(folder))
+    recorded, problems = _open(inputs)
+    stop = resource.spec.stop.episode_return_mean
+    how = {
+        "return": return_plot(curves, stop=stop, recorded=reference(recorded)),
+        "loss": loss_plot(curves),
+        "time": time_plot(curves),
+    }
+    best, last = checkpoints(outcome.metrics)
+    page = Page(
+        kind=f"{resource.kind}, algorithm {resource.spec.algorithm}",
+        name=resource.metadata.name,
+        outcome=outcome.message,
+        tiles=training_tiles(curves, stop, recorded),
+        sections=[Section("How the training went", how), *_data_sections(recorded)],
+        tables=[checkpoint_table(folder, outcome.metrics), data_table(recorded)],
+        commands=training_commands(folder, resource, best or last, inputs),
+        spec=resource_yaml(resource),
+        versions=versions_table(),
+        footer=footer(),
+        problems=problems,
+    )
+    return write_page(folder, page)
+
+
+def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
+    """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset.
+
+    A report that an earlier call wrote stays where the outcome is AlreadyFinished.
+
+    Args:
+        resource: what was recorded.
+        outcome: how it ended.
+
+    Returns:
+        Path of the report.
+    """
+    folder = resolve(outcome.folder)
+    state = folder.child(STATE_FOLDER)
+    if (written := _already_written(state, outcome)) is not None:
+        return written
+    recorded, problems = _open([outcome.folder])
+    page = Page(
+        kind=f"{resource.kind} in {resource.spec.environment.id}",
+        name=resource.metadata.name,
+        outcome=outcome.message,
+        tiles=[tile for one in recorded for tile in recording_tiles(one.summary)],
+        sections=[
+            *(Section("What was recorded", data_plots(one.summary)) for one in recorded),
+            *_expert_sections(resource, folder),
+        ],
+        tables=[data_table(recorded)],
+        commands=recording_commands(folder, trained=resource.spec.policy.train is not None),
+        spec=resource_yaml(resource),
+        versions=versions_table(),
+        footer=footer(),
+        problems=problems,
+    )
+    return write_page(state, page)
+
+
+def _already_written(folder: Location, outcome: Outcome) -> str | None:
+    report = folder.child(REPORT_FILE)
+    return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
+
+
+def _open(paths: Sequence[str]) -> tuple[list[Recorded], list[Problem]]:
+    """The datasets with their summaries, and what is wrong with them."""
+    recorded, problems = [], []
+    for path in paths:
+        try:
+            summary = summary_of(resolve(path))
+        except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
+            problems.append(Problem("error", str(error)))
+            continue
+        recorded.append(Recorded(resolve(path), summary))
+        problems += [Problem(found.severity, f"{path}: {found.message}") for found in summary.problems]
+    return recorded, problems
+
+
+def _data_sections(recorded: Sequence[Recorded]) -> list[Section]:
+    """Each dataset's pictures and its expert's; file names are numbered where there are several."""
+    sections = []
+    for index, one in enumerate(recorded):
+        suffix = f"-{index}" if len(recorded) > 1 else ""
+        pictures = {**data_plots(one.summary), "expert-return": expert_plot(_expert_curves(one.location))}
+        named = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
+        sections.append(Section(f"The data: {one.location}", named))
+    return sections
+
+
+def _expert_sections(resource: OfflineRecording, folder: Location) -> list[Section]:
+    train = resource.spec.policy.train
+    if train is None:
+        return []
+    curves = _expert_curves(folder)
+    pictures: dict[str, Picture | None] = {
+        "expert-return": expert_plot(curves, stop=train.stop.episode_return_mean, algorithm=train.algorithm),
+        "expert-time": time_plot(curves),
+        "expert-loss": loss_plot(curves),
+    }
+    return [Section("How the expert learned", pictures)]
+
+
+def _expert_curves(dataset: Location) -> Curves:
+    return Curves(read_results(dataset.child(_EXPERT)))

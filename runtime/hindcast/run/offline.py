@@ -1,0 +1,171 @@
+"""Training on recorded data."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from hindcast.algorithms import build, resolve
+from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.training import StopSpec
+from hindcast.errors import DataError, SpecError
+from hindcast.learn.algorithm import Algorithm
+from hindcast.learn.group import Group
+from hindcast.learn.targets import window_targets
+from hindcast.models.policy import Policy
+from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
+from hindcast.pipeline.targets import Targets
+from hindcast.run.machine import learner_device
+from hindcast.run.placement import HERE, Placement
+from hindcast.run.spaces import spaces_of
+from hindcast.run.trainer import Trainer, new_learner
+from hindcast.user_code import calling
+
+Inputs = list[Input]
+"""Those of a training, references resolved."""
+
+
+def offline_trainer(
+    resource: OfflineTraining,
+    inputs: Inputs,
+    placement: Placement = HERE,
+    group: Group | None = None,
+    first_learners: int | None = None,
+) -> Trainer:
+    """The trainer of an `OfflineTraining`; of several learners, one of its trainers.
+
+    Args:
+        resource: what to train.
+        inputs: its data.
+        placement: where.
+        group: the learners.
+        first_learners: learners when the revision started; those of the resource if None.
+
+    Raises:
+        NoCudaDevice: a GPU was asked for, or given, and there is none.
+        UserError: what else would keep it from starting.
+    """
+    spec = resource.spec
+    group = group or Group()
+    first_learners = first_learners or spec.learners.replicas
+    group.tell(["open", first_learners])
+    device, clamped = learner_device(spec.learners, placement.is_one_machine)
+    algorithm = make_algorithm(resource)
+    sources = open_sources(inputs)
+    spaces = spaces_of(resource, sources)
+    policy, learner = new_learner(
+        algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
+    )
+    with calling(f"{spec.algorithm}.needs"):
+        needs = algorithm.needs()
+    timesteps = algorithm.options.train_batch_size_per_learner * first_learners
+    shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.share.size, first_learners)
+    data = offline_data_class(spec.pipeline)(
+        sources,
+        needs,
+        pipeline=spec.pipeline,
+        batch_size=timesteps // needs.timesteps_per_item,
+        seed=spec.seed,
+        device=device,
+        preprocessing=policy.preprocessing,
+        observation_space=spaces.observation,
+        action_space=spaces.action,
+        executor=group.shared(placement.data_workers(spec.pipeline.data_workers)),
+        share=group.share,
+    )
+    data.targets = Targets(
+        compute=partial(window_targets, algorithm, learner.nets),
+        updates=lambda: learner.updates,
+        every=needs.targets_every,
+    )
+    notes = [clamped] if clamped else []
+    notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
+    initial = spec.initial_checkpoint
+    return Trainer(
+        spec.algorithm,
+        policy,
+        learner,
+        data,
+        spec_hash=spec_hash(resource),
+        prepare=data.fit_preprocessing if initial is None else partial(_warm_start, policy, initial),
+        most_updates=_most_updates(spec.stop, data),
+        notes=notes + shared,
+    )
+
+
+def make_algorithm(resource: OfflineTraining) -> Algorithm:
+    """The resource's algorithm with its options.
+
+    Raises:
+        SpecError: it does not train offline.
+    """
+    spec = resource.spec
+    kind = resolve(spec.algorithm)
+    if "OfflineTraining" not in kind.kinds:
+        raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
+    if spec.custom_config is not None:
+        return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
+    return build(spec.algorithm, spec.config, at="spec.config")
+
+
+def initial_policy(path: str) -> Policy:
+    """The policy that a training starts from.
+
+    Raises:
+        DataError: there is none at the path.
+    """
+    try:
+        return Policy.load(path)
+    except DataError as error:
+        raise DataError(f"spec.initialCheckpoint: {error}") from error
+
+
+def _warm_start(policy: Policy, path: str) -> None:
+    saved = initial_policy(path)
+    own, given = policy.preprocessing.to_json(), saved.preprocessing.to_json()
+    for option in ("observationFilter", "frameStack"):
+        if own[option] != given[option]:
+            raise SpecError(
+                f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
+                "the model sections must be the same."
+            )
+    try:
+        policy.take_weights(saved, f"the policy at {path}")
+    except DataError as error:
+        raise SpecError(f"spec.initialCheckpoint: {error}") from error
+
+
+def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:
+    """How the global batch, which was fixed when the revision started, is shared.
+
+    Raises:
+        SpecError: there are more learners than items (timesteps, or sequences of so many).
+    """
+    items, word = (timesteps, "timesteps") if per_item == 1 else (timesteps // per_item, "sequences")
+    if items < learners:
+        sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
+        raise SpecError(
+            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: one for each "
+            "is needed."
+        )
+    notes = []
+    if learners > 1 and learners != first_learners:
+        notes.append(
+            f"{learners} learners share the batch of {timesteps:,} timesteps with which {first_learners} began"
+        )
+    if items % learners:
+        notes.append(
+            f"{items:,} {word} over {learners} learners: parts differ by one, and count by their size"
+        )
+    return notes
+
+
+def _most_updates(stop: StopSpec, data: OfflineData) -> float:
+    """The update with which the first of the stop criteria on amounts is reached."""
+    amounts = [
+        (stop.updates, 1, 1),
+        (stop.timesteps, 1, data.timesteps_per_batch),
+        (stop.epochs, data.epoch_size, data.batch_size),
+    ]
+    found = (math.ceil(count * size / batch) for count, size, batch in amounts if count is not None)
+    return min(found, default=math.inf)

@@ -1,0 +1,232 @@
+"""`Trainer`: a policy in training, one iteration at a time, whatever it learns from and wherever it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.model import ModelSpec
+from hindcast.errors import Interrupted, SpecError
+from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
+from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
+from hindcast.learn.group import Group
+from hindcast.learn.learner import Learner
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.feeds import State
+from hindcast.pipeline.window import Batch
+from hindcast.report.results import ITERATION, Result
+from hindcast.run.spaces import Spaces
+from hindcast.threads import threads_for, torch_threads
+
+_TARGETS = "targets/"
+"""Under it a checkpoint holds, beside the learner's tensors, the targets in use."""
+
+
+class Experience(Protocol):
+    """What a policy learns from: recorded data (`OfflineData`), or what it samples itself (`online.Sampled`).
+
+    Attributes:
+        counters: what it counts from the beginning of the training, for checkpoints.
+    """
+
+    counters: dict[str, int]
+
+    @property
+    def timesteps_per_batch(self) -> int:
+        """Of all learners together; a sequence counts with its burn-in and padding."""
+
+    def start(self, iteration: int, updates: int) -> int:
+        """Begin an iteration, or go on in it, after so many iterations and updates; how many batches are left of it."""
+
+    def next(self) -> Batch:
+        """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
+
+    def end(self, metrics: dict[str, float]) -> Result:
+        """What the iteration's result says of the experience, in `timers` the seconds it took; may add to `metrics`."""
+
+    def state(self) -> State:
+        """Where it stands."""
+
+    def tensors(self) -> Batch:
+        """What belongs to that place besides, on the CPU: the targets in use."""
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Go on there."""
+
+    def close(self) -> None:
+        """Let go of data and environments."""
+
+
+class Trainer:
+    """A policy in training.
+
+    Of several learners each has a trainer of its own, which does the same: what `begin`, `load` and `iterate` do,
+    all of them do, told by the first one's.
+
+    Args:
+        algorithm: its name, for checkpoints.
+        policy: acts with the weights as they are.
+        learner: of the policy.
+        experience: what it learns from; None for a policy that is only loaded, played and saved.
+        spec_hash: of the resource, for checkpoints.
+        prepare: gives a new policy what it starts with besides fresh weights.
+        most_updates: with which the training ends, in the middle of an iteration if need be.
+        notes: what the user should know: clamps, an uneven share.
+
+    Attributes:
+        iteration: iterations finished.
+        seconds: that they took.
+        busy: processors that other processes of this run occupy.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        policy: Policy,
+        learner: Learner,
+        experience: Experience | None,
+        *,
+        spec_hash: str = "",
+        prepare: Callable[[], None] = lambda: None,
+        most_updates: float = math.inf,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.policy = policy
+        self.learner = learner
+        self.experience = experience
+        self.notes = notes
+        self.iteration = 0
+        self.seconds = 0.0
+        self.busy = 0
+        self._algorithm = algorithm
+        self._spec_hash = spec_hash
+        self._prepare = prepare
+        self._most_updates = most_updates
+
+    def begin(self) -> None:
+        """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
+        self.learner.group.tell(["begin"])
+        self._prepare()
+
+    def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
+        """Train to the end of the iteration; its result, under RLlib's names.
+
+        Args:
+            check: called before each update; what it raises ends the iteration early. A checkpoint taken then goes on
+                in the middle of it, where the data are recorded; sampled experience is not kept.
+
+        Raises:
+            SpecError: there is nothing to train on, or the last update was made already.
+            DataError: a loss became NaN or infinite.
+        """
+        learner, experience, first = self.learner, self.experience, self.learner.updates
+        if experience is None:
+            raise SpecError(f"{self._algorithm} has nothing to train on: give .offline_data(input_=...).")
+        if first >= self._most_updates:
+            raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to go on.")
+        learner.group.tell(["iterate"])
+        begun = time.monotonic()
+        try:
+            with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
+                last = min(first + experience.start(self.iteration, first), self._most_updates)
+                while learner.updates < last:
+                    learner.group.agree(check)
+                    learner.update(experience.next(), experience.timesteps_per_batch)
+        except Interrupted:
+            learner.merge_metrics()
+            raise
+        finally:
+            self.seconds += time.monotonic() - begun
+        metrics = learner.metrics()
+        seconds = time.monotonic() - begun
+        found = experience.end(metrics)
+        found["timers"]["update_s"] = seconds - sum(found["timers"].values())
+        timesteps = found.get(
+            "num_env_steps_sampled", (learner.updates - first) * experience.timesteps_per_batch
+        )
+        self.iteration += 1
+        return {
+            ITERATION: self.iteration,
+            "num_updates_lifetime": learner.updates,
+            "num_env_steps_trained_lifetime": learner.timesteps,
+            "time_total_s": self.seconds,
+            "timesteps_per_s": timesteps / seconds,
+            "learners": {"default_policy": metrics},
+            **found,
+        }
+
+    def save(
+        self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
+    ) -> Checkpoint:
+        """Write a checkpoint from which `load` goes on bit for bit; that of `evaluating` updates is kept besides."""
+        experience = self.experience
+        state = TrainingState(
+            iteration=self.iteration,
+            algorithm=self._algorithm,
+            options=self.learner.algorithm.options.model_dump(mode="json", by_alias=True),
+            spec_hash=self._spec_hash,
+            feed={} if experience is None else experience.state(),
+            metrics=dict(metrics or {}),
+            counters={
+                "seconds": self.seconds,
+                **({} if experience is None else experience.counters),
+                **counters,
+            },
+        )
+        protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
+        learner = self.learner.state()
+        held = {} if experience is None else experience.tensors()
+        tensors = learner.tensors | {f"{_TARGETS}{name}": tensor for name, tensor in held.items()}
+        return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on where the checkpoint was written.
+
+        Raises:
+            DataError: it is damaged, or of other networks, data or order.
+        """
+        saved = checkpoint.training
+        self.learner.group.tell(["load", str(checkpoint.location)])
+        learner = checkpoint.learner_state()
+        self.learner.load(learner)
+        self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
+        if self.experience is not None:
+            held = {name: tensor for name, tensor in learner.tensors.items() if name.startswith(_TARGETS)}
+            self.experience.seek(
+                saved.feed, {name.removeprefix(_TARGETS): tensor for name, tensor in held.items()}
+            )
+            self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
+        self.iteration = saved.iteration
+        self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
+
+    def close(self) -> None:
+        """Let go of the experience."""
+        if self.experience is not None:
+            self.experience.close()
+
+
+def new_learner(
+    algorithm: Algorithm,
+    spaces: Spaces,
+    model: ModelSpec,
+    environment: EnvironmentSpec | None,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    group: Group | None = None,
+) -> tuple[Policy, Learner]:
+    """Fresh networks for an environment of these spaces: the policy that acts with them, and their learner."""
+    preprocessing = Preprocessing.of(spaces.observation, spaces.action, model, environment)
+    inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
+    nets = new_networks(algorithm, inputs, seed).to(device)
+    policy = Policy(cast(RLModule, nets["policy"]), preprocessing, spaces.observation, spaces.action)
+    return policy, Learner(algorithm, nets, device, seed, group)

@@ -1,0 +1,59 @@
+"""An attempt without a cluster: a channel that remembers, and the folder that the operator would have mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
+from hindcast.api.attempt import Attempt, Input, Report
+from hindcast.cluster.channel import Superseded
+
+
+class Told:
+    """A channel: what was reported, and what the operator wants."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.intent = ""
+        self.superseded_after: int | None = None
+        self.on_report: Callable[[Report], None] = lambda report: None
+
+    def send(self, report: Report) -> str:
+        if self.superseded_after is not None and len(self.reports) >= self.superseded_after:
+            raise Superseded("the test took its voice")
+        self.reports.append(report)
+        self.on_report(report)
+        return self.intent
+
+    @property
+    def last(self) -> Report:
+        return self.reports[-1]
+
+
+def attempt(
+    resource: OfflineRecording | OfflineTraining, number: int = 1, inputs: dict[str, Input] | None = None
+) -> Attempt:
+    return Attempt(
+        revision=resource.spec.revision,
+        number=number,
+        child=f"{resource.metadata.name}-r{resource.spec.revision}-{number}",
+        namespace="tests",
+        uid="4f1c",
+        spec_hash=spec_hash(resource),
+        inputs=inputs or {},
+    )
+
+
+def mounted(
+    folder: Path,
+    resource: OfflineRecording | OfflineTraining,
+    number: int = 1,
+    inputs: dict[str, Input] | None = None,
+) -> Path:
+    """A folder with the two documents of an attempt."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True)
+    (folder / "resource.yaml").write_text(text)  # JSON is YAML
+    (folder / "attempt.json").write_text(attempt(resource, number, inputs).model_dump_json(by_alias=True))
+    return folder

@@ -1,0 +1,114 @@
+"""The attempt's ConfigMap, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from hindcast.api.attempt import CHECKPOINT, REPORT_KEY, Report
+from hindcast.cluster.channel import ConfigMapChannel, ConfigMapName, Superseded, Unreachable, in_cluster
+from hindcast.errors import SpecError
+
+AT = ConfigMapName("tests", "walk-r1-1")
+PATH = "/api/v1/namespaces/tests/configmaps/walk-r1-1"
+REPORT = Report(beat=1, at="2026-01-01T00:00:00Z", moved="2026-01-01T00:00:00Z", stage="Starting")
+
+
+class Api(ThreadingHTTPServer):
+    """As much of an API server as a channel sees."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.data = {"intent": ""}
+        self.status = 200
+        self.requests: list[tuple[str, str, Any]] = []
+
+    def channel(self) -> ConfigMapChannel:
+        configuration = client.Configuration(host=f"http://127.0.0.1:{self.server_port}")
+        configuration.api_key["BearerToken"] = "bearer token-of-the-head"
+        configuration.retries = False
+        return ConfigMapChannel(client.ApiClient(configuration), AT)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Api
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["Content-Type"], self.headers["Authorization"]))
+        self.server.data |= body["data"] if self.server.status == 200 else {}
+        answer = json.dumps({"kind": "ConfigMap", "data": self.server.data}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    server = Api()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_merges_the_report_and_hears_the_intent(api: Api) -> None:
+    channel = api.channel()
+    assert channel.send(REPORT) == ""
+    assert Report.model_validate_json(api.data[REPORT_KEY]) == REPORT
+    api.data["intent"] = CHECKPOINT
+    assert channel.send(REPORT) == CHECKPOINT
+    assert api.requests == [(PATH, "application/merge-patch+json", "bearer token-of-the-head")] * 2
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_who_may_not_speak_is_superseded(api: Api, status: int) -> None:
+    api.status = status
+    with pytest.raises(Superseded, match=str(status)):
+        api.channel().send(REPORT)
+
+
+@pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
+def test_what_may_pass_is_no_end(api: Api, status: int) -> None:
+    api.status = status
+    with pytest.raises(Unreachable, match=str(status)):
+        api.channel().send(REPORT)
+    assert len(api.requests) == 1  # who reports decides when to try again
+
+
+def test_a_server_that_is_not_there_may_come_back() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    configuration = client.Configuration(host=f"http://127.0.0.1:{port}")
+    configuration.retries = False
+    with pytest.raises(Unreachable):
+        ConfigMapChannel(client.ApiClient(configuration), AT).send(REPORT)
+
+
+def test_outside_a_cluster_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HINDCAST_NAMESPACE", raising=False)
+    with pytest.raises(SpecError, match=r"HINDCAST_NAMESPACE is not set: .* use hindcast run FILE"):
+        ConfigMapName.from_environment()
+    monkeypatch.setenv("HINDCAST_NAMESPACE", "tests")
+    monkeypatch.setenv("HINDCAST_ATTEMPT", "walk-r1-1")
+    assert ConfigMapName.from_environment() == AT
+
+
+def test_a_pod_without_an_account_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SpecError, match="no service account to report with"):
+        in_cluster(AT)

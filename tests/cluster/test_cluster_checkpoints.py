@@ -1,0 +1,25 @@
+"""What a training's folder of checkpoints says of itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hindcast.cluster.checkpoints import checkpoint_status
+from hindcast.storage.location import resolve
+from support import train, training
+
+
+def test_the_latest_checkpoint_with_its_time(walks: Path, tmp_path: Path) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    train(training(tmp_path, walks))
+    found = checkpoint_status(resolve(tmp_path / "test" / "r1" / "checkpoints"))
+    assert found is not None
+    assert found.iteration == 3
+    assert Path(found.path).is_dir()
+    assert found.saved is not None
+    assert before.replace(microsecond=0) <= datetime.fromisoformat(found.saved) <= datetime.now(UTC)
+
+
+def test_an_empty_folder_has_none(tmp_path: Path) -> None:
+    assert checkpoint_status(resolve(tmp_path)) is None

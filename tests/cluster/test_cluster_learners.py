@@ -1,0 +1,165 @@
+"""Learners in a group of Ray Train's, on a Ray of this machine: the pools are one node."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from hindcast.api import OfflineTraining
+from hindcast.api.attempt import Attempt
+from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.pools import Pools
+from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
+from hindcast.pipeline.offline_data import Input
+from hindcast.report.events import Outcome
+from support import After, Heard, train, training
+
+UPDATES = 24
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("ray_here"),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]
+
+
+class Group:
+    """Trains a resource with a group of learners, and remembers what was told."""
+
+    def __init__(self) -> None:
+        self.mailbox = Mailbox.open({"num_cpus": 0})
+        self.notes: list[str] = []
+
+    def train(self, resource: OfflineTraining, labelled: bool = False) -> Outcome:
+        from hindcast.cluster.learners import train as train_in_group
+
+        attempt = Attempt(
+            revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
+        )
+        inputs = [Input(str(source.path), source.weight) for source in resource.spec.input]
+        try:
+            return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled))
+        finally:
+            self.notes = [note for _, note in self.mailbox.take(30).notes]
+
+    def stop_after(self, seconds: float) -> None:
+        """Ask for the stop that long after the first progress."""
+
+        def ask() -> None:
+            while self.mailbox.take(30).progress is None:
+                time.sleep(0.1)
+            time.sleep(seconds)
+            self.mailbox.request_stop()
+
+        threading.Thread(target=ask, daemon=True).start()
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def described(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTraining:
+    """24 updates on batches of 64 timesteps, where two learners began."""
+    pipeline = {
+        "dataWorkers": {"replicas": 1, "cpus": 0.5},
+        "datasetNumItersPerLearner": 4,
+        "windowSteps": 100,
+        **spec.pop("pipeline", {}),
+    }
+    return training(
+        folder,
+        data,
+        pipeline=pipeline,
+        learners={"replicas": replicas, "device": "cpu", **spec.pop("learners", {})},
+        stop={"updates": UPDATES},
+        **{"checkpoint": {"every": 2}, **spec},
+    )
+
+
+def losses(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
+    return [line["learners"]["default_policy"]["total_loss"] for line in lines]
+
+
+def assert_trained_as(folder: Path, expected: Path) -> None:
+    assert losses(folder) == pytest.approx(losses(expected), rel=1e-4)
+    own, other = (
+        safetensors.numpy.load_file(
+            path / f"test/r1/checkpoints/checkpoint-{UPDATES:09d}/module/weights.safetensors"
+        )
+        for path in (folder, expected)
+    )
+    assert own.keys() == other.keys()
+    for name, weights in other.items():
+        np.testing.assert_allclose(own[name], weights, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
+    """Trained by one learner in this process, on the batches of two."""
+    folder = tmp_path_factory.mktemp("alone")
+    train(described(folder, walks, 2))
+    return folder
+
+
+def test_a_stopped_group_goes_on_with_another_number_of_learners(
+    tmp_path: Path, walks: Path, alone: Path, group: Group
+) -> None:
+    """And with the same global batch; a batch connector makes them slow enough to be stopped."""
+    slowly = {"connectors": [{"name": "learner_toys:Slowly", "kwargs": {"seconds": 0.3}}]}
+    group.stop_after(0)
+    with pytest.raises(Interrupted, match=r"was interrupted at update \d+; run") as stopped:
+        group.train(described(tmp_path, walks, 2, pipeline=slowly))
+    assert 0 < int(str(stopped.value).split("update ")[1].split(";")[0]) < UPDATES
+
+    heard = Heard()
+    train(described(tmp_path, walks, 1, pipeline=slowly), reporter=heard)
+    assert any("goes on at update" in note for note in heard.notes)
+    assert_trained_as(tmp_path, alone)
+
+
+def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path, group: Group) -> None:
+    train(described(tmp_path / "whole", walks, 1))
+    with pytest.raises(Interrupted):
+        train(described(tmp_path, walks, 1), After(10))
+    assert group.train(described(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
+    assert "2 learners share the batch of 32 timesteps with which 1 began" in group.notes
+    assert_trained_as(tmp_path, tmp_path / "whole")
+
+
+def test_two_learners_train_as_one_though_one_is_lost(
+    tmp_path: Path, walks: Path, alone: Path, group: Group
+) -> None:
+    """With GPUs that only Ray believes in: `device: cpu` trains on the CPU all the same."""
+    once = {"name": "learner_toys:KillsOnce", "kwargs": {"file": str(tmp_path / "killed"), "after": 14 * 64}}
+    learners = {"gpus": 1, "cpus": 1}
+    resource = described(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
+    assert group.train(resource).metrics["timesteps"] == UPDATES * 64
+    assert (tmp_path / "killed").exists()
+    assert "a learner was lost; the learners start again from the last checkpoint" in group.notes
+    assert any(note.startswith("goes on at update 8 ") for note in group.notes)
+    assert_trained_as(tmp_path, alone)
+
+
+def test_a_users_mistake_is_told_once(tmp_path: Path, walks: Path, group: Group) -> None:
+    with pytest.raises(UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps\.py:\d+"):
+        group.train(described(tmp_path, walks, 2, pipeline={"preLearner": "user_steps:Broken"}))
+    assert not any("lost" in note for note in group.notes)
+
+
+def test_a_learner_that_was_given_a_gpu_and_finds_none_says_so(
+    tmp_path: Path, walks: Path, group: Group
+) -> None:
+    with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
+        learners = {"gpus": 1, "cpus": 1, "device": "auto"}
+        group.train(described(tmp_path, walks, 1, learners=learners), labelled=True)
+    assert not (tmp_path / "test").exists()

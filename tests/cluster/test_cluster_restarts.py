@@ -1,0 +1,69 @@
+"""How often a group that loses learners starts again, without a Ray: the group is one learner in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.exceptions
+import ray.train
+
+from hindcast.cluster import learners
+from hindcast.errors import Interrupted, WorkerLost
+from hindcast.report.events import Outcome
+from support import After, Heard, train, training
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`dying(updates)`: every group dies after so many updates and a checkpoint; the groups that there were."""
+
+    def after(updates: int) -> list[bool]:
+        groups: list[bool] = []
+
+        def fit(resource: Any, inputs: Any, mailbox: Any, pools: Any, is_again: bool) -> Outcome:
+            groups.append(is_again)
+            with contextlib.suppress(Interrupted):
+                return train(resource, After(updates))
+            raise ray.train.WorkerGroupError("", {0: ray.exceptions.WorkerCrashedError()})
+
+        monkeypatch.setattr(learners, "_fit", fit)
+        return groups
+
+    return after
+
+
+@pytest.fixture
+def mailbox() -> Any:
+    @contextlib.contextmanager
+    def reporter() -> Iterator[Heard]:
+        yield Heard()
+
+    return SimpleNamespace(reporter=reporter)
+
+
+def test_learners_that_get_on_may_die_as_often_as_they_like(
+    tmp_path: Path, walks: Path, dying: Any, mailbox: Any
+) -> None:
+    groups = dying(2)
+    outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, None)  # type: ignore[arg-type]
+    assert outcome.metrics["updates"] == 15
+    assert groups == [False] + 7 * [True]
+
+
+def test_learners_that_die_without_another_checkpoint_are_given_up(
+    tmp_path: Path, walks: Path, dying: Any, mailbox: Any
+) -> None:
+    resource = training(tmp_path, walks, stop={"updates": 15})
+    with pytest.raises(Interrupted):
+        train(resource, After(5))
+    groups = dying(0)
+    with pytest.raises(
+        WorkerLost, match="learners died 4 times without another checkpoint, the last time with"
+    ):
+        learners.train(resource, [], mailbox, None)  # type: ignore[arg-type]
+    assert len(groups) == 4

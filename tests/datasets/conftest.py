@@ -1,0 +1,41 @@
+"""Small datasets of many units, as curation's tests need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from curate_kit import make_block, write_block
+
+from hindcast.datasets.curate import ranges
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.merged import merge
+from hindcast.datasets.opening import open_dataset
+
+Parts = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    """`parts(5)`: folders of four episodes each."""
+
+    def make(count: int) -> list[Path]:
+        return [
+            write_block(tmp_path / f"part{i}", make_block([3, 5 + i, 1, 7], first=4 * i))
+            for i in range(count)
+        ]
+
+    return make
+
+
+@pytest.fixture
+def many(parts: Parts) -> Dataset:
+    """20 episodes in 5 units."""
+    return merge([open_dataset(part) for part in parts(5)])
+
+
+@pytest.fixture
+def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unit becomes a range of its own."""
+    monkeypatch.setattr(ranges, "_LEAST_BYTES", 1)

@@ -1,0 +1,47 @@
+"""Small episodes, and datasets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.formats.layouts import DEFAULT
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+
+
+def make_block(lengths: Sequence[int], first: int = 0, seed: int = 0, value: float = 0.0) -> Block:
+    """Episodes e<first>, e<first + 1>, …; `value` is added to all rewards."""
+    rng, n, steps = np.random.default_rng([seed, first]), len(lengths), sum(lengths)
+    return Block(
+        columns={
+            "obs": rng.standard_normal((steps + n, 4)).astype(np.float32),
+            "actions": rng.integers(0, 3, steps),
+            "rewards": rng.uniform(size=steps) + value,
+        },
+        length=np.array(lengths, dtype=np.int64),
+        eps_id=np.array([f"e{first + i}" for i in range(n)], dtype=object),
+        t_started=np.zeros(n, dtype=np.int64),
+        terminated=np.arange(n) % 2 == 0,
+        truncated=np.arange(n) % 2 == 1,
+    )
+
+
+def spec_of(block: Block) -> DataSpec:
+    return DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(3), "Test-v0")
+
+
+def write_block(folder: Path, block: Block, spec: DataSpec | None = None, layout: str = DEFAULT) -> Path:
+    with EpisodeWriter(resolve(folder), spec or spec_of(block), "000000-a1", layout=layout) as writer:
+        writer.write(block)
+    return folder
+
+
+def read_block(dataset: Dataset) -> Block:
+    return Block.concat([dataset.read(unit) for unit in dataset.units])

@@ -1,0 +1,217 @@
+"""A conversion that is stopped anywhere ends exact; a folder of others is never touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from curate_kit import make_block, read_block, write_block
+
+from hindcast.datasets.curate import verifying, writing
+from hindcast.datasets.curate.operations import convert_data, split_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.workers import each
+from hindcast.datasets.curate.writing import write
+from hindcast.datasets.merged import merge
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
+from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
+from hindcast.storage.location import resolve
+from support import episode_hashes, leftovers, read_all
+
+KILLED = """
+import os, signal, sys
+from hindcast.datasets.curate import ranges
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.watch import Watch
+from hindcast.datasets.curate.writing import write
+from hindcast.datasets.merged import merge
+from hindcast.datasets.opening import open_dataset
+from hindcast.storage.location import resolve
+
+out, looks, *parts = sys.argv[1:]
+left = int(looks)
+ranges._LEAST_BYTES = 1
+
+def check():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+target = Target(resolve(out), "Columns", file_bytes=300)
+write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=check))
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("looks", [2, 6, 11])  # in the first range, in the third one, while it is read back
+def test_killed_anywhere_it_goes_on_and_ends_exact(tmp_path, parts, many, range_per_unit, looks):
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        str(out),
+        str(looks),
+        *(str(tmp_path / f"part{i}") for i in range(5)),
+    ]
+    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
+    done = write(many, Target(resolve(out), "Columns", file_bytes=300))
+    assert done.timesteps == many.num_steps
+    assert episode_hashes(read_all(out)) == episode_hashes(read_block(many))
+    assert leftovers(out) == []
+
+
+def after(looks: int) -> Watch:
+    left = iter(range(looks))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise Interrupted("interrupted by the test")
+
+    return Watch(check=check)
+
+
+@pytest.mark.usefixtures("range_per_unit")
+def test_interrupted_it_keeps_what_is_done(tmp_path, many):
+    target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
+    with pytest.raises(Interrupted):
+        write(many, target, watch=after(5))
+    watch = Watch(progress=lambda stage, done, total: stages.append((stage, done)))
+    assert write(many, target, watch=watch).state == "Succeeded"
+    assert stages[0][0] == "Writing"
+    assert 0 < stages[0][1] < many.num_steps
+    assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(many))
+    assert write(many, target).state == "AlreadyFinished"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("range_per_unit")
+def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
+    alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
+    monkeypatch.setattr(writing, "count_workers", lambda items, nbytes: 2)
+    monkeypatch.setattr(verifying, "count_workers", lambda items, nbytes: 2)
+    together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
+    assert together.checksum == alone.checksum
+    assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
+
+
+def _die(held: int, item: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return held + item
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_told():
+    with pytest.raises(WorkerLost, match="run it again"):
+        list(each(_die, 0, [1, 2, 3], 2, lambda: None))
+
+
+def test_a_file_that_was_changed_is_named(tmp_path, many):
+    target = Target(resolve(tmp_path / "out"))
+    write(many, target)
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=f"{file} was changed .*--replace"):
+        write(many, target)
+    assert file.exists()
+
+
+@pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
+def test_text_that_was_changed_is_named(tmp_path, many, form):
+    target = Target(resolve(tmp_path / "out"), form)
+    write(many, target)
+    (file,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
+    text = file.read_text()
+    file.write_text(text.replace("e1", "e9", 1))
+    with pytest.raises(DataError, match=f"{file} was changed"):
+        write(many, target)
+
+
+def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeypatch):
+    class Forgetful(writing.EpisodeWriter):
+        def write(self, block):
+            super().write(replace(block, terminated=block.terminated & False))
+
+    monkeypatch.setattr(writing, "EpisodeWriter", Forgetful)
+    with pytest.raises(DataError, match=r"Columns cannot hold these data: .* has other lengths or ends"):
+        write(many, Target(resolve(tmp_path / "out"), "Columns"))
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_other_data_are_refused_unless_replaced(tmp_path, many):
+    target = Target(resolve(tmp_path / "out"))
+    write(many, target)
+    other = many.select(range(3))
+    with pytest.raises(OutputConflict, match=r"made of something else.*--replace"):
+        write(other, target)
+    with pytest.raises(OutputConflict, match="--replace"):
+        write(many, replace(target, format="Columns"))
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert write(other, replace(target, replace=True)).episodes == 3
+    assert open_dataset(tmp_path / "out").num_episodes == 3
+    assert (tmp_path / "out" / "notes.txt").exists()
+    assert leftovers(tmp_path / "out") == []
+
+
+def test_files_of_others_are_never_replaced(tmp_path, many):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    for options in ({}, {"replace": True}):
+        with pytest.raises(OutputConflict, match="files that Hindcast did not write"):
+            write(many, Target(resolve(tmp_path / "out"), **options))
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["thesis.txt"]
+
+
+def test_a_recording_is_not_written_over(walks, many):
+    with pytest.raises(OutputConflict, match="holds the recording of OfflineRecording/test"):
+        write(many, Target(resolve(walks)))
+
+
+@pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
+def test_a_destination_in_a_source_is_refused(tmp_path, parts, out):
+    (source,) = parts(1)
+    with pytest.raises(SpecError, match="a folder of its own"):
+        convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
+
+
+def test_both_parts_of_a_split_need_their_own_folder(tmp_path, parts):
+    (source,) = parts(1)
+    target = Target(resolve(tmp_path / "out"))
+    with pytest.raises(SpecError, match="a folder of its own"):
+        split_data(Reading((str(source),)), target, target, fraction=0.5)
+
+
+@pytest.mark.usefixtures("range_per_unit")
+def test_a_full_disk_stops_it_and_room_lets_it_go_on(tmp_path, small_disk, many):
+    long = [make_block([20_000], first=100 + i) for i in range(4)]
+    paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long)]
+    dataset = merge([open_dataset(path) for path in paths])
+    out = small_disk("size=1m") / "out"
+    with pytest.raises(StorageError, match=f"cannot write {out}.*the disk is full"):
+        write(dataset, Target(resolve(out), compression="none", file_bytes=300))
+    assert leftovers(out) == []
+    small_disk("remount,size=40m")
+    assert write(dataset, Target(resolve(out), compression="none", file_bytes=300)).episodes == 4
+    assert episode_hashes(read_all(out)) == episode_hashes(read_block(dataset))
+
+
+def test_a_read_only_folder_is_named(small_disk, many):
+    out = small_disk("size=1m,ro") / "out"
+    with pytest.raises(StorageError, match=f"{out}.*read-only"):
+        write(many, Target(resolve(out)))
+
+
+def test_nothing_chosen_is_said(tmp_path, many):
+    with pytest.raises(DataError, match="no episodes are left"):
+        write(many.filter("length > 1000"), Target(resolve(tmp_path / "out")))
+    assert not Path(tmp_path / "out").exists()

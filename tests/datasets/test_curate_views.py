@@ -1,0 +1,197 @@
+"""Parts of datasets are datasets: what is chosen, by what, and that it can be read like any other."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from curate_kit import make_block, read_block, spec_of, write_block
+
+from hindcast.datasets.content import Content
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.writing import write
+from hindcast.datasets.merged import merge
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError, SpecError
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+from support import episode_hashes, train, training
+
+
+def ids(dataset):
+    return [str(eps_id) for unit in dataset.units for eps_id in dataset.read(unit, ["rewards"]).eps_id]
+
+
+def assert_is_dataset(view, expected):
+    """Counts, lengths, reading by columns and places agree with what it holds."""
+    block = read_block(view)
+    assert episode_hashes(block) == expected
+    assert (view.num_episodes, view.num_steps) == (block.num_episodes, block.num_steps)
+    assert np.concatenate([unit.lengths for unit in view.units]).tolist() == block.length.tolist()
+    assert [unit.id for unit in view.units] == list(range(len(view.units)))
+    for unit in view.units:
+        assert view.read(unit, ["rewards"]).columns.keys() == {"rewards"}
+        path, row = view.locate(unit, len(unit.lengths) - 1)
+        part = open_dataset(path)
+        assert read_block(part).eps_id[row] == view.read(unit).eps_id[-1]
+
+
+def test_selected_episodes_are_those(many):
+    hashes = episode_hashes(read_block(many))
+    chosen = many.select([0, 19, 5, 6, 7])
+    assert_is_dataset(chosen, {f"e{i}": hashes[f"e{i}"] for i in (0, 5, 6, 7, 19)})
+    assert len(chosen.units) == 3
+    again = chosen.select(np.array([False, True, False, False, True]))
+    assert_is_dataset(again, {f"e{i}": hashes[f"e{i}"] for i in (5, 19)})
+    assert ids(pickle.loads(pickle.dumps(again))) == ["e5", "e19"]
+    assert len({many.digest, chosen.digest, again.digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("episodes", "sentence"),
+    [
+        ([0, 0], "selected twice"),
+        ([20], "episode 20 .* have 20"),
+        ([-1], "episode -1"),
+        ([True], "1 booleans"),
+    ],
+)
+def test_a_wrong_selection_is_refused(many, episodes, sentence):
+    with pytest.raises(DataError, match=sentence):
+        many.select(episodes)
+
+
+def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts, many):
+    for form in ("MessagePack", "Columns"):
+        convert_data(Reading(tuple(map(str, reversed(parts(5))))), Target(resolve(tmp_path / form), form))
+    rest, share = many.split(0.25, seed=3)
+    assert (rest.num_episodes, share.num_episodes) == (15, 5)
+    assert set(ids(rest)) | set(ids(share)) == set(ids(many))
+    for form in ("MessagePack", "Columns"):
+        assert set(ids(open_data(tmp_path / form, cache=tmp_path / "cache").split(0.25, seed=3)[1])) == set(
+            ids(share)
+        )
+    assert set(ids(many.split(0.25, seed=4)[1])) != set(ids(share))
+    assert set(ids(many.sample(fraction=0.25, seed=3))) != set(ids(share))
+
+
+def test_a_split_says_which_fraction_it_takes(many):
+    with pytest.raises(SpecError, match=r"fraction is 1\.5: expected a number between 0 and 1"):
+        many.split(1.5)
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        (["length > 7"], ["e13", "e17"]),
+        (["length == 7", "terminated == false"], ["e3", "e7", "e9", "e11", "e15", "e19"]),
+        (['eps_id in ["e3", "e19", "x"]'], ["e3", "e19"]),
+        (["eps_id == e4"], ["e4"]),
+        (["truncated != true", "length <= 1"], ["e2", "e6", "e10", "e14", "e18"]),
+    ],
+)
+def test_episodes_are_filtered_by_their_fields(many, terms, expected):
+    assert ids(many.filter(*terms)) == expected
+
+
+def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
+    block = make_block([2, 2, 2, 2, 2])
+    block.columns["rewards"][:] = [1, 1, 2, 2, 0, 0, 2, 2, 2, 2]
+    dataset = open_dataset(write_block(tmp_path / "d", block))
+    assert ids(dataset.filter("return >= 2")) == ["e0", "e1", "e3", "e4"]
+    assert ids(dataset.filter(top=0.4)) == ["e1", "e3"]
+    assert ids(dataset.filter("return < 4", top=0.5)) == ["e0"]
+
+
+@pytest.mark.parametrize(
+    ("term", "sentence"),
+    [
+        ("return => 100", r"found '=> 100' at character 8: expected|expected ==.*'=> 100' at character 8"),
+        ("reward > 1", "'reward' is no field of an episode: allowed are return, length"),
+        ("length > ten", "'length' of an episode is compared with 'ten': expected a number"),
+        ("terminated == 1", "expected true or false"),
+        ("terminated > true", "compare it with == or !="),
+        ("length >", "expected a number, true, false or text, found nothing more"),
+        ("length in 3", "expected a list"),
+        ("> 3", "expected a column's name, found '> 3' at character 1"),
+    ],
+)
+def test_a_wrong_term_is_refused_where_it_is_wrong(many, term, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        many.filter(term)
+
+
+def test_data_without_rewards_have_no_returns(tmp_path):
+    block = make_block([3])
+    del block.columns["rewards"]
+    dataset = open_dataset(write_block(tmp_path / "d", block))
+    with pytest.raises(DataError, match="no rewards, so no returns"):
+        dataset.filter(top=0.5)
+
+
+def test_samples_are_drawn_by_the_seed(many):
+    drawn = many.sample(6, seed=1)
+    assert (drawn.num_episodes, ids(drawn)) == (6, ids(many.sample(6, seed=1)))
+    assert ids(drawn) != ids(many.sample(6, seed=2))
+    assert set(ids(many.sample(3, seed=1))) < set(ids(drawn))
+    enough = many.sample(timesteps=30, seed=1)
+    assert 30 <= enough.num_steps < 30 + 9
+    assert many.sample(fraction=0.5).num_episodes == 10
+    for options in ({}, {"episodes": 3, "fraction": 0.1}, {"episodes": 21}, {"timesteps": 0}):
+        with pytest.raises(SpecError, match="a sample"):
+            many.sample(**options)
+
+
+def test_what_was_split_off_is_trained_on(tmp_path, many):
+    rest, _ = many.split(0.2)
+    write(rest, Target(resolve(tmp_path / "rest")))
+    resource = training(tmp_path / "run", tmp_path / "rest", config={"trainBatchSizePerLearner": 8})
+    assert train(resource).state == "Succeeded"
+
+
+def test_merged_data_count_repeated_episodes_once(tmp_path, parts):
+    first, second = (open_dataset(part) for part in parts(2))
+    merged = merge([first, second, first.select([1, 2])])
+    assert_is_dataset(merged, episode_hashes(read_block(merge([first, second]))))
+    assert any("2 episodes repeated others" in note for note in merged.notes)
+
+
+def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
+    paths = [write_block(tmp_path / str(i), make_block([2, 3], seed=i)) for i in range(3)]
+    datasets = [open_dataset(path) for path in paths]
+    with pytest.raises(
+        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with other content, in .*1/0000"
+    ):
+        merge(datasets)
+    merged = merge(datasets, "Rename")
+    assert ids(merged) == ["e0", "e1", "e0-2", "e1-2", "e0-3", "e1-3"]
+    assert Content.of(read_block(merged)).timesteps == 15
+    assert any("4 episodes had the id of another" in note for note in merged.notes)
+    assert merged.digest != merge(datasets[:1]).digest
+
+
+def test_data_that_do_not_fit_are_not_merged(tmp_path):
+    block = make_block([2])
+    wide = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
+    one = open_dataset(write_block(tmp_path / "a", block))
+    other = open_dataset(write_block(tmp_path / "b", wide, DataSpec.of_block(wide)))
+    with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
+        merge([one, other])
+
+
+def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
+    block = make_block([2, 1])
+    told = make_block([1], first=5)
+    told = told.with_columns({**told.columns, "infos": np.array(["", '{"lives":3}'], dtype=object)})
+    paths = [
+        write_block(tmp_path / "a", block, spec_of(block)),
+        write_block(tmp_path / "b", told, spec_of(told)),
+    ]
+    merged = merge([open_dataset(path) for path in paths])
+    assert read_block(merged).columns["infos"].tolist() == [*[""] * 6, '{"lives":3}']
+    written = convert_data(Reading(tuple(map(str, paths))), Target(resolve(tmp_path / "out"), "Columns"))
+    assert written.checksum == Content.of(read_block(merged)).checksum

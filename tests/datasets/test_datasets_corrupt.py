@@ -1,0 +1,219 @@
+"""Files that something happened to: a sentence that names the file, never other data, never a crash."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from damage import damaged
+from hindcast.datasets.inspection.inspecting import inspect_paths
+from hindcast.datasets.opening import open_dataset
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.arrow.cells import arrow_schema
+
+LAYOUTS = ("episodes/arrow", "episodes/messagepack")
+WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]
+WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
+
+
+@pytest.fixture(params=WRITTEN, ids="-".join)
+def written(request):
+    """Layout and compression."""
+    return request.param
+
+
+@pytest.fixture
+def block(kit, written):
+    lengths = [30, 50, 20, 0, 7]  # which has no row for nothing
+    block = kit.block(lengths)
+    count = sum(lengths) + len(lengths)
+    infos = np.array([f'{{"i":{i}}}' for i in range(count)], dtype=object)
+    return block.with_columns({**block.columns, "infos": infos})
+
+
+@pytest.fixture
+def path(written, kit, tmp_path, block):
+    layout, compression = written
+    options = {"compression": compression, "row_group_bytes": 1_500, "layout": layout}
+    (entry,) = kit.write(tmp_path / "d", block, **options)
+    return tmp_path / "d" / entry.path
+
+
+def read_all(folder) -> Block:
+    dataset = open_dataset(folder)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def test_truncated_anywhere(path):
+    whole = path.read_bytes()
+    for size in [*range(1, len(whole), 97), *range(len(whole) - 12, len(whole))]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=re.escape(str(path))) as caught:
+            read_all(path.parent)
+        if size >= 4:
+            assert "truncated" in str(caught.value)
+            assert "copy it again" in str(caught.value)
+
+
+def test_empty(path):
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{path} is empty \(0 bytes\): delete it"):
+        open_dataset(path.parent)
+
+
+def test_another_kind_of_file(path):
+    path.write_bytes(b"\x89HDF\r\n" + bytes(1000))
+    with pytest.raises(DataError, match=r"is not a Parquet file: it begins with b'\\x89HDF'"):
+        open_dataset(path.parent)
+
+
+def test_a_flipped_bit_in_the_magic(path):
+    whole = path.read_bytes()
+    for position in (0, 3, len(whole) - 4, len(whole) - 1):
+        changed = bytearray(whole)
+        changed[position] ^= 4
+        path.write_bytes(changed)
+        with pytest.raises(DataError, match=r"is not a Parquet file|is truncated"):
+            open_dataset(path.parent)
+
+
+def test_a_flipped_bit_in_the_values(path):
+    """The page checksums find it."""
+    whole = path.read_bytes()
+    group = pq.ParquetFile(path).metadata.row_group(1)
+    rng = random.Random(0)
+    for i in range(group.num_columns):
+        column = group.column(i)
+        if column.path_in_schema not in WITH_VALUES:
+            continue
+        last = column.data_page_offset + column.total_compressed_size - 1
+        for _ in range(20):
+            changed = bytearray(whole)
+            changed[last - rng.randrange(column.total_compressed_size // 2)] ^= 1 << rng.randrange(8)
+            path.write_bytes(changed)
+            with pytest.raises(DataError, match=rf"{path} is damaged .*copy it again"):
+                read_all(path.parent)
+
+
+def test_damage_anywhere_is_found_or_harmless(kit, path, block):
+    whole = path.read_bytes()
+    found = 0
+    for changed in damaged(whole, times=300, seed=1):
+        path.write_bytes(changed)
+        try:
+            kit.assert_same(read_all(path.parent), block)
+        except DataError as error:
+            assert str(path) in str(error)
+            found += 1
+    assert found > 200
+
+
+def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path):
+    folder = kit.record(tmp_path / "d", kit.block([3, 5]))
+    path = tmp_path / "d" / "000000-a1-000.parquet"
+    whole = path.read_bytes()
+    for position in range(0, len(whole), 53):
+        changed = bytearray(whole)
+        changed[position] ^= 128
+        path.write_bytes(changed)
+        with pytest.raises(DataError, match="was changed since it was recorded"):
+            open_dataset(folder, verify=True)
+
+
+def write_empty(like, path, groups: int) -> None:
+    """A file of ours without a row, of no row group or of an empty one."""
+    schema = pq.read_schema(like)
+    index = json.dumps([{"lengths": [], "continued": []}] * groups)
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(groups):
+            writer.write_table(schema.empty_table())
+        writer.add_key_value_metadata({"hindcast-index": index})
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_no_rows(path, groups):
+    write_empty(path, path.parent / "a.parquet", groups)
+    path.unlink()
+    with pytest.raises(DataError, match="holds no episodes: record some first"):
+        open_dataset(path.parent)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_no_rows_beside_some(kit, path, block, groups):
+    write_empty(path, path.parent / "a.parquet", groups)
+    kit.assert_same(read_all(path.parent), block)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mixed_schemas(kit, tmp_path, layout):
+    block = kit.block()
+    kit.write(tmp_path, block, stem="a", layout=layout)
+    narrow = block.with_columns({**block.columns, "actions": block.columns["actions"].astype(np.int32)})
+    kit.write(tmp_path, narrow, stem="b", layout=layout)
+    with pytest.raises(
+        DataError, match=r"a-000\.parquet and .*b-000\.parquet cannot be one dataset: 'actions' is"
+    ):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mixed_layouts(kit, tmp_path, layout):
+    kit.write(tmp_path, kit.block(), stem="a", layout=layout)
+    kit.write(tmp_path, kit.block(first=3), stem="b", layout=next(name for name in LAYOUTS if name != layout))
+    with pytest.raises(DataError, match="mixes layouts: a-000"):
+        open_dataset(tmp_path)
+
+
+def test_nulls(kit, tmp_path):
+    block = kit.block([2])
+    schema = arrow_schema(kit.spec(block))
+    nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+    rows = {name: [None] for name in schema.names} | {"length": [2], "t_started": [0]}
+    pq.write_table(pa.table(rows, schema=nullable), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet is damaged \(row 0: 'eps_id' is null"):
+        read_all(tmp_path)
+    for length in (None, -2):
+        pq.write_table(pa.table(rows | {"length": [length]}, schema=nullable), tmp_path / "x.parquet")
+        with pytest.raises(DataError, match=r"x\.parquet is damaged .*'length'"):
+            open_dataset(tmp_path)
+
+
+def test_one_bad_file_among_good_ones_is_named(kit, tmp_path):
+    for i in range(5):
+        kit.write(tmp_path, kit.block(first=3 * i), stem=f"f{i}")
+    bad = tmp_path / "f3-000.parquet"
+    bad.write_bytes(bad.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"f3-000\.parquet is truncated"):
+        open_dataset(tmp_path)
+
+
+def test_inspecting_damage_ends_with_the_files_named_and_no_other_data(kit, path, block):
+    """Whatever happened to some files, those that are not named hold what was written."""
+    whole, folder = path.read_bytes(), path.parent
+    rng = random.Random(2)
+    found = 0
+    for turn in range(20):
+        changed = bytearray(whole)
+        start = rng.randrange(len(whole))
+        if turn % 3 == 0:
+            changed = changed[:start]
+        for position in range(start, min(len(changed), start + rng.choice([1, 8, 64]))):
+            changed[position] = rng.randrange(256)
+        path.write_bytes(changed)
+        (folder / "x.parquet").write_bytes(bytes(changed)[1:])
+        summary = inspect_paths([folder], sample_limit=None)
+        bad = {problem.path for problem in summary.problems if problem.severity == "error"}
+        assert str(folder / "x.parquet") in bad
+        found += str(path) in bad
+        if str(path) not in bad:
+            kit.assert_same(
+                Block.concat([open_dataset(path).read(unit) for unit in open_dataset(path).units]), block
+            )
+    assert found > 10

@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import pickle
+import shutil
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from gymnasium import spaces
+
+from hindcast.datasets import episode_dataset, sources
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import index_file
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.arrow.cells import encode
+from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.storage.location import resolve
+
+
+def read_all(dataset) -> Block:
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+@pytest.fixture
+def blocks(kit):
+    return [kit.block([3, 5, 2]), kit.block([4, 1], first=3), kit.block([6], first=5)]
+
+
+# --- the three kinds of folder
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["manifest", "commits"])
+def test_a_recording_is_what_it_lists_and_nothing_else(kit, tmp_path, blocks, manifest):
+    folder = kit.record(tmp_path / "d", *blocks, manifest=manifest)
+    kit.write(folder, kit.block([9], first=90), stem="000007-zz")  # not committed
+    folder.child(".000003-a1-000.parquet.0123abcd.tmp").write_bytes(b"half a fi")
+    dataset = open_dataset(str(folder))
+    assert (dataset.num_episodes, dataset.num_steps) == (6, 21)
+    assert dataset.spec == kit.spec(blocks[0])
+    kit.assert_same(read_all(dataset), Block.concat(blocks))
+    assert np.concatenate([unit.lengths for unit in dataset.units]).tolist() == [3, 5, 2, 4, 1, 6]
+
+
+def test_a_file_that_is_committed_between_listing_and_reading_the_commits_counts(
+    kit, tmp_path, blocks, monkeypatch
+):
+    kit.record(tmp_path / "d", *blocks, manifest=False)
+    late = min((tmp_path / "d").glob("*.parquet"))
+    late.rename(tmp_path / "late")
+
+    def read_commits_later(folder):
+        (tmp_path / "late").rename(late)
+        return read_commits(folder)
+
+    monkeypatch.setattr(sources, "read_commits", read_commits_later)
+    assert open_dataset(tmp_path / "d").num_episodes == 6
+
+
+def test_a_folder_without_a_manifest_is_read_by_footers_recursively(kit, tmp_path, blocks):
+    for name, block in zip(("b/x", "a", "b"), blocks, strict=True):
+        kit.write(tmp_path / "d" / name, block)
+    kit.write(tmp_path / "d" / "_other", kit.block([9]))
+    (tmp_path / "d" / ".hidden.parquet").write_bytes(b"")
+    (tmp_path / "d" / "readme.txt").write_text("mine")
+    dataset = open_dataset(tmp_path / "d")
+    kit.assert_same(read_all(dataset), Block.concat([blocks[1], blocks[2], blocks[0]]))
+    assert dataset.spec == kit.spec(blocks[0])
+
+
+def test_a_folder_of_recordings_and_files(kit, tmp_path, blocks):
+    kit.record(tmp_path / "d" / "two", blocks[0])
+    kit.write(tmp_path / "d" / "two", kit.block([9], first=90), stem="000007-zz")  # not committed
+    kit.record(tmp_path / "d" / "one" / "deep", blocks[1], manifest=False)
+    kit.write(tmp_path / "d", blocks[2], stem="z")
+    dataset = open_dataset(tmp_path / "d")
+    kit.assert_same(read_all(dataset), Block.concat([blocks[1], blocks[0], blocks[2]]))
+
+
+def test_memory_file_system(kit, memory, blocks):
+    kit.record(memory, *blocks)
+    kit.assert_same(read_all(open_dataset(memory)), Block.concat(blocks))
+    kit.assert_same(read_all(open_dataset(f"{memory}/*.parquet")), Block.concat(blocks))
+
+
+# --- paths
+
+
+def test_lists_globs_and_single_files(kit, tmp_path, blocks, monkeypatch):
+    for i, block in enumerate(blocks):
+        kit.write(tmp_path / f"run-{i}" / "data", block)
+    whole = Block.concat(blocks)
+    first = f"{tmp_path}/run-0/data/000000-a1-000.parquet"
+    for paths in (
+        [f"{tmp_path}/run-{i}" for i in range(3)],
+        f"{tmp_path}/run-*",
+        f"{tmp_path}/run-?/data/*.parquet",
+        f"{tmp_path}/**/*.parquet",
+        [first, f"{tmp_path}/run-[12]"],
+        tmp_path,
+    ):
+        kit.assert_same(read_all(open_dataset(paths)), whole)
+    kit.assert_same(read_all(open_dataset(first)), blocks[0])
+    monkeypatch.chdir(tmp_path)
+    kit.assert_same(read_all(open_dataset("run-1")), blocks[1])
+    kit.assert_same(read_all(open_dataset(f"file://{tmp_path}/run-1")), blocks[1])
+
+
+def test_a_name_with_glob_characters_that_exists_is_itself(kit, tmp_path, blocks):
+    kit.write(tmp_path / "run[1]", blocks[0])
+    kit.write(tmp_path / "run1", blocks[1])
+    kit.assert_same(read_all(open_dataset(tmp_path / "run[1]")), blocks[0])
+
+
+def test_a_file_system_object(kit, tmp_path, blocks):
+    kit.record(tmp_path / "d", *blocks)
+    tree = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    kit.assert_same(read_all(open_dataset("d", tree)), Block.concat(blocks))
+
+
+def test_a_file_named_twice_is_refused(kit, tmp_path, blocks):
+    kit.write(tmp_path / "d", blocks[0])
+    with pytest.raises(DataError, match=r"000000-a1-000.parquet is named twice"):
+        open_dataset([tmp_path, tmp_path / "d"])
+
+
+# --- units
+
+
+def test_units_cover_the_dataset_in_order_over_file_ends(kit, tmp_path):
+    blocks = [kit.block([10] * 5, first=5 * i) for i in range(8)]
+    for i, block in enumerate(blocks):
+        kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=800)
+    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    size = files[0].entry.row_groups[0].bytes
+    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=4 * size)
+    assert [unit.id for unit in dataset.units] == list(range(len(dataset.units)))
+    assert all(unit.nbytes <= 4 * size for unit in dataset.units)
+    assert any(len(unit.parts) > 1 for unit in dataset.units)
+    assert dataset.nbytes == sum(unit.nbytes for unit in dataset.units)
+    kit.assert_same(read_all(dataset), Block.concat(blocks))
+    for unit in dataset.units:
+        assert dataset.read(unit).length.tolist() == unit.lengths.tolist()
+
+
+def test_an_episode_is_located_by_file_and_row(kit, tmp_path):
+    blocks = [kit.block([1, 2, 3, 4], first=4 * i) for i in range(3)]
+    for i, block in enumerate(blocks):
+        kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=10)
+    dataset = open_dataset(tmp_path)
+    (unit,) = dataset.units
+    ids = dataset.read(unit).eps_id
+    for episode in range(12):
+        path, row = dataset.locate(unit, episode)
+        assert path == f"{tmp_path}/f{episode // 4}-000.parquet"
+        assert row == episode % 4
+        assert ids[episode] == f"e{episode}"
+    with pytest.raises(IndexError):
+        dataset.locate(unit, 12)
+
+
+def test_only_the_columns_asked_for(kit, tmp_path, blocks):
+    dataset = open_dataset(kit.record(tmp_path, *blocks))
+    block = dataset.read(dataset.units[0], ["rewards", "obs"])
+    assert list(block.columns) == ["obs", "rewards"]
+    with pytest.raises(DataError, match=r"no column vf_preds: it has obs, actions, rewards"):
+        dataset.read(dataset.units[0], ["vf_preds"])
+
+
+def test_a_column_stands_for_all_its_leaves(tmp_path):
+    columns = {"obs/a": np.zeros((4, 2)), "obs/b": np.ones(4), "rewards": np.ones(3)}
+    flags = np.ones(1, bool)
+    block = Block(columns, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags)
+    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+        writer.write(block)
+    dataset = open_dataset(tmp_path)
+    assert list(dataset.read(dataset.units[0], ["obs"]).columns) == ["obs/a", "obs/b"]
+    assert list(dataset.read(dataset.units[0], ["obs/b"]).columns) == ["obs/b"]
+
+
+def test_one_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
+    kit.write(tmp_path, kit.block([50, 60]))
+    dataset = open_dataset(tmp_path)
+    block = dataset.read(dataset.units[0])
+    for column in block.columns.values():
+        assert not column.flags.owndata
+        assert column.flags.writeable  # torch.from_numpy warns about arrays that are not
+
+
+def test_the_footer_of_a_file_is_read_once_for_all_its_units(kit, tmp_path, monkeypatch):
+    block = kit.block([10] * 20)
+    kit.write(tmp_path, block, row_group_bytes=800)
+    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=800)
+    read_footer, read = pq.ParquetFile, []
+
+    def count(stream, **options):
+        read.append(options.get("metadata") is None)
+        return read_footer(stream, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", count)
+    kit.assert_same(read_all(dataset), block)
+    assert len(read) == len(dataset.units) > 2
+    assert sum(read) == 1
+    there = pickle.loads(pickle.dumps(dataset))
+    kit.assert_same(read_all(there), block)
+    assert sum(read) == 2, "footers do not travel"
+
+
+def test_a_footer_that_was_kept_is_not_taken_for_that_of_another_file(kit, tmp_path):
+    kit.write(tmp_path, kit.block([10] * 20), row_group_bytes=800)
+    dataset = open_dataset(tmp_path)
+    kit.assert_same(read_all(dataset), kit.block([10] * 20))
+    kit.write(tmp_path, kit.block([10] * 3))
+    with pytest.raises(DataError):
+        read_all(dataset)
+
+
+def test_small_files_of_one_unit_in_a_store_are_read_side_by_side(kit, memory, blocks, monkeypatch):
+    for i, block in enumerate(blocks):
+        kit.write(memory, block, stem=f"f{i}")
+    dataset = open_dataset(memory)
+    (unit,) = dataset.units
+    together, opens = threading.Barrier(len(blocks), timeout=30), episode_dataset.open_parquet
+
+    def opened_together(*given):
+        together.wait()
+        return opens(*given)
+
+    monkeypatch.setattr(episode_dataset, "open_parquet", opened_together)
+    kit.assert_same(dataset.read(unit), Block.concat(blocks))
+
+
+def test_datasets_travel_to_other_processes(kit, tmp_path, blocks):
+    dataset = pickle.loads(pickle.dumps(open_dataset(kit.record(tmp_path, *blocks))))
+    kit.assert_same(read_all(dataset), Block.concat(blocks))
+
+
+def test_infos_that_some_files_lack_are_empty(kit, tmp_path):
+    plain, rich = kit.block([2]), kit.block([1], first=1)
+    rich = rich.with_columns({**rich.columns, "infos": np.array(['{"a": 1}', ""], dtype=object)})
+    kit.write(tmp_path, plain, stem="a")
+    kit.write(tmp_path, rich, stem="b")
+    dataset = open_dataset(tmp_path)
+    assert read_all(dataset).columns["infos"].tolist() == ["", "", "", '{"a": 1}', ""]
+
+
+# --- digest
+
+
+def test_the_digest_is_of_the_data(kit, tmp_path, blocks):
+    digests = [open_dataset(kit.record(tmp_path / name, *blocks)).digest for name in "ab"]
+    assert digests[0] == digests[1]
+    assert digests[0] == read_manifest(resolve(tmp_path / "a")).digest
+    assert open_dataset(kit.record(tmp_path / "c", *blocks, manifest=False)).digest == digests[0]
+    other = [*blocks[:2], kit.block([6], first=5, seed=1)]
+    assert open_dataset(kit.record(tmp_path / "d", *other)).digest != digests[0]
+    assert open_dataset(kit.record(tmp_path / "e", *blocks[::-1])).digest != digests[0]
+
+
+def test_the_digest_of_a_plain_folder(kit, tmp_path, blocks):
+    for name in "ab":
+        for i, block in enumerate(blocks):
+            kit.write(tmp_path / name, block, stem=f"f{i}")
+    digest = open_dataset(tmp_path / "a").digest
+    assert open_dataset(tmp_path / "b").digest == digest
+    kit.write(tmp_path / "b", kit.block([6], first=5, seed=1), stem="f2")
+    assert open_dataset(tmp_path / "b").digest != digest
+
+
+class ReversedListing(LocalFileSystem):
+    """The local file system as a foreign one, which lists in the wrong order."""
+
+    def find(self, path, **options):
+        found = super().find(path, **options)
+        return dict(reversed(found.items())) if isinstance(found, dict) else found[::-1]
+
+
+def test_the_order_of_a_listing_does_not_matter(kit, tmp_path, blocks):
+    for i, block in enumerate(blocks):
+        kit.write(tmp_path / "d", block, stem=f"f{i}")
+    local = open_dataset(tmp_path / "d")
+    handler = pafs.FSSpecHandler(ReversedListing())
+    other = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
+    assert other.digest == local.digest
+    kit.assert_same(read_all(other), read_all(local))
+
+
+# --- what is wrong, each a sentence
+
+
+def test_a_path_that_does_not_exist(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere does not exist: check the path"):
+        open_dataset(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"nothing matches .*no-\*"):
+        open_dataset(tmp_path / "no-*")
+    with pytest.raises(DataError, match="no paths are given"):
+        open_dataset([])
+
+
+def test_a_folder_without_parquet_files(tmp_path):
+    with pytest.raises(DataError, match="holds no Parquet files: it holds nothing"):
+        open_dataset(tmp_path)
+    (tmp_path / "data.csv").write_text("obs,actions")
+    with pytest.raises(DataError, match=r"holds no Parquet files: it holds data\.csv"):
+        open_dataset(tmp_path)
+
+
+def test_a_recording_without_episodes(kit, tmp_path):
+    resolve(tmp_path / "new").child("_hindcast/claim.json").write_bytes(b"{}")
+    with pytest.raises(DataError, match="has committed no episodes yet"):
+        open_dataset(tmp_path / "new")
+    kit.record(tmp_path / "empty", kit.block([]))
+    with pytest.raises(DataError, match="empty holds no episodes"):
+        open_dataset(tmp_path / "empty")
+    kit.record(tmp_path / "zero", kit.block([0, 0]))
+    with pytest.raises(DataError, match="zero holds no episodes"):
+        open_dataset(tmp_path / "zero")
+
+
+def test_parquet_of_another_layout_names_its_columns(tmp_path):
+    pq.write_table(pa.table({"state": [1.0, 2.0], "reward": [0.0, 1.0]}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t\.parquet: it is not a file of episodes .*\['state', 'reward'\]"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"obs": np.zeros((4, 5), np.float32)},
+            r"'obs' is float32 \[4\] in one and float32 \[5\] in the other",
+        ),
+        ({"rewards": np.zeros(3)}, r"'rewards' is float32 \[\] in one and float64 \[\] in the other"),
+        ({"vf_preds": np.zeros(3)}, r"the columns .* differ from .*'vf_preds'"),
+    ],
+)
+def test_files_that_differ_are_both_named(kit, tmp_path, change, sentence):
+    block = kit.block([3])
+    kit.write(tmp_path, block, stem="a")
+    kit.write(tmp_path, block.with_columns({**block.columns, **change}), stem="b")
+    with pytest.raises(
+        DataError, match=r"a-000\.parquet and .*b-000\.parquet cannot be one dataset: " + sentence
+    ):
+        open_dataset(tmp_path)
+
+
+def test_spaces_that_differ_are_named(kit, tmp_path):
+    block = kit.block([3])
+    for name, n in (("a", 3), ("b", 4)):
+        spec = DataSpec.of_block(block, kit.observation_space, spaces.Discrete(n))
+        with EpisodeWriter(resolve(tmp_path), spec, name) as writer:
+            writer.write(block)
+    with pytest.raises(DataError, match=r"the action space is Discrete\(3\) in one and Discrete\(4\)"):
+        open_dataset(tmp_path)
+
+
+def test_a_file_that_the_manifest_lists_and_that_is_gone_or_changed(kit, tmp_path, blocks):
+    folder = kit.record(tmp_path / "d", *blocks)
+    path = tmp_path / "d" / "000001-a1-000.parquet"
+    whole = path.read_bytes()
+    path.unlink()
+    with pytest.raises(DataError, match=r"000001-a1-000.parquet is missing, but the recording lists it"):
+        open_dataset(folder)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=rf"has {len(whole) - 1} bytes, but was recorded with {len(whole)}"):
+        open_dataset(folder)
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    path.write_bytes(changed)
+    open_dataset(folder)
+    with pytest.raises(DataError, match=r"000001-a1-000.parquet was changed since it was recorded"):
+        open_dataset(folder, verify=True)
+    path.write_bytes(whole)
+    open_dataset(folder, verify=True)
+
+
+def test_a_file_swapped_after_opening(kit, tmp_path):
+    kit.write(tmp_path / "d", kit.block([3, 5]))
+    dataset = open_dataset(tmp_path / "d")
+    kit.write(tmp_path / "d", kit.block([5, 3]))
+    with pytest.raises(DataError, match="was changed after it was indexed"):
+        dataset.read(dataset.units[0])
+    shutil.rmtree(tmp_path / "d")
+    with pytest.raises(DataError, match=r"cannot read .*: it does not exist"):
+        dataset.read(dataset.units[0])
+
+
+def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
+    folder = kit.record(tmp_path, *blocks)
+    manifest = tmp_path / "_hindcast" / "manifest.json"
+    text = manifest.read_text()
+    for broken, sentence in (
+        (text[: len(text) // 2], "manifest.json cannot be read"),
+        ("[]", "manifest.json cannot be read"),
+        (text.replace('"formatVersion":1', '"formatVersion":2'), "has the format version 2.*update Hindcast"),
+        (
+            text.replace("episodes/arrow", "episodes/orc"),
+            "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack",
+        ),
+        (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: Field required"),
+        (text.replace("000001-a1", "../../etc"), r"leads out of the dataset's folder"),
+    ):
+        manifest.write_text(broken)
+        with pytest.raises(DataError, match=sentence):
+            open_dataset(folder)
+
+
+def test_a_cell_of_the_wrong_size_is_located(kit, tmp_path):
+    """Written by something else, with the metadata of ours."""
+    block = kit.block([3, 5, 2])
+    table = encode(block, kit.spec(block))
+    cells = [cell.as_py() for cell in table.column("actions")]
+    cells[1] = cells[1][:-8]
+    i = table.schema.get_field_index("actions")
+    field = table.schema.field(i)
+    table = table.set_column(i, field, pa.array(cells, pa.large_binary()))
+    pq.write_table(table, tmp_path / "x.parquet")
+    dataset = open_dataset(tmp_path)
+    with pytest.raises(
+        DataError, match=r"x\.parquet is damaged \(row 1: 'actions' has 32 bytes: expected 40"
+    ):
+        dataset.read(dataset.units[0])
+
+
+def test_text_columns(tmp_path):
+    words = np.array(["", "ä", "b" * 100], dtype=object)
+    flags = np.ones(1, bool)
+    block = Block(
+        {"prompt": words}, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags
+    )
+    spec = DataSpec.of_block(block)
+    assert spec.leaves["prompt"] == Leaf(None, (), "text")
+    with EpisodeWriter(resolve(tmp_path), spec, "s") as writer:
+        writer.write(block)
+    dataset = open_dataset(tmp_path)
+    assert dataset.read(dataset.units[0]).columns["prompt"].tolist() == words.tolist()

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import index_file
+from hindcast.datasets.inspection.coverage import coverage_of
+from hindcast.datasets.inspection.sample import sample_units
+from hindcast.datasets.inspection.statistics import Distribution, Spread, Thinned
+from hindcast.datasets.inspection.summarising import summarise
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.units import Unit
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.episodes.spaces import space_from_json
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+
+
+def summary_of(folder, block: Block, action_space=None, **options):
+    spec = DataSpec.of_block(block, spaces.Box(-10, 10, (4,), np.float32), action_space, "Test-v0")
+    with EpisodeWriter(resolve(folder), spec, "s") as writer:
+        writer.write(block)
+    return summarise(open_dataset(folder), **options)
+
+
+def changed(block: Block, **columns: np.ndarray) -> Block:
+    return block.with_columns({**block.columns, **columns})
+
+
+def test_a_picture_of_a_dataset(kit, tmp_path):
+    block = kit.block([3, 5, 2])
+    rewards = np.array([1, 0, 2, 0, 0, 0, 0, 4, 1, 1], np.float32)
+    actions = np.array([0, 0, 2, 0, 2, 2, 0, 2, 2, 2])
+    block = changed(block, rewards=rewards, actions=actions, action_logp=np.zeros(10, np.float32))
+    summary = summary_of(tmp_path, block, spaces.Discrete(3))
+    assert (summary.episodes, summary.timesteps, summary.files) == (3, 10, 1)
+    assert (summary.sampled_episodes, summary.sampled_timesteps) == (3, 10)
+    assert summary.environment == "Test-v0"
+    assert summary.columns["obs"] == "float32 [4]"
+    assert summary.has_logp
+    assert summary.returns is not None
+    assert (summary.returns.min, summary.returns.mean, summary.returns.max) == (2, 3, 4)
+    assert summary.lengths is not None
+    assert (summary.lengths.min, summary.lengths.median, summary.lengths.max) == (2, 3, 5)
+    assert summary.zero_rewards == 0.5
+    assert summary.actions[0].values == {0: 4, 2: 6}
+    assert summary.terminated == pytest.approx(2 / 3)
+    assert summary.truncated == pytest.approx(1 / 3)
+    assert summary.layouts == ("episodes/arrow",)
+    assert summary.stored_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert (summary.observation_space_from, summary.action_space_from) == ("recorded", "recorded")
+    assert summary.rewarded_episodes == 1
+    assert summary.problems == ()
+    assert json.loads(json.dumps(summary.to_json()))["sampledEpisodes"] == 3
+
+
+def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path):
+    actions = np.stack([np.arange(10), np.linspace(-5, 5, 10)], 1).astype(np.float32)
+    summary = summary_of(tmp_path, changed(kit.block(), actions=actions), spaces.Box(-4, 10, (2,)))
+    first, second = summary.actions[0].dimensions
+    assert (first.min, first.max, second.mean) == (0, 9, pytest.approx(0, abs=1e-6))
+    assert sum(second.counts) == 10
+    (outside,) = [problem for problem in summary.problems if problem.kind == "outside-space"]
+    assert outside.severity == "info"
+    assert "t = 0: 'actions' has -5.0" in outside.message
+
+
+def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
+    for i in range(10):
+        kit.write(tmp_path, kit.block([10] * 2, first=2 * i), stem=f"f{i}")
+    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    dataset = EpisodeDataset(files[0].spec, files, unit_bytes=1)
+    summary = summarise(dataset, sample_limit=60)
+    assert (summary.episodes, summary.timesteps, summary.files) == (20, 200, 10)
+    assert (summary.sampled_episodes, summary.sampled_timesteps) == (16, 160)
+    assert summary.checked_episodes == 20  # ids and ends are columns of their own
+    assert summary.lengths is not None
+    assert summary.lengths.count == 20
+
+
+def test_units_sampled_are_even_and_at_least_eight():
+    units = [Unit(i, (), np.array([10]), 1) for i in range(100)]
+    assert [unit.id for unit in sample_units(units, 90)] == [0, 12, 25, 37, 50, 62, 74, 87, 99]
+    assert [unit.id for unit in sample_units(units, 1)] == [0, 14, 28, 42, 57, 71, 85, 99]
+    assert len(sample_units(units, 10**9)) == 100
+    assert len(sample_units(units, None)) == 100
+    assert sample_units([], 5) == []
+
+
+def test_a_sample_is_of_a_gibibyte_at_most():
+    units = [Unit(i, (), np.array([10]), 16 << 20) for i in range(1000)]
+    assert len(sample_units(units, 10**9)) == 64
+
+
+def test_distributions():
+    whole = Distribution.of(np.array([1, 1, 3]))
+    assert whole is not None
+    assert (whole.count, whole.min, whole.median, whole.max) == (3, 1, 1, 3)
+    assert whole.edges == (0.5, 1.5, 2.5, 3.5)
+    assert whole.counts == (2, 0, 1)
+    real = Distribution.of(np.append(np.linspace(0, 1, 100), np.nan))
+    assert real is not None
+    assert real.count == sum(real.counts) == 100
+    assert len(real.edges) == 21
+    constant = Distribution.of(np.full(5, 0.1))
+    assert constant is not None
+    assert constant.counts == (5,)
+    assert Distribution.of(np.array([np.nan])) is None
+
+
+def test_figures_of_parts_are_those_of_the_whole():
+    rng = np.random.default_rng(0)
+    values = np.stack([rng.normal(5, 2, 1000), rng.integers(0, 4, 1000)], 1)
+    values[17, 0] = np.nan
+    spread = Spread()
+    for part in np.split(values, [10, 11, 500]):
+        spread.add(part)
+    found = spread.distributions()
+    for column, expected in zip(found, (Distribution.of(values[:, i]) for i in range(2)), strict=True):
+        assert column is not None
+        assert expected is not None
+        for figure in ("count", "min", "mean", "median", "max", "std"):
+            assert getattr(column, figure) == pytest.approx(getattr(expected, figure))
+        assert column.counts == expected.counts
+
+
+def test_more_values_than_fit_are_thinned_out_evenly():
+    thinned = Thinned(most=100)
+    for start in range(0, 1000, 7):
+        thinned.add(np.arange(start, min(start + 7, 1000)))
+    assert thinned.rows is not None
+    assert thinned.rows.tolist() == list(range(0, 1000, 16))
+
+
+def test_coverage_counts_cells_along_the_principal_components():
+    rng = np.random.default_rng(0)
+    square = coverage_of(rng.uniform(size=(20_000, 2)))
+    assert square is not None
+    assert square.occupied > 0.5  # the components stand askew, so that corners stay empty
+    curve = np.linspace(0, 6, 1000)
+    circle = coverage_of(np.stack([np.cos(curve), np.sin(curve)], 1))
+    assert circle is not None
+    assert circle.occupied < 0.2
+    assert sum(map(sum, square.counts)) == square.observations == 20_000
+
+
+def test_coverage_of_one_dimension_and_of_none():
+    one = coverage_of(np.stack([np.linspace(0, 1, 100), np.full(100, 3.0)], 1))
+    assert one is not None
+    assert (one.occupied, one.explained, len(one.counts), len(one.counts[0])) == (1, 1, 20, 1)
+    noise = np.random.default_rng(0).normal(size=(1000, 3)) * 1e-9
+    line = coverage_of(np.linspace(0, 1, 1000)[:, None] * [1.0, -2.0, 1e9] + noise)
+    assert line is not None
+    assert (len(line.counts[0]), line.explained) == (1, pytest.approx(1))
+    assert coverage_of(np.full((100, 3), 0.1, np.float32)) is None
+    assert coverage_of(np.zeros((0, 3))) is None
+    assert coverage_of(np.full((5, 1), np.nan)) is None
+
+
+def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):
+    block = kit.block([30])
+    block.columns["obs"][:] = np.linspace(-1, 1, 31)[:, None] * [10, 5, 1, 0]
+    (leaf,) = summary_of(tmp_path, block).observations
+    assert leaf.low == (-10, -5, -1, 0)
+    assert leaf.share_of_space == pytest.approx((1, 0.5, 0.1, 0))
+    assert (leaf.dimensions, leaf.shown, leaf.constant) == (4, (0, 1, 2, 3), 1)
+
+
+def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
+    block = kit.block([5])
+    columns = {
+        "obs/0": np.zeros((6, 3), np.float32),
+        "obs/1/frame": np.zeros((6, 2, 2), np.uint8),
+        "obs/1/on": np.array([0, 1] * 3, bool),
+        "actions": np.array([0, 3, 1, 1, 1]),
+        "rewards": block.columns["rewards"],
+    }
+    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block.with_columns(columns)), "s") as writer:
+        writer.write(block.with_columns(columns))
+    summary = summarise(open_dataset(tmp_path))
+    assert (summary.observation_space_from, summary.action_space_from) == ("guessed", "guessed")
+    assert summary.action_space == {"type": "Discrete", "n": 4, "start": 0}
+    assert summary.actions[0].values == {0: 1, 1: 3, 3: 1}
+    assert space_from_json(summary.observation_space) == spaces.Tuple(
+        [
+            spaces.Box(-np.inf, np.inf, (3,), np.float32),
+            spaces.Dict({"frame": spaces.Box(0, 255, (2, 2), np.uint8), "on": spaces.Discrete(2)}),
+        ]
+    )
+
+
+def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
+    block = changed(kit.block([30]), obs=np.arange(31) % 5)
+    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block, spaces.Discrete(16)), "s") as writer:
+        writer.write(block)
+    summary = summarise(open_dataset(tmp_path))
+    (leaf,) = summary.observations
+    assert (leaf.values_seen, leaf.values, summary.coverage) == (5, 16, None)
+
+
+def test_text_has_no_space_to_guess(kit, tmp_path):
+    block = kit.block([5])
+    block = changed(block, obs=np.array(list("abcdef"), object))
+    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+        writer.write(block)
+    summary = summarise(open_dataset(tmp_path), None)
+    assert (summary.observation_space, summary.observation_space_from, summary.coverage) == (None, None, None)
+
+
+FIELDS = {
+    "layouts", "prepared", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
+    "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
+    "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards", "rewardedEpisodes",
+    "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "problems",
+}  # fmt: skip
+
+
+def test_the_document_keeps_its_fields(kit, tmp_path):
+    document = summary_of(tmp_path, kit.block([30, 3])).to_json()
+    assert document.keys() == FIELDS
+    assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
+    assert document["observations"][0].keys() == {
+        "name", "dimensions", "shown", "low", "high", "shareOfSpace", "constant", "valuesSeen", "values",
+    }  # fmt: skip
+    assert document["coverage"].keys() == {
+        "observations", "side", "occupied", "evenness", "explained", "counts",
+    }  # fmt: skip
+    json.dumps(document, allow_nan=False)

@@ -1,0 +1,69 @@
+"""Whatever the space, layout and lengths: good data have no error, and their spaces can be guessed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hindcast.datasets.inspection.inspecting import inspect_paths
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes import nested
+from hindcast.episodes.spaces import flatten_space, space_from_json, space_struct
+from hindcast.storage.location import resolve
+from layers import examples
+from random_data import recordings
+
+LAYOUTS = ("episodes/arrow", "episodes/messagepack")
+
+
+def inspected(block, spec, layout):
+    with tempfile.TemporaryDirectory() as folder:
+        with EpisodeWriter(resolve(folder), spec, "s", layout=layout) as writer:
+            writer.write(block)
+        return inspect_paths([folder], sample_limit=None)
+
+
+@examples(40)
+@given(recordings(), st.sampled_from(LAYOUTS))
+def test_good_data_of_any_space_have_no_error(recording, layout):
+    block, spec = recording
+    summary = inspected(block, spec, layout)
+    assert [problem for problem in summary.problems if problem.severity == "error"] == []
+    assert [problem for problem in summary.problems if problem.kind == "outside-space"] == []
+    assert (summary.episodes, summary.sampled_timesteps) == (block.num_episodes, block.num_steps)
+    assert summary.terminated == block.terminated.mean()
+    json.dumps(summary.to_json(), allow_nan=False)
+
+
+@examples(40)
+@given(recordings(with_outputs=False))
+def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
+    block, spec = recording
+    summary = inspected(block, replace(spec, observation_space=None, action_space=None), "episodes/arrow")
+    for column, document in (("obs", summary.observation_space), ("actions", summary.action_space)):
+        names = [name for name in block.columns if name.split("/")[0] == column]
+        if any(block.columns[name].dtype == object for name in names):
+            assert document is None
+            continue
+        space = space_from_json(document)
+        assert set(flatten_space(space, column)) == set(names)
+        for row in range(len(block.columns[names[0]])):
+            sample = nested.unflatten(
+                {name: block.columns[name][row] for name in names}, column, space_struct(space)
+            )
+            assert space.contains(_as_sampled(sample)), (space, sample)
+
+
+def _as_sampled(value):
+    """Booleans as the integers that spaces of Gymnasium hold."""
+    if isinstance(value, dict):
+        return {key: _as_sampled(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_as_sampled(part) for part in value)
+    array = np.asarray(value)
+    return array.astype(np.int8) if array.dtype == bool else array

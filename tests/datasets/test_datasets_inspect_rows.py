@@ -1,0 +1,27 @@
+"""A problem in a row names file, row and kind."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hindcast.datasets.inspection.inspecting import inspect_paths
+from hindcast.formats.layout import RowError
+
+
+def test_a_cell_that_cannot_be_read_names_its_row(kit, tmp_path):
+    kit.write(tmp_path, kit.block([4, 6, 2]), layout="episodes/messagepack")
+    (path,) = tmp_path.glob("*.parquet")
+    table = pq.read_table(path)
+    cells = [cell.as_py() for cell in table["item"]]
+    cells[1] = b"no episode"
+    pq.write_table(pa.table({"item": cells}), path)
+    (problem,) = [one for one in inspect_paths([path]).problems if one.severity == "error"]
+    assert (problem.kind, problem.row) == ("unreadable", 1)
+
+
+def test_the_error_travels_to_other_processes():
+    error = pickle.loads(pickle.dumps(RowError("a file, row 3: wrong", 3, "goes-on")))
+    assert (str(error), error.row, error.kind) == ("a file, row 3: wrong", 3, "goes-on")

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hindcast.datasets.validate import check_block, check_spec
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec, Leaf
+
+LENGTHS = [3, 0, 5]
+
+
+def block_of(**columns: np.ndarray) -> Block:
+    """Three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
+    return Block(
+        columns={name.replace("__", "/"): column for name, column in columns.items()},
+        length=np.array(LENGTHS),
+        eps_id=np.array(["e0", "e1", "e2"], dtype=object),
+        t_started=np.array([0, 0, 100]),
+        terminated=np.ones(3, dtype=bool),
+        truncated=np.zeros(3, dtype=bool),
+    )
+
+
+def where(episode: int) -> tuple[str, int]:
+    return "data/x.parquet", 40 + episode
+
+
+def check(block: Block, obs=None, actions=None, **options) -> None:
+    check_block(block, DataSpec.of_block(block), obs, actions, where, **options)
+
+
+def test_good_values_pass():
+    block = block_of(
+        obs=np.zeros((11, 2), np.float32), actions=np.array([0, 1, 2] * 2 + [0, 1]), rewards=np.zeros(8)
+    )
+    check(block, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3))
+    check(block)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("name", "row", "place"),
+    [
+        ("obs", 0, r"row 40 \(episode e0\), t = 0"),
+        ("obs", 3, r"row 40 \(episode e0\), t = 3"),
+        ("obs", 4, r"row 41 \(episode e1\), t = 0"),
+        ("obs", 10, r"row 42 \(episode e2\), t = 105"),
+        ("actions", 2, r"row 40 \(episode e0\), t = 2"),
+        ("rewards", 3, r"row 42 \(episode e2\), t = 100"),
+        ("rewards", 7, r"row 42 \(episode e2\), t = 104"),
+    ],
+)
+def test_what_is_not_finite_is_located(name, row, place, bad):
+    columns = {"obs": np.zeros((11, 2), np.float32), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
+    columns[name].reshape(len(columns[name]), -1)[row, -1] = bad
+    with pytest.raises(
+        DataError, match=rf"data/x\.parquet, {place}: '{name}' has {bad}, expected a finite number"
+    ):
+        check(block_of(**columns))
+
+
+def test_other_columns_may_hold_anything():
+    check(block_of(vf_preds=np.full(8, np.nan), infos=np.full(11, "NaN", dtype=object)))
+
+
+def test_values_whose_sum_overflows_are_finite():
+    check(block_of(obs=np.full((11, 2), 3e38, np.float32), rewards=np.full(8, 60_000, np.float16)))
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "sentence"),
+    [
+        (spaces.Discrete(3), 2, 3, r"has 3, expected an integer in \[0, 2\]"),
+        (spaces.Discrete(3), 0, -1, r"has -1, expected an integer in \[0, 2\]"),
+        (spaces.Discrete(3, start=-5), -3, 0, r"has 0, expected an integer in \[-5, -3\]"),
+        (spaces.MultiDiscrete([2, 4]), [1, 3], [2, 0], r"has 2, expected .*MultiDiscrete\(\[2 4\]\)"),
+        (spaces.MultiDiscrete([2, 4], start=[1, 1]), [1, 4], [1, 5], r"has 5, expected"),
+        (spaces.MultiBinary(2), [0, 1], [0, 2], r"has 2, expected 0 or 1 of shape \[2\]"),
+        (
+            spaces.Box(-2, 2, (2,), np.float64),
+            [2.0, -2.0],
+            [0.0, 2.1],
+            r"has 2\.1, expected Box\(-2\.0, 2\.0",
+        ),
+        (spaces.Box(0, 9, (2,), np.int64), [0, 9], [10, 0], r"has 10, expected Box\(0, 9"),
+    ],
+)
+def test_actions_outside_the_space_are_located(space, good, bad, sentence):
+    actions = np.array([good] * 8)
+    check(block_of(actions=actions), None, space)
+    actions[5] = bad
+    with pytest.raises(DataError, match=rf"row 42 \(episode e2\), t = 102: 'actions' {sentence}"):
+        check(block_of(actions=actions), None, space)
+
+
+def test_bounds_have_a_tolerance_and_may_be_infinite():
+    space = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+    actions = np.tile(np.array([1.00001, 1e30], np.float32), (8, 1))
+    check(block_of(actions=actions), None, space)
+    actions[0, 0] = 1.01
+    with pytest.raises(DataError, match=r"t = 0: 'actions' has 1\.01"):
+        check(block_of(actions=actions), None, space)
+
+
+def test_normalised_actions_have_no_bounds_but_discrete_ones_have():
+    check(block_of(actions=np.full((8, 1), 7.0)), None, spaces.Box(-2, 2, (1,)), normalized_actions=True)
+    with pytest.raises(DataError, match="has 7"):
+        check(block_of(actions=np.full(8, 7)), None, spaces.Discrete(3), normalized_actions=True)
+
+
+def test_discrete_observations_are_checked_and_those_of_a_box_only_for_being_finite():
+    check(block_of(obs=np.full((11, 1), 99.0)), spaces.Box(-1, 1, (1,)))
+    obs = np.zeros(11, np.int64)
+    obs[10] = 16
+    with pytest.raises(DataError, match=r"t = 105: 'obs' has 16, expected an integer in \[0, 15\]"):
+        check(block_of(obs=obs), spaces.Discrete(16))
+
+
+def test_parts_of_dict_and_tuple_spaces():
+    actions = spaces.Dict({"move": spaces.Box(-1, 1, (1,)), "fire": spaces.Tuple([spaces.Discrete(2)])})
+    columns = {"actions__move": np.zeros((8, 1), np.float32), "actions__fire__0": np.zeros(8, np.int64)}
+    check(block_of(**columns), None, actions)
+    columns["actions__fire__0"][7] = 2
+    with pytest.raises(DataError, match=r"'actions/fire/0' has 2, expected an integer in \[0, 1\]"):
+        check(block_of(**columns), None, actions)
+
+
+def test_an_empty_block_is_fine():
+    empty = block_of(obs=np.zeros((11, 2)), actions=np.zeros(8, np.int64)).take([])
+    check_block(empty, DataSpec.of_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), where)
+
+
+# --- what can be said before any value is read
+
+SPEC = DataSpec(
+    {
+        "obs": Leaf(np.dtype("float32"), (4,)),
+        "actions": Leaf(np.dtype("int64")),
+        "rewards": Leaf(np.dtype("f8")),
+    }
+)
+
+
+def test_a_spec_that_fits():
+    check_spec(SPEC, spaces.Box(-1, 1, (4,)), spaces.Discrete(2), "data")
+    check_spec(SPEC, None, None, "data")
+    check_spec(DataSpec({"obs": Leaf(None, (), "text")}), spaces.Text(5), None, "data")
+
+
+@pytest.mark.parametrize(
+    ("obs", "actions", "sentence"),
+    [
+        (
+            spaces.Box(-1, 1, (3,)),
+            None,
+            r"data: 'obs' is float32 \[4\], but the space has Box\(.*shape \[3\]",
+        ),
+        (spaces.Discrete(3), None, r"data: 'obs' is float32 \[4\], but the space has an integer in \[0, 2\]"),
+        (None, spaces.Box(-1, 1, (1,)), r"data: 'actions' is int64 \[\], but the space has Box"),
+        (
+            None,
+            spaces.MultiDiscrete([2, 2]),
+            r"data: 'actions' is int64 \[\], but the space has MultiDiscrete",
+        ),
+        (spaces.Text(5), None, "but the space has a string"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2)}),
+            None,
+            r"data has for 'obs' the columns \['obs'\], but the space .* needs \['obs/a'\]",
+        ),
+    ],
+)
+def test_a_spec_that_does_not_fit(obs, actions, sentence):
+    with pytest.raises(DataError, match=sentence):
+        check_spec(SPEC, obs, actions, "data")
+
+
+def test_a_discrete_space_wants_integers():
+    spec = DataSpec({"actions": Leaf(np.dtype("float32"))})
+    with pytest.raises(DataError, match=r"'actions' is float32 \[\], but the space has an integer"):
+        check_spec(spec, None, spaces.Discrete(2), "data")
+    with pytest.raises(DataError, match=r"data has for 'actions' the columns none"):
+        check_spec(DataSpec({}), None, spaces.Discrete(2), "data")

@@ -1,0 +1,67 @@
+"""Whether actions are a module's own or the environment's: by where they come from, or as the user says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from prepare_kit import make_block, scrambled, table_of, write_files
+
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+
+NOTE = "actions are taken as the environment's own; where they lie in [-1, 1], set actionsNormalized: true"
+
+
+@pytest.fixture
+def block() -> Block:
+    block = make_block([3, 4])
+    return block.with_columns(
+        {**block.columns, "actions": np.linspace(-2, 2, 14, dtype=np.float32).reshape(7, 2)}
+    )
+
+
+@pytest.fixture
+def recorded(block: Block, tmp_path: Path) -> pa.Table:
+    """Rows with the columns of RLlib's recorder."""
+    return table_of(block, tmp_path / "columns")
+
+
+def test_a_table_of_ones_own_holds_the_environments(recorded: pa.Table, tmp_path: Path) -> None:
+    names = ["next_obs" if name == "new_obs" else name for name in recorded.column_names]
+    path = write_files(tmp_path / "own", recorded.rename_columns(names))
+    dataset = open_data(path)
+    assert not dataset.spec.normalized_actions
+    assert NOTE in dataset.notes
+
+
+@pytest.mark.parametrize("order", [lambda table: table, scrambled], ids=["in order", "scrambled"])
+def test_a_recording_of_the_reference_holds_a_modules(order, recorded: pa.Table, tmp_path: Path) -> None:
+    dataset = open_data(write_files(tmp_path / "rllib", order(recorded)))
+    assert dataset.spec.normalized_actions
+    assert NOTE not in dataset.notes
+
+
+def test_the_user_knows_best(recorded: pa.Table, tmp_path: Path) -> None:
+    path = write_files(tmp_path / "rllib", recorded)
+    dataset = open_data(Reading((path,), actions_normalized=False))
+    assert not dataset.spec.normalized_actions
+    assert open_data(Reading((path,), actions_normalized=True)).spec.normalized_actions
+
+
+def test_both_kinds_are_no_one_dataset_unless_actions_are_discrete(
+    recorded: pa.Table, tmp_path: Path
+) -> None:
+    path = write_files(tmp_path / "rllib", recorded)
+    readings = [Reading((path,)), Reading((path,), actions_normalized=False)]
+    with pytest.raises(
+        DataError, match="the actions are normalised in one and the environment's own in the other"
+    ):
+        open_data(readings)
+    one, other = (dataclasses.replace(open_data(reading).spec, leaves={}) for reading in readings)
+    assert one.difference(other) is None

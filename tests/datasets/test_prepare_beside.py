@@ -1,0 +1,102 @@
+"""Files of other formats, or under other names, beside Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError
+from support import record, recording
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+def flat(tmp_path: Path) -> pa.Table:
+    """Episodes e0 (4) and e1 (3) whose observations are one number."""
+    table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])
+    more = {
+        "obs": np.arange(7.0),
+        "new_obs": np.arange(1.0, 8.0),
+        "t": [0, 1, 2, 3, 0, 1, 2],
+        "terminateds": [False] * 3 + [True] + [False] * 2 + [True],
+        "truncateds": [False] * 7,
+    }
+    for name, column in more.items():
+        table = table.append_column(name, pa.array(column))
+    return table
+
+
+def test_a_csv_beside_is_read_too(tmp_path):
+    table, folder = flat(tmp_path), tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(table.slice(0, 4), folder / "a.parquet")
+    assert open_data(folder).num_episodes == 1
+    pacsv.write_csv(table.slice(4), folder / "b.csv")
+    dataset = open_data(folder)
+    assert (dataset.num_episodes, dataset.num_steps) == (2, 7)
+    assert inspect_data(Reading((str(folder),))).episodes == 2
+
+
+def test_parquet_under_other_names_is_read_too(tmp_path):
+    table, folder = flat(tmp_path), tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(table.slice(0, 4), folder / "a.parquet")
+    pq.write_table(table.slice(4), folder / "noext")
+    assert open_data(folder).num_episodes == 2
+
+
+def test_a_file_that_is_named_has_nothing_beside(tmp_path):
+    folder = tmp_path / "rows"
+    path = kit.write_files(folder, flat(tmp_path))
+    pacsv.write_csv(flat(tmp_path), folder / "b.csv")
+    assert "read 1 file as Parquet" in open_data(f"{path}/part-0.parquet").notes
+
+
+def test_what_is_no_table_is_left_out_and_said(tmp_path):
+    folder = tmp_path / "rows"
+    kit.write_files(folder, flat(tmp_path))
+    (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
+    (folder / "README.md").write_text("what this is")
+    (folder / "_SUCCESS").write_text("")
+    dataset = open_data(folder)
+    assert dataset.num_episodes == 2
+    assert dataset.notes[-2:] == (
+        "1 file of no known format was left out: README.md",
+        "1 file that is no data was left out: params.json",
+    )
+    messages = [problem.message for problem in inspect_data(Reading((str(folder),))).problems]
+    assert any("1 file that is no data was left out" in message for message in messages)
+
+
+def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
+    record(recording(tmp_path / "data"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    next((tmp_path / "data").glob("*.parquet")).rename(folder / "a.parquet")
+    (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
+    (folder / "README.md").write_text("what this is")
+    assert open_data(folder).notes == ("2 files that are no data were left out: README.md, params.json",)
+
+
+def test_whole_episodes_beside_a_table_are_refused_with_both(tmp_path):
+    record(recording(tmp_path / "data"))
+    file = next((tmp_path / "data").glob("*.parquet"))
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    file.rename(folder / "a.parquet")
+    pacsv.write_csv(flat(tmp_path), folder / "b.csv")
+    with pytest.raises(DataError, match=r"rows mixes .*a.parquet.*b.csv.*folders of their own"):
+        open_data(folder)

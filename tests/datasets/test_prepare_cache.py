@@ -1,0 +1,166 @@
+"""What is prepared is kept, is made once, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import sys
+from pathlib import Path
+
+import prepare_kit as kit
+import pytest
+
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare import local
+from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
+from hindcast.formats.format import ReadOptions
+from support import episode_hashes, leftovers
+
+
+@pytest.fixture
+def block():
+    return kit.make_block([9] * 40)
+
+
+@pytest.fixture
+def rows(tmp_path, block, monkeypatch) -> str:
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    return kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=5)
+
+
+def folder_of(path: str) -> Path:
+    return Path(str(ready(Reading((path,))).paths[0]))
+
+
+def test_it_is_an_ordinary_recording(rows, block):
+    folder = folder_of(rows)
+    assert episode_hashes(kit.read_block(open_dataset(folder, verify=True))) == episode_hashes(block)
+    assert (folder / "prepared.json").exists()
+    assert leftovers(folder) == ["prepared.json"]
+
+
+def test_it_is_made_once(rows, monkeypatch):
+    first = folder_of(rows)
+    monkeypatch.setattr("hindcast.datasets.prepare.opening.make_here", None)
+    assert folder_of(rows) == first
+
+
+def test_another_file_is_another_dataset(rows, block):
+    first = folder_of(rows)
+    file = Path(rows) / "part-0.parquet"
+    file.touch()
+    assert folder_of(rows) != first
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
+    make, made = local.make_grouped, []
+
+    def killed(job, number, steps, blocks):
+        if len(made) == 3:
+            raise Killed
+        made.append(number)
+        make(job, number, steps, blocks)
+
+    monkeypatch.setattr(local, "make_grouped", killed)
+    with pytest.raises(Killed):
+        open_data(rows)
+    again: list[int] = []
+    monkeypatch.setattr(
+        local, "make_grouped", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
+    )
+    dataset = open_data(rows)
+    assert set(again).isdisjoint(made)
+    assert again
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+
+
+def _prepare(path: str, results) -> None:
+    results.put(str(ready(Reading((path,))).paths[0]))
+
+
+def test_two_preparers_do_no_harm(rows, block):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    others = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
+    for other in others:
+        other.start()
+    found = {results.get(timeout=120) for _ in others}
+    for other in others:
+        other.join()
+    assert len(found) == 1
+    assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
+
+
+def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
+    class Stopped(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    notes: list[str] = []
+
+    def meanwhile(stage: str, done: int, total: int) -> None:
+        if not notes:
+            with pytest.raises(Stopped):
+                open_data(rows, watch=Watch(note=notes.append, check=stop))
+
+    dataset = open_data(rows, watch=Watch(meanwhile))
+    assert len(notes) == 1
+    assert notes[0].startswith(
+        "waiting for data that another process is preparing: another process is writing to "
+    )
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+
+
+MAPPER = """
+import numpy as np
+from hindcast import SingleAgentEpisode
+from own_base import Base
+
+class Mine(Base):
+    @staticmethod
+    def map_rows(rows, **kwargs):
+        steps = {steps}
+        return [
+            SingleAgentEpisode(
+                observations=[np.zeros(2, np.float32)] * (steps + 1),
+                actions=[0] * steps, rewards=[Base.reward] * steps, terminated=True,
+                id_=str(text), len_lookback_buffer=0,
+            )
+            for text in rows["text"]
+        ]
+"""
+BASE = """
+from hindcast.pipeline.prelearner import OfflinePreLearner
+
+class Base(OfflinePreLearner):
+    reward = {reward}
+"""
+
+
+def test_another_mapper_is_another_dataset(tmp_path, monkeypatch):
+    """Also where only the file of a class that it extends was edited."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="own_mapper:Mine"))
+    found = []
+    for steps, reward in ((2, 1.0), (3, 1.0), (3, 0.5), (2, 1.0)):
+        (tmp_path / "own_mapper.py").write_text(MAPPER.replace("{steps}", str(steps)))
+        (tmp_path / "own_base.py").write_text(BASE.replace("{reward}", str(reward)))
+        for name in ("own_mapper", "own_base"):
+            sys.modules.pop(name, None)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        importlib.invalidate_caches()
+        dataset = open_data(reading)
+        found.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
+    assert found == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
+    assert len(list((tmp_path / "cache/prepared").iterdir())) == 3

@@ -1,0 +1,124 @@
+"""Tables in folders named `name=value`, as Spark, Hive and pandas write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import prepare_kit as kit
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.api.input import FilterTerm, PrepareSpec
+from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from support import episode_hashes
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+def partitioned(folder: Path, block: Block, key: str = "eps_id", drop: Sequence[str] = ("eps_id",)) -> Path:
+    """A folder for each episode, whose later rows stand in the file that is listed first."""
+    table = kit.table_of(block, folder.parent / "flat")
+    for name in block.eps_id.tolist():
+        rows = table.filter(pc.equal(table["eps_id"], name)).drop_columns(list(drop))
+        below = folder / f"{key}={name}"
+        below.mkdir(parents=True)
+        pq.write_table(rows.slice(3), below / "part-0.parquet")
+        pq.write_table(rows.slice(0, 3), below / "part-1.parquet")
+    return folder
+
+
+def test_a_folder_for_each_episode_names_it(tmp_path):
+    block = kit.make_block([5, 5, 6])
+    folder = partitioned(tmp_path / "hive", block)
+    assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
+    assert episode_hashes(kit.read_block(open_data(f"{folder}/*"))) == episode_hashes(block)
+    summary = inspect_data(Reading((str(folder),)))
+    assert (summary.episodes, summary.timesteps) == (3, 16)
+
+
+def test_schema_names_a_key(tmp_path):
+    block = kit.make_block([5, 5])
+    folder = partitioned(tmp_path / "hive", block, key="customer")
+    reading = Reading((str(folder),), options=ReadOptions(schema={"eps_id": "customer"}))
+    found = kit.read_block(open_data(reading))
+    assert sorted(found.eps_id) == ["e0", "e1"]
+    assert "customer" not in found.columns
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(("2", "10"), [2, 10]), (("01", "2"), ["01", "2"]), (("a%2Fb", "c"), ["a/b", "c"])],
+)
+def test_other_keys_are_columns(tmp_path, values, expected):
+    table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
+    for number, value in enumerate(values):
+        kit.write_files(tmp_path / "hive" / f"day={value}", table.slice(4 * number, 4))
+    found = kit.read_block(open_data(tmp_path / "hive"))
+    days = dict(zip(found.eps_id, found.columns["day"][::4].tolist(), strict=True))
+    assert days == {"e0": expected[0], "e1": expected[1]}
+
+
+def test_a_filter_compares_keys(tmp_path):
+    table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
+    for number in range(2):
+        kit.write_files(tmp_path / "hive" / f"day={number}", table.slice(4 * number, 4))
+    options = ReadOptions(filter=[FilterTerm(column="day", op="==", value=1)])
+    found = kit.read_block(open_data(Reading((str(tmp_path / "hive"),), options=options)))
+    assert found.eps_id.tolist() == ["e1"]
+
+
+def test_text_tables_have_keys_too(tmp_path):
+    table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat")
+    kept = table.select(["t", "actions", "rewards", "terminateds", "truncateds"])
+    for name in ("obs", "new_obs"):
+        numbers = pc.list_element(table[name], 0)
+        kept = kept.append_column(name, numbers)
+    for name, rows in (("e0", kept.slice(0, 4)), ("e1", kept.slice(4))):
+        below = tmp_path / "hive" / f"episode={name}"
+        below.mkdir(parents=True)
+        pacsv.write_csv(rows, below / "rows.csv")
+    found = kit.read_block(open_data(tmp_path / "hive"))
+    assert dict(zip(found.eps_id, found.length.tolist(), strict=True)) == {"e0": 4, "e1": 3}
+
+
+def test_a_column_of_the_file_counts_before_a_key(tmp_path):
+    block = kit.make_block([5, 5])
+    folder = partitioned(tmp_path / "hive", block, drop=())
+    assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
+
+
+def test_a_key_that_is_null_is_refused_by_name(tmp_path):
+    table = kit.table_of(kit.make_block([4]), tmp_path / "flat").drop_columns(["eps_id"])
+    kit.write_files(tmp_path / "hive" / "eps_id=__HIVE_DEFAULT_PARTITION__", table)
+    with pytest.raises(DataError, match=r"part-0.parquet, row 0: 'eps_id' is null"):
+        open_data(tmp_path / "hive")
+
+
+def test_rows_of_files_whose_observations_contradict_do_not_join(tmp_path):
+    """Without an id, timesteps that go on by chance are not enough."""
+    table: pa.Table = kit.table_of(kit.make_block([2, 5]), tmp_path / "flat").drop_columns(["eps_id"])
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    unended = table.slice(0, 2).drop_columns(["terminateds", "truncateds"])
+    flags = [pa.array([False, False])] * 2
+    first = unended.append_column("terminateds", flags[0]).append_column("truncateds", flags[1])
+    pq.write_table(first, folder / "a.parquet")
+    pq.write_table(table.slice(4), folder / "b.parquet")
+    with pytest.raises(
+        DataError, match=r"b.parquet: row 0 .*not the next observation of .*a.parquet's last row"
+    ):
+        open_data(folder)
+    split = kit.read_block(open_data(Reading((str(folder),), prepare=PrepareSpec(gaps="Split"))))
+    assert sorted(split.length.tolist()) == [2, 3]

@@ -1,0 +1,117 @@
+"""Looking at foreign data of which some are wrong: what is wrong is listed, and the rest is shown."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+def lines(path, first: int, *, width: int = 2, episodes: int = 3, text: str | None = None) -> None:
+    rows = [
+        {
+            "eps_id": f"e{episode}",
+            "t": t,
+            "obs": [t / 7] * width,
+            "actions": t % 2,
+            "rewards": 1.0,
+            "new_obs": [(t + 1) / 7] * width,
+            "terminateds": t == 4,
+        }
+        for episode in range(first, first + episodes)
+        for t in range(5)
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text if text is not None else "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def d4rl(path, rows: int = 100, rewards: int = 100) -> None:
+    rng = np.random.default_rng(0)
+    path.parent.mkdir(exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file["observations"] = file["next_observations"] = rng.normal(size=(rows, 3)).astype(np.float32)
+        file["actions"] = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
+        file["rewards"] = np.ones(rewards, np.float32)
+        file["terminals"], file["timeouts"] = np.arange(rows) % 50 == 49, np.zeros(rows, np.bool_)
+
+
+def look(*paths):
+    return inspect_data(Reading(tuple(map(str, paths))))
+
+
+def errors(summary):
+    return [(problem.kind, problem.path) for problem in summary.problems if problem.severity == "error"]
+
+
+def test_a_bad_file_is_listed_and_the_others_are_shown(tmp_path):
+    folder = tmp_path / "data"
+    lines(folder / "a.json", 0)
+    lines(folder / "b.json", 3)
+    lines(folder / "cut.json", 0, text='{"eps_id": "e9", "t": 0, "obs": [1')
+    summary = look(folder)
+    assert (summary.episodes, summary.timesteps) == (6, 30)
+    assert errors(summary) == [("unreadable", str(folder / "cut.json"))]
+    assert "it is not JSON" in summary.problems[0].message
+
+
+def test_a_damaged_hdf5_file_is_listed_and_the_others_are_shown(tmp_path):
+    folder = tmp_path / "data"
+    d4rl(folder / "a.hdf5")
+    d4rl(folder / "b.hdf5", rewards=97)
+    d4rl(folder / "c.hdf5")
+    whole = (folder / "c.hdf5").read_bytes()
+    (folder / "c.hdf5").write_bytes(whole[: len(whole) // 2])
+    summary = look(folder)
+    assert (summary.episodes, summary.timesteps) == (2, 100)
+    assert errors(summary) == [
+        ("unreadable", str(folder / "b.hdf5")),
+        ("unreadable", str(folder / "c.hdf5")),
+    ]
+
+
+def test_files_that_drift_are_left_to_those_with_the_most_timesteps(tmp_path):
+    folder = tmp_path / "data"
+    lines(folder / "a.json", 0, width=3)
+    lines(folder / "b.json", 3, episodes=4)
+    lines(folder / "c.json", 7, episodes=4)
+    summary = look(folder)
+    assert summary.episodes == 8
+    assert errors(summary) == [("drift", str(folder / "a.json"))]
+    assert "its 15 timesteps are not counted" in summary.problems[0].message
+
+
+def test_where_all_are_bad_each_is_listed(tmp_path):
+    folder = tmp_path / "data"
+    for name in ("a.json", "b.json"):
+        lines(folder / name, 0, text='{"eps_id": "e9"')
+    summary = look(folder)
+    assert summary.episodes == 0
+    assert errors(summary) == [
+        ("unreadable", str(folder / "a.json")),
+        ("unreadable", str(folder / "b.json")),
+    ]
+
+
+def test_one_bad_file_alone_is_a_sentence(tmp_path):
+    lines(tmp_path / "a.json", 0, text='{"eps_id": "e9"')
+    with pytest.raises(DataError, match=r"a\.json, row 0: it is not JSON"):
+        look(tmp_path / "a.json")
+
+
+def test_files_that_are_readable_and_break_a_rule_together_are_a_sentence(tmp_path):
+    folder = tmp_path / "data"
+    lines(folder / "a.json", 0)
+    (folder / "b.json").write_text((folder / "a.json").read_text().replace('"t": 2', '"t": 3'))
+    with pytest.raises(DataError, match="episode e0"):
+        look(folder)

@@ -1,0 +1,72 @@
+"""Links in folders of data: each real file counts once, and a link to nothing is said."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+
+from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError
+from hindcast.storage.location import resolve
+from support import record, recording
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Two files, without the folder that lists them."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    record(recording(tmp_path / "data", duration={"episodes": 10}, output={"maxRowsPerFile": 5}))
+    (tmp_path / "data/_hindcast").rename(tmp_path / "aside")
+    return tmp_path / "data"
+
+
+def test_each_file_counts_once_whatever_leads_to_it(tmp_path, data):
+    one = sorted(data.glob("*.parquet"))[0]
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "a.parquet").symlink_to(one)
+    (linked / "b.parquet").symlink_to(one)
+    (linked / "sub").symlink_to(data)
+    assert open_dataset(linked).num_episodes == 10
+    assert open_dataset(f"{linked}/**/*.parquet").num_episodes == 10
+
+
+def test_links_in_a_circle_end(data):
+    (data / "self").symlink_to(data)
+    (data / "below").mkdir()
+    (data / "below/up").symlink_to(data)
+    assert open_dataset(data).num_episodes == 10
+    names = [entry.relative for entry in resolve(data).list(recursive=True)]
+    assert len(names) == len(set(names)) == 3
+
+
+def test_a_link_to_nothing_is_refused_by_name(data):
+    (data / "broken.parquet").symlink_to("nowhere")
+    sentence = r"broken.parquet is a link to nowhere, which does not exist: mend the link, or delete it"
+    with pytest.raises(DataError, match=sentence):
+        open_dataset(data)
+    with pytest.raises(DataError, match=sentence):
+        open_dataset(data / "broken.parquet")
+    summary = inspect_data(Reading((str(data),)))
+    assert summary.episodes == 10
+    assert any("a link to nowhere" in problem.message for problem in summary.problems)
+
+
+def test_a_link_to_nothing_among_tables_is_refused(tmp_path):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    pacsv.write_csv(pa.table({"obs": [0.0]}), rows / "a.csv")
+    (rows / "broken").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"broken is a link to nowhere"):
+        open_data(rows, cache=tmp_path / "cache")
+
+
+def test_a_file_and_a_link_to_it_are_named_twice(tmp_path, data):
+    one = sorted(data.glob("*.parquet"))[0]
+    (tmp_path / "link.parquet").symlink_to(one)
+    with pytest.raises(DataError, match="named twice"):
+        open_dataset([one, tmp_path / "link.parquet"])

@@ -1,0 +1,87 @@
+"""On a cluster with pools, the data pool reads what is prepared and makes it; the learners' CPUs do neither."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prepare_kit as kit
+import pytest
+
+from hindcast.api.attempt import POOL_LABEL, Attempt
+from hindcast.cluster.pools import Pools
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare.job import Job
+from hindcast.datasets.prepare.reading import Reading
+from support import episode_hashes
+
+ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
+
+
+class NotedJob(Job):
+    """Notes the pool of each process that reads parts or makes partitions."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("scatter", "bounds", "spec"):
+            import ray
+
+            context = ray.get_runtime_context()
+            if context.worker.mode == ray.WORKER_MODE:
+                place = Path(os.environ["NOTED"]) / f"{name}-{context.get_node_labels()[POOL_LABEL]}"
+                place.touch()
+        return super().__getattribute__(name)
+
+
+@pytest.fixture
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where they are noted; work is large enough for Ray, and in many partitions."""
+    folder = tmp_path / "noted"
+    folder.mkdir()
+    monkeypatch.setenv("NOTED", str(folder))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    )
+    monkeypatch.setattr(opening, "_HERE_BYTES", 0)
+    monkeypatch.setattr(opening, "Job", NotedJob)
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
+    return folder
+
+
+@pytest.fixture
+def data_worker(ray_here: Path, noted: Path) -> Iterator[None]:
+    """A machine with fewer CPUs than the learner's that is there."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    pool = ["--num-cpus=2", f"--labels={POOL_LABEL}=data"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", *pool, "--block"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as machine:
+        try:
+            while sum(node["Alive"] for node in ray.nodes()) < 2:
+                assert machine.poll() is None
+                time.sleep(0.1)
+            yield
+        finally:
+            machine.terminate()
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_worker: None) -> None:
+    block = kit.make_block(np.arange(1, 40).tolist())
+    table = kit.table_of(block, tmp_path / "table")
+    scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=6)
+    in_order = kit.write_files(tmp_path / "runs", table.drop_columns(["eps_id", "t"]), files=6)
+    options = Pools(ATTEMPT).options("data", 1)
+    (found,) = opening.ready(Reading((scrambled,)), cache=tmp_path / "cache", ray_options=options).paths
+    assert episode_hashes(kit.read_block(open_dataset(found))) == episode_hashes(block)
+    (found,) = opening.ready(Reading((in_order,)), cache=tmp_path / "cache", ray_options=options).paths
+    assert open_dataset(found).num_steps == block.num_steps
+    assert {place.name for place in noted.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}

@@ -1,0 +1,198 @@
+"""What is done to rows that repeat, are missing, or do not end; and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pytest
+
+from hindcast.api.input import FilterTerm, PrepareSpec
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.details import to_text
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+from support import episode_hashes
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def block():
+    return kit.make_block([4, 7, 3])
+
+
+@pytest.fixture
+def table(tmp_path, block) -> pa.Table:
+    return kit.table_of(block, tmp_path / "table")
+
+
+def opened(path: str, prepare: dict[str, Any] | None = None, **options: Any):
+    return open_data(Reading((path,), options=ReadOptions(**options), prepare=PrepareSpec(**(prepare or {}))))
+
+
+def test_repeated_rows_count_once_and_are_said(tmp_path, block, table):
+    path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), table.slice(3, 2)]), 2)
+    dataset = opened(path)
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+    assert any("2 rows repeat others" in note for note in dataset.notes)
+    with pytest.raises(DataError, match=r"it repeats .* and prepare.duplicates is Refuse"):
+        opened(path, {"duplicates": "Refuse"})
+
+
+def test_one_timestep_with_two_contents_is_refused(tmp_path, table):
+    place = table.schema.get_field_index("rewards")
+    other = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
+    path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), other]))
+    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep is there twice"):
+        opened(path)
+
+
+@pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
+def test_unfinished_episodes(tmp_path, table, policy):
+    ended = np.zeros(14, dtype=bool)
+    open_ended = table.set_column(table.schema.get_field_index("truncateds"), "truncateds", pa.array(ended))
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(open_ended))
+    if policy == "Refuse":
+        with pytest.raises(
+            DataError, match=r"\(episode e1, t \d\): it ends neither terminated nor truncated"
+        ):
+            opened(path, {"unfinished": policy})
+        return
+    dataset = opened(path, {"unfinished": policy})
+    found = kit.read_block(dataset)
+    assert set(found.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
+    said = "1 episodes end neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
+    assert any(said in note for note in dataset.notes)
+
+
+def test_chaining_needs_observations_that_occur_once(tmp_path, table):
+    again = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
+    same = table.set_column(table.schema.get_field_index("obs"), "obs", again).drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(same))
+    with pytest.raises(DataError, match="an observation occurs twice in the episode"):
+        opened(path, {"order": "Chain"})
+    with pytest.raises(DataError, match="cannot be put in order by 't' or by their observations"):
+        opened(path)
+
+
+def test_without_ids_the_stored_order_is_cut_where_episodes_end(tmp_path, block, table):
+    rows = table.drop_columns(["eps_id", "t"])
+    dataset = opened(kit.write_files(tmp_path / "rows", rows, files=3))
+    found = kit.read_block(dataset)
+    assert found.length.tolist() == block.length.tolist()
+    assert (found.columns["obs"] == block.columns["obs"]).all()
+    assert [name.rsplit("/")[-1] for name in found.eps_id] == [
+        "part-0.parquet:0",
+        "part-1.parquet:0",
+        "part-2.parquet:2",
+    ]
+
+
+def test_without_ids_episodes_span_partitions(tmp_path, monkeypatch, block, table):
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
+    rows = table.drop_columns(["eps_id", "t"])
+    found = kit.read_block(opened(kit.write_files(tmp_path / "rows", rows, files=9)))
+    assert found.length.tolist() == block.length.tolist()
+    assert (found.columns["obs"] == block.columns["obs"]).all()
+
+
+def test_without_next_observations(tmp_path, block, table):
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(table.drop_columns(["new_obs"])))
+    with pytest.raises(DataError, match=r"there is no 'new_obs'.*ignoreFinalObservation"):
+        opened(path)
+    found = kit.read_block(opened(path, ignore_final_observation=True))
+    finals = found.obs_start + found.length
+    assert (found.columns["obs"][finals] == 0).all()
+    assert found.num_steps == 14
+
+
+@pytest.mark.parametrize("scramble", [False, True])
+@pytest.mark.parametrize("keep_t", [True, False])
+def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, keep_t):
+    rows = table if keep_t else table.drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(rows) if scramble else rows, files=2)
+    term = FilterTerm(column="rewards", op="<", value=0.6)
+    found = kit.read_block(opened(path, filter=(term,)))
+    expected = {
+        (row["eps_id"], tuple(row["obs"]), tuple(row["new_obs"]), row["terminateds"], row["truncateds"])
+        for row in table.to_pylist()
+        if row["rewards"] < 0.6
+    }
+    terminated, truncated = found.step_flags(found.terminated), found.step_flags(found.truncated)
+    transitions = {
+        (
+            found.eps_id[found.episode_of_step[i]],
+            tuple(found.columns["obs"][found.obs_row[i]].tolist()),
+            tuple(found.columns["obs"][found.obs_row[i] + 1].tolist()),
+            bool(terminated[i]),
+            bool(truncated[i]),
+        )
+        for i in range(found.num_steps)
+    }
+    assert transitions == expected
+
+
+def test_a_filter_on_whole_episodes_sets_t_started(tmp_path, table, block):
+    dataset = opened(
+        kit.write_files(tmp_path / "rows", table), filter=(FilterTerm(column="t", op=">=", value=2),)
+    )
+    found = kit.read_block(dataset)
+    assert found.t_started.tolist() == [2, 2, 2]
+    assert found.length.tolist() == [2, 5, 1]
+
+
+@pytest.mark.parametrize("layout", ["columns", "episodes/arrow", "episodes/messagepack", "scrambled"])
+def test_a_filter_on_the_agent(tmp_path, block, layout):
+    agents = ["ann", "bob", None]
+    block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
+    form = "columns" if layout == "scrambled" else layout
+    with EpisodeWriter(resolve(tmp_path / "data"), DataSpec.of_block(block), "all", layout=form) as writer:
+        writer.write(block)
+    path = str(tmp_path / "data")
+    if layout == "scrambled":
+        agent_of = {"e0": "ann", "e1": "bob", "e2": "cid"}
+        rows = kit.table_of(block, tmp_path / "rows")
+        column = pa.array([agent_of[name] for name in rows["eps_id"].to_pylist()])
+        at = rows.schema.get_field_index("agent_id")
+        path = kit.write_files(tmp_path / "mixed", kit.scrambled(rows.set_column(at, "agent_id", column)))
+    found = kit.read_block(opened(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),)))
+    assert found.eps_id.tolist() == (["e1/bob"] if layout == "scrambled" else ["e1"])
+    assert found.length.tolist() == [7]
+
+
+@pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
+@pytest.mark.parametrize("scramble", [False, True])
+def test_nobody_passes_a_filter_on_agents_that_nobody_names(tmp_path, table, term, scramble):
+    path = kit.write_files(tmp_path / "rows", kit.scrambled(table) if scramble else table)
+    with pytest.raises(DataError, match="holds no rows that pass `filter`"):
+        opened(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
+
+
+def test_a_filter_names_the_columns_that_there_are(tmp_path, table):
+    path = kit.write_files(tmp_path / "rows", table)
+    with pytest.raises(DataError, match=r"no column 'agnt', .* did you mean"):
+        opened(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
+
+
+def test_numbers_that_are_whole_in_one_file_only(tmp_path, monkeypatch, table):
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
+    ones = pa.array([1] * 14)
+    whole = table.set_column(table.schema.get_field_index("rewards"), "rewards", ones)
+    (tmp_path / "rows").mkdir()
+    kit.write_files(tmp_path / "rows/a", kit.scrambled(whole.slice(0, 11)))
+    kit.write_files(tmp_path / "rows/b", kit.scrambled(table.slice(11)))
+    found = kit.read_block(opened(str(tmp_path / "rows")))
+    assert found.columns["rewards"].dtype == np.float64
+    assert sorted(found.columns["rewards"])[-11:] == [1.0] * 11

@@ -1,0 +1,88 @@
+"""Files of no known format that were named: what they are, and what can be read."""
+
+from __future__ import annotations
+
+import bz2
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+
+STEP = {"eps_id": "e", "t": 0, "obs": 0.5, "new_obs": 1.5, "actions": 0, "rewards": 1.0, "terminateds": True}
+LINE = json.dumps(STEP).encode() + b"\n"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        open_data(path, cache=path.parent / "cache")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
+        ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
+        ("a.pkl", b"\x80\x05\x95", "a pickle"),
+        ("a.txt", b"eps_id,t\ne,0\n", "text whose name does not say of which kind: name it by `format`"),
+        ("a.jsonl", b"# my log\n" + LINE, "text that begins with '# my log': JSON begins with"),
+        ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', which no known format does"),
+    ],
+)
+def test_what_a_file_is(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    message = refusal(tmp_path / name)
+    assert said in message
+    assert "Parquet, JSON and CSV (plain or gzip)" in message
+
+
+def test_arrow_and_numpy(tmp_path):
+    feather.write_feather(pa.table({"obs": [0.5]}), tmp_path / "a.feather", compression="uncompressed")
+    np.savez(tmp_path / "a.npz", obs=np.zeros(3))
+    assert "an Arrow file (Feather): write it as Parquet" in refusal(tmp_path / "a.feather")
+    assert "a ZIP archive or NumPy's .npz" in refusal(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("orient", ["columns", "list"])
+def test_json_whose_columns_are_objects(tmp_path, orient):
+    rows = [STEP, {**STEP, "t": 1}]
+    columns = {
+        name: {str(i): row[name] for i, row in enumerate(rows)}
+        if orient == "columns"
+        else [row[name] for row in rows]
+        for name in STEP
+    }
+    (tmp_path / "a.json").write_text(json.dumps(columns))
+    message = refusal(tmp_path / "a.json")
+    assert "holds columns, not rows: write one object for each row (pandas: orient='records')" in message
+
+
+def test_flat_hdf5_with_names_that_begin_as_minaris_is_no_minari(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["observations"] = np.zeros((4, 2), np.float32)
+        file["actions"] = np.zeros(4, np.int64)
+        file["rewards"] = np.zeros(4)
+        file["terminals"] = np.array([0, 1, 0, 0])
+        file["episode_terminals"] = np.array([0, 1, 0, 1])
+    message = refusal(tmp_path / "a.h5")
+    assert "Minari" not in message
+    assert "no 'timeouts'" in message
+    assert "--schema truncateds=episode_terminals" in message
+    options = ReadOptions(schema={"truncateds": "episode_terminals"}, ignore_final_observation=True)
+    dataset = open_data(Reading((str(tmp_path / "a.h5"),), options=options), cache=tmp_path / "cache")
+    assert (dataset.num_episodes, dataset.num_steps) == (2, 4)
+
+
+def test_a_web_address_that_does_not_answer(tmp_path):
+    pytest.importorskip("aiohttp")
+    with pytest.raises(DataError, match=r"https://127.0.0.1:9/a.parquet .*download it, and name the file"):
+        open_data("https://127.0.0.1:9/a.parquet", cache=tmp_path / "cache")

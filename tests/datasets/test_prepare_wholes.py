@@ -1,0 +1,96 @@
+"""Data that hold their episodes whole: nothing is put in order, but what never ends is still told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from prepare_kit import make_block, read_block, write_files
+
+from hindcast.api.input import PrepareSpec
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.registry import FORMATS
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
+
+
+class Wholes:
+    """Holds five episodes, of which e1 and e3 never end."""
+
+    name = "CSV"
+
+    def recognises(self, location: Location) -> bool:
+        return True
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        return [Piece(location, 0, 1000)]
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
+        return DataSpec()
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
+        yield replace(make_block([3, 2, 4, 5, 1]), truncated=np.zeros(5, dtype=np.bool_))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(FORMATS, "CSV", Wholes())
+    (tmp_path / "wholes.csv").write_text("")
+    return str(tmp_path / "wholes.csv")
+
+
+def reading(path: str, unfinished: str) -> Reading:
+    return Reading((path,), format="CSV", prepare=PrepareSpec(unfinished=unfinished))
+
+
+def test_unfinished_episodes_are_kept_and_told(path: str) -> None:
+    dataset = open_data(reading(path, "Keep"))
+    assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
+    assert "2 episodes end neither terminated nor truncated; the first: episode e1" in dataset.notes
+
+
+def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
+    dataset = open_data(reading(path, "Drop"))
+    assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
+    assert "7 rows of unfinished episodes were dropped; the first: episode e1" in dataset.notes
+
+
+def test_unfinished_episodes_are_refused(path: str) -> None:
+    with pytest.raises(DataError, match=r"wholes\.csv: episode e1 ends neither terminated nor truncated"):
+        open_data(reading(path, "Refuse"))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """RLlib's episodes, with one that never ends and one that is stored twice."""
+    block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
+    spec = DataSpec.of_block(block)
+    with EpisodeWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
+        writer.write(block.take([0, 1, 2, 0]))
+    (path,) = (tmp_path / "ours").glob("*.parquet")
+    return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
+
+
+def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
+    assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
+    dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
+    assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
+    assert "2 rows of unfinished episodes were dropped; the first: episode e1" in dropped.notes
+    with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
+        open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Refuse")))
+    with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):
+        open_data(Reading((stored,), prepare=PrepareSpec(duplicates="Refuse")))
+
+
+def test_a_file_that_is_named_twice_is_refused(path: str) -> None:
+    with pytest.raises(DataError, match="is named twice by the paths: its episodes would count double"):
+        open_data(Reading((path, path), format="CSV"))

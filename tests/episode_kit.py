@@ -1,0 +1,121 @@
+"""Episodes and recordings made by hand, without a runner; and fixtures that give them and places for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import fsspec
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.entries import FileEntry
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
+
+OBS_SPACE = gym.spaces.Box(-10, 10, (4,), np.float32)
+ACTION_SPACE = gym.spaces.Discrete(3)
+
+
+def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0) -> Block:
+    """Episodes e<first>, e<first + 1>, …, with values that depend on seed."""
+    rng = np.random.default_rng([seed, first])
+    n, steps = len(lengths), sum(lengths)
+    return Block(
+        columns={
+            "obs": rng.uniform(-1, 1, (steps + n, 4)).astype(np.float32),
+            "actions": rng.integers(0, 3, steps),
+            "rewards": rng.uniform(size=steps).astype(np.float32),
+        },
+        length=np.array(lengths, dtype=np.int64),
+        eps_id=np.array([f"e{first + i}" for i in range(n)], dtype=object),
+        t_started=np.zeros(n, dtype=np.int64),
+        terminated=np.arange(n) % 2 == 0,
+        truncated=np.arange(n) % 2 == 1,
+    )
+
+
+def spec_of(block: Block) -> DataSpec:
+    return DataSpec.of_block(block, OBS_SPACE, ACTION_SPACE, "Test-v0")
+
+
+def write_blocks(
+    folder: str | Path | Location, *blocks: Block, stem: str | None = None, **options: object
+) -> tuple[FileEntry, ...]:
+    """Parquet files only: no commit, no manifest."""
+    spec = spec_of(blocks[0])
+    writer = EpisodeWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
+    for block in blocks:
+        writer.write(block)
+    return writer.close()
+
+
+def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True) -> Location:
+    """A recording of one range per block, committed, with or without a manifest."""
+    location, files, first = resolve(folder), [], 0
+    for number, block in enumerate(blocks):
+        entries = write_blocks(location, block, stem=file_stem(number, "a1"))
+        commit = Commit(
+            range=number, files=entries, episodes=block.num_episodes, timesteps=block.num_steps, first=first
+        )
+        write_commit(location, commit)
+        files += entries
+        first += block.num_episodes
+    if manifest:
+        write_manifest(location, Manifest(spec=spec_of(blocks[0]).to_json(), files=tuple(files), seed=0))
+    return location
+
+
+def assert_same(found: Block, expected: Block) -> None:
+    """Bit for bit, dtypes and shapes too."""
+    assert found.columns.keys() == expected.columns.keys()
+    for name, column in expected.columns.items():
+        other = found.columns[name]
+        assert other.dtype == column.dtype.newbyteorder("<"), name
+        assert other.shape == column.shape, name
+        if column.dtype == object:
+            assert other.tolist() == column.tolist(), name
+        else:
+            assert other.tobytes() == np.ascontiguousarray(column, other.dtype).tobytes(), name
+    assert found.eps_id.tolist() == expected.eps_id.tolist()
+    for name in ("length", "t_started", "terminated", "truncated"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist(), name
+    details = [None if block.details is None else block.details.tolist() for block in (found, expected)]
+    assert details[0] == details[1]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+KIT = SimpleNamespace(
+    observation_space=OBS_SPACE,
+    action_space=ACTION_SPACE,
+    block=make_block,
+    spec=spec_of,
+    write=write_blocks,
+    record=record,
+    assert_same=assert_same,
+    names=names,
+)
+
+
+@pytest.fixture(scope="session")
+def kit() -> SimpleNamespace:
+    """The helpers above."""
+    return KIT
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A folder on fsspec's in-memory file system."""
+    yield "memory://store-tests/data"
+    filesystem = fsspec.filesystem("memory")
+    if filesystem.exists("/store-tests"):
+        filesystem.rm("/store-tests", recursive=True)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from hindcast.api.spaces import SpaceSpec
+from hindcast.episodes.nested import flatten, unflatten
+from hindcast.episodes.spaces import (
+    KINDS,
+    flatten_space,
+    space_from_json,
+    space_from_state,
+    space_of,
+    space_struct,
+    space_to_json,
+    space_to_state,
+)
+from hindcast.errors import DataError
+from layers import examples
+
+
+def boxes() -> st.SearchStrategy[gym.Space]:
+    def make(dtype: str, shape: list[int], uniform: bool, seed: int) -> gym.Space:
+        rng = np.random.default_rng(seed)
+        kind = np.dtype(dtype)
+        size = () if uniform else tuple(shape)
+        if kind.kind == "f":
+            low, high = -rng.uniform(size=size), rng.uniform(size=size)
+            if seed % 3 == 0:
+                low = np.where(rng.random(size) < 0.5, -np.inf, low)
+        else:
+            low, high = rng.integers(0, 5, size), rng.integers(5, 100, size)
+        full = [np.broadcast_to(bound, shape).astype(kind) for bound in (low, high)]
+        return spaces.Box(*full, shape=tuple(shape), dtype=kind.type)
+
+    dtypes = st.sampled_from(["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"])
+    return st.builds(make, dtypes, st.lists(st.integers(1, 3), max_size=3), st.booleans(), st.integers(0, 99))
+
+
+def leaf_spaces() -> st.SearchStrategy[gym.Space]:
+    return st.one_of(
+        boxes(),
+        st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-3, 3)),
+        st.builds(
+            lambda nvec, start: spaces.MultiDiscrete(nvec, start=[start] * len(nvec)),
+            st.lists(st.integers(1, 5), min_size=1, max_size=3),
+            st.integers(-1, 1),
+        ),
+        st.builds(spaces.MultiBinary, st.one_of(st.integers(1, 4), st.just([2, 3]))),
+        st.builds(lambda n: spaces.Text(n, charset="abcäß✓"), st.integers(1, 5)),
+    )
+
+
+def any_spaces() -> st.SearchStrategy[gym.Space]:
+    names = st.text("abcxyz", min_size=1, max_size=3)
+    return st.recursive(
+        leaf_spaces(),
+        lambda parts: st.one_of(
+            st.builds(spaces.Dict, st.dictionaries(names, parts, max_size=3)),
+            st.builds(spaces.Tuple, st.lists(parts, max_size=3)),
+        ),
+        max_leaves=5,
+    )
+
+
+@examples(100)
+@given(any_spaces())
+def test_every_space_survives_both_forms(space):
+    assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+    assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
+    assert space_of(space_struct(space)) == space
+
+
+@examples(100)
+@given(any_spaces())
+@example(spaces.Discrete(3, dtype=np.int32))
+def test_every_space_can_stand_in_a_resource(space):
+    """As the builder writes the space that it is given."""
+    model = TypeAdapter(SpaceSpec).validate_python(space_to_json(space))
+    assert space_from_json(model.model_dump(mode="json", by_alias=True, exclude_none=True)) == space
+
+
+def test_every_kind_can_stand_in_a_resource():
+    models = get_args(get_args(SpaceSpec)[0])
+    assert [get_args(model.model_fields["type"].annotation) for model in models] == [
+        (kind.name,) for kind in KINDS
+    ]
+
+
+@examples(100)
+@given(any_spaces(), st.integers(0, 9))
+def test_a_sample_survives_being_flattened(space, seed):
+    space.seed(seed)
+    value = space.sample()
+    leaves = flatten(value, "obs")
+    leaf_spaces = flatten_space(space, "obs")
+    assert leaves.keys() == leaf_spaces.keys()
+    for name, leaf in leaves.items():
+        assert leaf_spaces[name].contains(leaf if isinstance(leaf, str) else np.asarray(leaf)), name
+    again = flatten(unflatten(leaves, "obs", space_struct(space)), "obs")
+    assert again.keys() == leaves.keys()
+    assert all(again[name] is leaf for name, leaf in leaves.items())
+
+
+def test_the_json_is_the_one_of_the_resources():
+    assert space_to_json(spaces.Box(-np.inf, 1, (2,), np.float32)) == {
+        "type": "Box",
+        "low": "-inf",
+        "high": 1.0,
+        "shape": [2],
+        "dtype": "float32",
+    }
+    assert space_to_json(spaces.Box(np.array([0, 1]), np.array([2, 3]), dtype=np.int64))["low"] == [0, 1]
+    assert space_to_json(spaces.Discrete(3)) == {"type": "Discrete", "n": 3, "start": 0}
+    assert space_to_json(spaces.MultiDiscrete([2, 3])) == {
+        "type": "MultiDiscrete",
+        "nvec": [2, 3],
+        "dtype": "int64",
+    }
+    assert space_to_json(spaces.Text(5, charset="ab")) == {
+        "type": "Text",
+        "maxLength": 5,
+        "minLength": 1,
+        "charset": "ab",
+    }
+
+
+def test_hand_written_json_with_numbers_lists_and_defaults():
+    box = space_from_json({"type": "Box", "low": ["-inf", 0], "high": "inf", "shape": [2]})
+    assert box == spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, np.inf], np.float32))
+    assert space_from_json(
+        {"type": "Box", "low": 0.0, "high": 255.0, "shape": [2], "dtype": "uint8"}
+    ) == spaces.Box(0, 255, (2,), np.uint8)
+    assert space_from_json({"type": "Text", "maxLength": 3}) == spaces.Text(3)
+
+
+def test_leaf_names():
+    space = spaces.Dict(
+        {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
+    )
+    assert list(flatten_space(space, "obs")) == ["obs/a/0", "obs/a/1", "obs/b"]
+    assert list(flatten_space(spaces.Discrete(2), "actions")) == ["actions"]
+    batch = {"a": (np.zeros(4), np.zeros((4, 2))), "b": np.ones(4)}
+    leaves = flatten(batch, "obs")
+    assert leaves.keys() == {"obs/a/0", "obs/a/1", "obs/b"}
+    assert unflatten(leaves, "obs", space_struct(space))["a"][1] is batch["a"][1]
+
+
+def test_two_parts_with_one_leaf_name_are_refused():
+    space = spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "a/b": spaces.Discrete(2)})
+    with pytest.raises(DataError, match="share the leaf name 'obs/a/b'"):
+        flatten_space(space, "obs")
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"type": "Graph"}, "'Graph': allowed are Box, Discrete"),
+        ({}, "type None: allowed are Box"),
+        ({"type": "Discrete"}, r"the Discrete space .* cannot be read: .*n"),
+        ({"type": "Box", "low": "zero", "high": 1, "shape": [1]}, "the Box space .* cannot be read"),
+        ({"type": "Box", "low": [0, 1], "high": 1, "shape": [3]}, "the Box space .* cannot be read"),
+        ({"type": "Dict", "spaces": [{"type": "Discrete", "n": 2}]}, "the Dict space .* cannot be read"),
+        ({"type": "Tuple", "spaces": "ab"}, "the Tuple space .* cannot be read"),
+    ],
+)
+def test_wrong_json_is_a_sentence(data, sentence):
+    with pytest.raises(DataError, match=sentence):
+        space_from_json(data)
+
+
+def test_a_kind_that_cannot_be_recorded_is_named():
+    with pytest.raises(DataError, match=r"Sequence, which cannot be recorded: allowed are Box"):
+        space_to_json(spaces.Sequence(spaces.Discrete(2)))

@@ -1,0 +1,149 @@
+"""Columns: one row per timestep, written for everybody to read."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.columns.infos import with_reset, without_reset
+from hindcast.formats.columns.layout import ColumnsLayout
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+
+LAYOUT = ColumnsLayout()
+
+
+def read_all(folder) -> Block:
+    return Block.concat([read_back(resolve(file), "columns") for file in sorted(folder.glob("*.parquet"))])
+
+
+def write(folder, spec, *blocks, **options):
+    with EpisodeWriter(resolve(folder), spec, "s", layout="columns", **options) as writer:
+        for block in blocks:
+            writer.write(block)
+    return writer.close()
+
+
+def test_what_stands_in_the_file(kit, tmp_path):
+    """RLlib's names and `t`; lists that any tool reads; flags on the last row only; nulls nowhere in data."""
+    block = kit.block([2, 3])
+    block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
+    (entry,) = write(tmp_path, kit.spec(block), block)
+    table = pq.read_table(tmp_path / entry.path)
+    assert table.column_names == [
+        "eps_id", "agent_id", "module_id", "t", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds",
+        "action_logp",
+    ]  # fmt: skip
+    assert table.schema.field("obs").type == pa.large_list(pa.float32())
+    assert table["eps_id"].to_pylist() == ["e0"] * 2 + ["e1"] * 3
+    assert table["t"].to_pylist() == [0, 1, 0, 1, 2]
+    assert table["terminateds"].to_pylist() == [False, True, False, False, False]
+    assert table["truncateds"].to_pylist() == [False] * 4 + [True]
+    obs = block.columns["obs"].tolist()
+    assert table["obs"].to_pylist() == obs[0:2] + obs[3:6]
+    assert table["new_obs"].to_pylist() == obs[1:3] + obs[4:7]
+    assert (entry.rows, entry.timesteps, entry.row_groups[0].lengths) == (2, 5, (2, 3))
+
+
+def test_frames_are_flat_lists_whose_shape_ray_knows(kit, tmp_path):
+    block = kit.block([2])
+    frames = np.arange(3 * 24, dtype=np.uint8).reshape(3, 2, 4, 3)
+    block = block.with_columns({**block.columns, "obs": frames})
+    (entry,) = write(tmp_path, DataSpec.of_block(block), block)
+    field = pq.read_schema(tmp_path / entry.path).field("obs")
+    assert field.type == pa.large_list(pa.uint8())
+    assert field.metadata == {
+        b"ARROW:extension:name": b"ray.data.arrow_tensor_v2",
+        b"ARROW:extension:metadata": b"[2, 4, 3]",
+    }
+    kit.assert_same(read_all(tmp_path), block)
+
+
+class TestInfos:
+    def test_are_left_out_when_none_says_anything(self, kit, tmp_path):
+        block = kit.block([2, 1])
+        for text in ("", "{}"):
+            infos = np.full(5, text, dtype=object)
+            spec = DataSpec.of_block(block.with_columns({**block.columns, "infos": infos}))
+            (entry,) = write(tmp_path, spec, block.with_columns({**block.columns, "infos": infos}))
+            assert "infos" not in pq.read_schema(tmp_path / entry.path).names
+            assert read_all(tmp_path).columns["infos"].tolist() == [""] * 5
+
+    def test_a_file_begins_where_the_first_says_something(self, kit, tmp_path):
+        blocks = [kit.block([2], first=i) for i in range(4)]
+        texts = [["", "", ""], ["", '{"a":1}', ""], ["", "", ""], ['{"r":1}', "", '{"b":2}']]
+        blocks = [
+            block.with_columns({**block.columns, "infos": np.array(own, dtype=object)})
+            for block, own in zip(blocks, texts, strict=True)
+        ]
+        entries = write(tmp_path, DataSpec.of_block(blocks[0]), *blocks, row_group_bytes=1)
+        assert [entry.rows for entry in entries] == [1, 3]
+        assert "infos" not in pq.read_schema(tmp_path / entries[0].path).names
+        kit.assert_same(read_back(resolve(tmp_path / entries[1].path), "columns"), Block.concat(blocks[1:]))
+
+    @pytest.mark.parametrize(
+        "own", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
+    )
+    @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
+    def test_that_of_reset_stands_in_the_first_step(self, own, reset):
+        cell = with_reset(reset, own)
+        assert without_reset(cell) == (reset, own)
+        if reset and "reset_info" not in own:
+            assert json.loads(cell)["reset_info"] == json.loads(reset)
+
+
+def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("hindcast.formats.columns.layout.ColumnsEncoder.longest", 4_000)
+    block = kit.block([5, 100, 5])
+    infos = np.array([f'{{"i":{i}}}' for i in range(113)], dtype=object)
+    block = block.with_columns({**block.columns, "infos": infos})
+    (entry,) = write(tmp_path, kit.spec(block), block)
+    assert entry.rows > 6
+    assert entry.episodes == 3
+    kit.assert_same(read_all(tmp_path), block)
+
+
+def test_rows_per_file_are_timesteps_of_whole_episodes(kit, tmp_path):
+    blocks = [kit.block([4, 4, 4, 30, 4, 4], first=6 * i) for i in range(3)]
+    entries = write(tmp_path, kit.spec(blocks[0]), *blocks, max_rows_per_file=10)
+    assert [entry.timesteps for entry in entries] == [8, 4, 30, 8, 8, 4, 30, 8, 8, 4, 30, 8]
+    kit.assert_same(read_all(tmp_path), Block.concat(blocks))
+
+
+def test_bytes_per_file(kit, tmp_path):
+    blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
+    limits = {"row_group_bytes": 20_000, "max_file_bytes": 150_000, "compression": "none"}
+    entries = write(tmp_path, kit.spec(blocks[0]), *blocks, **limits)
+    assert len(entries) == 3
+    assert all(entry.bytes <= 150_000 for entry in entries)
+    kit.assert_same(read_all(tmp_path), Block.concat(blocks))
+
+
+def test_an_episode_without_timesteps_is_refused(kit, tmp_path):
+    block = kit.block([3, 0, 2])
+    with pytest.raises(DataError, match="episode e1 has no timesteps, so it has no row in Columns"):
+        write(tmp_path, kit.spec(block), block)
+
+
+def test_names_that_the_layout_needs_itself(kit, tmp_path):
+    block = kit.block([3])
+    block = block.with_columns({**block.columns, "t": np.zeros(3)})
+    with pytest.raises(DataError, match="a model output is named 't'"):
+        write(tmp_path, DataSpec.of_block(block), block)
+
+
+def test_other_columns_are_refused(kit):
+    block = kit.block()
+    encoder = LAYOUT.encoder(kit.spec(block))
+    with pytest.raises(DataError, match="'actions' is float32"):
+        encoder.encode(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
+    with pytest.raises(DataError, match="are not in the dataset"):
+        encoder.encode(block.with_columns({**block.columns, "more": block.columns["rewards"]}))

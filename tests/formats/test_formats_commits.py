@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hindcast.errors import DataError, StorageError
+from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_orphans, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
+from hindcast.formats.entries import FileEntry, RowGroup
+from hindcast.storage.location import resolve
+
+
+def file_entry(path: str = "000000-a1-000.parquet", checksum: str = "c0") -> FileEntry:
+    groups = (RowGroup(rows=2, timesteps=7, bytes=100, lengths=(3, 4), continued=(1,)),)
+    return FileEntry(path=path, rows=2, timesteps=7, bytes=90, checksum=checksum, row_groups=groups)
+
+
+def commit(number: int, *files: FileEntry) -> Commit:
+    return Commit(range=number, files=files, episodes=1, timesteps=7, first=5 * number)
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request, tmp_path, memory):
+    return resolve(tmp_path / "d" if request.param == "local" else memory)
+
+
+def test_commits_are_read_by_range(folder):
+    assert read_commits(folder) == {}
+    commits = [commit(number, file_entry(f"{number:06d}-a1-000.parquet")) for number in (11, 2, 0)]
+    for one in commits:
+        write_commit(folder, one)
+    found = read_commits(folder)
+    assert list(found) == [0, 2, 11]
+    assert found[11] == commits[0]
+    assert found[11].files[0].episodes == 1
+    text = json.loads(folder.child("_hindcast/commits/000011.json").read_bytes())
+    assert text["files"][0]["rowGroups"][0]["lengths"] == [3, 4]
+
+
+def test_the_last_commit_of_a_range_stays(folder):
+    write_commit(folder, commit(3, file_entry("000003-a1-000.parquet")))
+    write_commit(folder, commit(3, file_entry("000003-b2-000.parquet")))
+    assert read_commits(folder)[3].files[0].path == "000003-b2-000.parquet"
+
+
+def test_a_broken_commit_is_named(folder):
+    write_commit(folder, commit(0))
+    folder.child("_hindcast/commits/000001.json").write_bytes(b'{"range": 1, "fi')
+    with pytest.raises(DataError, match=r"000001\.json cannot be read .* delete it and record again"):
+        read_commits(folder)
+
+
+def test_a_commit_that_cannot_be_written_does_not_count(small_disk):
+    folder = resolve(small_disk("size=64k"))
+    write_commit(folder, commit(0))
+    small_disk("remount,ro")
+    with pytest.raises(StorageError, match=r"cannot write .*000001.json: the file system is read-only"):
+        write_commit(folder, commit(1))
+    assert list(read_commits(folder)) == [0]
+
+
+def test_orphans_are_removed_and_nothing_else(folder):
+    kept = ["000000-a1-000.parquet", "mine.parquet", "notes.txt", "000000-a1.parquet", ".mine.tmp"]
+    orphans = [
+        "000000-zz-000.parquet",
+        "000012-0a1b2c3d-001.parquet",
+        ".000001-a1-000.parquet.0123abcd.tmp",
+        "_hindcast/.manifest.json.0123abcd.tmp",
+        "_hindcast/commits/.000001.json.0123abcd.tmp",
+    ]
+    for name in [*kept, *orphans, "deep/000000-zz-000.parquet"]:
+        folder.child(name).write_bytes(b"x")
+    write_commit(folder, commit(0))
+    assert sorted(remove_orphans(folder, keep={kept[0]})) == sorted(orphans)
+    assert remove_orphans(folder, keep={kept[0]}) == []
+    left = {entry.relative for entry in folder.files(recursive=True)}
+    assert left == {*kept, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
+
+
+def test_removing_orphans_where_nothing_is(folder):
+    assert remove_orphans(folder, keep=set()) == []
+
+
+def test_a_manifest_survives(kit, folder):
+    assert read_manifest(folder) is None
+    manifest = Manifest(
+        spec_hash="abc",
+        environment={"id": "CartPole-v1"},
+        seed=3,
+        policy={"digest": "d1"},
+        recorder="0.1.0",
+        connectors={"filter": {"count": 3}},
+        spec=kit.spec(kit.block()).to_json(),
+        files=(file_entry(),),
+    )
+    write_manifest(folder, manifest)
+    found = read_manifest(folder)
+    assert found == manifest
+    assert found is not None
+    assert found.data_spec == kit.spec(kit.block())
+    assert json.loads(folder.child("_hindcast/manifest.json").read_bytes())["formatVersion"] == 1
+
+
+def test_the_digest_is_of_contents_in_order_not_of_names(kit):
+    def digest(*files: FileEntry) -> str:
+        return Manifest(spec=kit.spec(kit.block()).to_json(), files=files).digest
+
+    one, two = file_entry("a", "c1"), file_entry("b", "c2")
+    assert digest(one, two) == digest(file_entry("x", "c1"), file_entry("y", "c2"))
+    assert digest(one, two) != digest(two, one)
+    assert digest(one, two) != digest(one)

@@ -1,0 +1,236 @@
+"""What episodes carry beside their steps, in every layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.datasets.content import Content
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.curate.target import Target
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
+from hindcast.episodes.block import Block
+from hindcast.episodes.details import to_text
+from hindcast.errors import DataError
+from hindcast.formats.columns.layout import ColumnsEncoder
+from hindcast.formats.layouts import LAYOUTS
+from hindcast.formats.messagepack.values import pack
+from hindcast.formats.parquet.file import ParquetEncoder
+from hindcast.storage.location import resolve
+
+NAMES = tuple(LAYOUTS)
+TOLD = (
+    "",
+    to_text(
+        agent_id="left", module_id="m", multi_agent_episode_id="many", start_time=1.5, last_step_time=2.25
+    ),
+    to_text(
+        agent_id=0,
+        custom_data={"x": np.arange(3, dtype="f4"), "b": b"\xff", "n": float("nan"), "k": {1: [2]}},
+    ),
+)
+
+
+def told(block: Block, texts=TOLD) -> Block:
+    return replace(block, details=np.array(texts, dtype=object))
+
+
+def read_all(dataset) -> Block:
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def with_infos(block: Block) -> Block:
+    texts = np.array([f'{{"i":{i}}}' if i % 2 else "" for i in range(13)], dtype=object)
+    return block.with_columns({**block.columns, "infos": texts})
+
+
+@pytest.mark.parametrize("has_infos", [False, True])
+@pytest.mark.parametrize("layout", NAMES)
+def test_every_layout_keeps_them(kit, tmp_path, layout, has_infos):
+    block = told(with_infos(kit.block()) if has_infos else kit.block())
+    other = kit.block(first=3)
+    other = with_infos(other) if has_infos else other
+    kit.write(tmp_path, block, other, layout=layout)
+    found = read_all(open_dataset(tmp_path))
+    kit.assert_same(found, Block.concat([block, other]))
+    assert found.details.tolist() == [*TOLD, "", "", ""]
+    for path in tmp_path.glob("*.parquet"):  # its metadata lost, or rewritten by another tool
+        pq.write_table(pq.read_table(path), path)
+    assert read_all(open_dataset(tmp_path)).details.tolist() == [*TOLD, "", "", ""]
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_files_without_any_have_no_place_for_them(kit, tmp_path, layout):
+    kit.write(tmp_path / "none", kit.block(), layout=layout)
+    kit.write(tmp_path / "empty", told(kit.block(), ("", "", "")), layout=layout)
+    assert (tmp_path / "none" / "000000-a1-000.parquet").read_bytes() == (
+        tmp_path / "empty" / "000000-a1-000.parquet"
+    ).read_bytes()
+    assert read_all(open_dataset(tmp_path / "none")).details is None
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_long_episodes_keep_them_in_fragments(kit, tmp_path, layout):
+    block = told(kit.block())
+    with mock.patch.object(type(LAYOUTS[layout].encoder(kit.spec(block))), "longest", 100):
+        kit.write(tmp_path, block, layout=layout)
+    kit.assert_same(read_all(open_dataset(tmp_path)), block)
+
+
+def test_long_episodes_in_rows_keep_infos_that_come_late(kit, tmp_path):
+    block = kit.block([6])
+    infos = np.array([*[""] * 6, '{"late":1}'], dtype=object)
+    block = told(block.with_columns({**block.columns, "infos": infos}), [TOLD[1]])
+    with mock.patch.object(ColumnsEncoder, "longest", 100):
+        kit.write(tmp_path / "data", block, layout="columns")
+    kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
+
+
+def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
+    """Each said in its first row what came with its first observation, and the lengths stood in the footer."""
+    block = told(with_infos(kit.block([13 - 1])), [TOLD[1]])
+    with (
+        mock.patch.object(ColumnsEncoder, "longest", 100),
+        mock.patch.object(ColumnsEncoder, "has_index", True),
+        mock.patch.object(ColumnsEncoder, "pieces", ParquetEncoder.pieces),
+    ):
+        kit.write(tmp_path / "data", block, layout="columns")
+    kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
+
+
+def test_actors_of_rows_of_others_are_kept(kit, tmp_path):
+    block = kit.block()
+    kit.write(tmp_path / "data", block, layout="columns")
+    (path,) = (tmp_path / "data").glob("*.parquet")
+    table = pq.read_table(path)
+    for name, values in (("agent_id", ["a"] * 8 + ["b"] * 2), ("module_id", ["m"] * 10)):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.array(values, pa.string()))
+    pq.write_table(table.replace_schema_metadata(None), path)
+    found = read_all(open_data(tmp_path / "data", cache=tmp_path / "cache"))
+    assert found.eps_id.tolist() == ["e0/a", "e1/a", "e2/b"]
+    assert found.details.tolist() == [to_text(agent_id=agent, module_id="m") for agent in "aab"]
+
+
+def test_of_fragments_of_others_the_newest_details_win(kit, tmp_path):
+    whole, parts = kit.block([5]), []
+    for first, last, texts in ((0, 3, TOLD[1]), (3, 5, TOLD[2])):
+        part = Block(
+            columns={name: column[first : last + (name == "obs")] for name, column in whole.columns.items()},
+            length=np.array([last - first]),
+            eps_id=whole.eps_id,
+            t_started=np.array([first]),
+            terminated=np.array([last == 5]),
+            truncated=np.array([False]),
+            details=np.array([texts], dtype=object),
+        )
+        parts.append(part)
+    for number, part in enumerate(parts):
+        kit.write(tmp_path, part, stem=f"{number}", layout="episodes/messagepack")
+    for path in tmp_path.glob("*.parquet"):
+        pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    found = read_all(open_dataset(tmp_path))
+    kit.assert_same(found, replace(whole, details=np.array([TOLD[2]], dtype=object)))
+    assert found.details.tolist() == [TOLD[2]]
+
+
+def test_episodes_that_differ_in_them_alone_are_no_repetition(kit, tmp_path):
+    for number, text in enumerate((TOLD[1], TOLD[2], TOLD[2])):
+        block = told(kit.block([3]), [text])
+        kit.write(tmp_path, block, stem=f"{number}", layout="episodes/messagepack")
+        (path,) = tmp_path.glob(f"{number}-*.parquet")
+        pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    assert read_all(open_dataset(tmp_path)).details.tolist() == [TOLD[1], TOLD[2]]
+
+
+def test_what_an_episode_holds_is_the_same_beside_others(kit):
+    block = told(with_infos(kit.block()))
+    block.columns["infos"][block.rows_of("infos", 0)] = ""
+    alone = [Content.of(block.take([i])) for i in range(3)]
+    assert Content.each(block) == alone
+    assert Content.of(block.take([0])) == Content.of(block.take([0]).without_details())
+    assert sum(alone, Content()) == Content.of(block)
+
+
+def convert(source, folder, form, notes=None):
+    watch = Watch(note=(notes if notes is not None else []).append)
+    return convert_data(Reading((str(source),)), Target(resolve(folder), form), watch)
+
+
+def test_converting_keeps_them_and_its_checksum_knows(kit, tmp_path):
+    block = told(with_infos(kit.block()))
+    kit.write(tmp_path / "source", block)
+    source, checksums, notes = tmp_path / "source", set(), []
+    for form in ("MessagePack", "Columns", "JSON", "Episodes"):
+        checksums.add(convert(source, tmp_path / form, form, notes).checksum)
+        source = tmp_path / form
+    kit.assert_same(read_all(open_data(str(source))), block)
+    assert checksums == {Content.of(block).checksum}
+    assert Content.of(block.without_details()).checksum not in checksums
+    assert not any("carry" in note for note in notes)
+
+
+@pytest.mark.parametrize("form", ["CSV", "SampleBatch"])
+def test_converting_says_what_has_no_place(kit, tmp_path, form):
+    kit.write(tmp_path / "source", told(with_infos(kit.block())))
+    notes = []
+    written = convert(tmp_path / "source", tmp_path / "out", form, notes)
+    assert [note for note in notes if note.startswith(f"{form} has no place for what episodes carry")]
+    assert written.checksum == convert(tmp_path / "out", tmp_path / "back", "Episodes").checksum
+    assert read_all(open_dataset(tmp_path / "back")).details is None
+
+
+def test_rows_out_of_order_keep_them(kit, tmp_path):
+    block = told(kit.block())
+    kit.write(tmp_path / "source", block, layout="columns")
+    table = pq.read_table(tmp_path / "source").replace_schema_metadata(None)
+    (tmp_path / "scrambled").mkdir()
+    order = np.random.default_rng(0).permutation(len(table))
+    pq.write_table(table.take(pa.array(order)), tmp_path / "scrambled" / "rows.parquet")
+    found = read_all(open_data(str(tmp_path / "scrambled"), cache=tmp_path / "cache"))
+    named = {name.split("/")[0]: text for name, text in zip(found.eps_id, found.details, strict=True)}
+    assert named == dict(zip(block.eps_id, TOLD, strict=True))
+
+
+def test_what_messagepack_cannot_hold_is_refused(kit, tmp_path):
+    block = told(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
+    with pytest.raises(DataError, match=r"episode e0 carries .* no form for \(a tuple"):
+        kit.write(tmp_path, block, layout="episodes/messagepack")
+    assert not list(tmp_path.glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("custom_data", "sentence"),
+    [
+        ({"x": {b"nd": True, b"type": "O", b"kind": b"O", b"shape": [1], b"data": b"."}}, "an object array"),
+        (["no dict"], "custom data that are a list"),
+        (msgpack.ExtType(5, b""), "extension of type 5"),
+    ],
+)
+def test_custom_data_that_cannot_be_kept_are_refused(kit, tmp_path, custom_data, sentence):
+    kit.write(tmp_path, kit.block([3]), layout="episodes/messagepack")
+    (path,) = tmp_path.glob("*.parquet")
+    table = pq.read_table(path)
+    cell = table["item"][0].as_py()
+    empty = pack("custom_data") + pack({})
+    assert cell.endswith(empty)
+    changed = cell[: -len(empty)] + pack("custom_data") + msgpack.packb(custom_data)
+    pq.write_table(pa.table({"item": pa.array([changed], pa.binary())}), path)
+    with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{sentence}"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["episode_details", "length"])
+def test_a_model_output_with_the_name_of_a_column_is_refused(kit, name):
+    spec = kit.spec(kit.block())
+    with pytest.raises(DataError, match=f"a model output is named '{name}'"):
+        LAYOUTS["episodes/arrow"].encoder(replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))

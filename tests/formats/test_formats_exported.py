@@ -1,0 +1,64 @@
+"""What is written for other tools, prepared: bit for bit what was written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.layouts import EXPORTED_LAYOUTS
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+from layers import examples
+from random_data import recordings
+
+
+def with_told_infos(block: Block) -> Block:
+    """Without infos if none says anything; an empty one is empty text."""
+    columns = dict(block.columns)
+    infos = columns.pop("infos", None)
+    if infos is not None and step_texts(block) is not None:
+        columns["infos"] = np.where(infos == "{}", "", infos)
+    return block.with_columns(columns)
+
+
+@pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
+@examples(20)
+@given(recording=recordings())
+def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    with EpisodeWriter(resolve(folder / "data"), spec, "000000-a1", layout=layout) as writer:
+        writer.write(block)
+    manifest = Manifest(layout=layout, spec=spec.to_json(), files=writer.close())
+    write_manifest(resolve(folder / "data"), manifest)
+    dataset = open_data(folder / "data", cache=folder / "cache")
+    read = Block.concat([dataset.read(unit) for unit in dataset.units])
+    order = np.argsort(read.eps_id.astype(str), kind="stable")
+    expected = np.argsort(block.eps_id.astype(str), kind="stable")
+    kit.assert_same(with_told_infos(read.take(order)), with_told_infos(block.take(expected)))
+    assert dataset.spec.observation_space == spec.observation_space
+    assert dataset.spec.action_space == spec.action_space
+
+
+@pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
+def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
+    """As of a range that is shortened: its commit says what they hold."""
+    block = kit.block([30, 50, 20, 40])
+    block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
+    spec = DataSpec.of_block(block)
+    with EpisodeWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
+        writer.write(block)
+    (file,) = files = writer.close()
+    exported = ExportedFiles(layout=layout, spec=spec.to_json())
+    write_commit(
+        resolve(tmp_path), Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported)
+    )
+    kit.assert_same(read_back(resolve(tmp_path / file.path), layout), block)

@@ -1,0 +1,429 @@
+"""Columns that others wrote: RLlib in each of its forms, users with their own tools, and what breaks."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from damage import damaged
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+
+OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # episodes a, of 3 steps, and b, of 2
+NOW, NEXT = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
+
+
+def lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, with_size=True) -> str:
+    """As `ray.rllib.utils.compression.pack` makes it."""
+    data = pickle.dumps(value, protocol=protocol)
+    if with_size:
+        block = pa.Codec("lz4_raw").compress(data, asbytes=True)
+        head = b"\x68\x40" + len(data).to_bytes(8, "little")
+        check = _xxh32(head) >> 8 & 0xFF
+        frame = (
+            b"\x04\x22\x4d\x18" + head + bytes([check]) + len(block).to_bytes(4, "little") + block + bytes(4)
+        )
+    else:
+        frame = pa.Codec("lz4").compress(data, asbytes=True)
+    return base64.b64encode(frame).decode()
+
+
+def _xxh32(data: bytes) -> int:
+    """xxHash32 with seed 0 of less than 16 bytes (the checksum in an LZ4 frame's header)."""
+    mask, h = 0xFFFFFFFF, (374761393 + len(data)) & 0xFFFFFFFF
+    while len(data) >= 4:
+        h = (h + int.from_bytes(data[:4], "little") * 3266489917) & mask
+        h = ((h << 17 | h >> 15) & mask) * 668265263 & mask
+        data = data[4:]
+    for byte in data:
+        h = (h + byte * 374761393) & mask
+        h = ((h << 11 | h >> 21) & mask) * 2654435761 & mask
+    h = (h ^ h >> 15) * 2246822519 & mask
+    h = (h ^ h >> 13) * 3266489917 & mask
+    return h ^ h >> 16
+
+
+def tensors(values, version="v2", metadata=None):
+    """A field and an array of Ray's extension type."""
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    width = int(np.prod(values.shape[1:]))
+    offsets = np.arange(len(values) + 1) * width
+    if version == "v2":
+        name, array = b"ray.data.arrow_tensor_v2", pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+    else:
+        name, array = (
+            b"ray.data.arrow_tensor",
+            pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat),
+        )
+    shape = str(list(values.shape[1:])).encode() if metadata is None else metadata
+    return array, {b"ARROW:extension:name": name, b"ARROW:extension:metadata": shape}
+
+
+def table(**changes) -> pa.Table:
+    """What RLlib records of two episodes; a value may be (array, field metadata) or None for no column."""
+    columns = {
+        "eps_id": ["a"] * 3 + ["b"] * 2,
+        "agent_id": pa.nulls(5),
+        "module_id": pa.nulls(5),
+        "obs": tensors(NOW),
+        "actions": pa.array([0, 1, 2, 1, 0], pa.int32()),
+        "rewards": [0.5, 1.0, 1.5, 2.0, 2.5],
+        "new_obs": tensors(NEXT),
+        "terminateds": [False, False, True, False, False],
+        "truncateds": [False, False, False, False, True],
+        "action_dist_inputs": tensors(NOW),
+        "action_logp": pa.array([-1, -2, -3, -4, -5], pa.float32()),
+        "weights_seq_no": [0] * 5,
+        **changes,
+    }
+    fields, arrays = [], []
+    for name, value in columns.items():
+        if value is None:
+            continue
+        values, metadata = value if isinstance(value, tuple) else (value, None)
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        fields.append(pa.field(name, array.type, metadata=metadata))
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def write(folder: Path, *tables: pa.Table, **options) -> Path:
+    """One file each, in a folder as RLlib makes it."""
+    place = folder / "cartpoleenv" / "run-000001-00001"
+    place.mkdir(parents=True, exist_ok=True)
+    for number, one in enumerate(tables):
+        pq.write_table(one, place / f"uid_{number:06d}-0.parquet", **options)
+    return folder
+
+
+def prepared(folder) -> Dataset:
+    return open_data(folder, cache=Path(folder).with_name(f"{Path(folder).name}-cache"))
+
+
+def read_all(folder) -> Block:
+    dataset = prepared(folder)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def check(block: Block) -> None:
+    assert block.eps_id.tolist() == ["a", "b"]
+    assert block.length.tolist() == [3, 2]
+    assert block.columns["obs"].tolist() == OBS.tolist()
+    assert block.columns["obs"].dtype == np.float32
+    assert block.columns["actions"].tolist() == [0, 1, 2, 1, 0]
+    assert block.columns["rewards"].tolist() == [0.5, 1, 1.5, 2, 2.5]
+    assert (block.terminated.tolist(), block.truncated.tolist()) == ([True, False], [False, True])
+
+
+FORMS = {
+    "tensors v2": {},
+    "tensors v1": {"obs": tensors(NOW, "v1"), "new_obs": tensors(NEXT, "v1")},
+    "tensors with a pickled shape": {"obs": tensors(NOW, metadata=pickle.dumps((2,)))},
+    "Arrow's own tensors": {"obs": pa.FixedShapeTensorArray.from_numpy_ndarray(NOW)},
+    "LZ4 cells": {"obs": [lz4_cell(row) for row in NOW], "new_obs": [lz4_cell(row) for row in NEXT]},
+    "LZ4 cells, protocol 2": {
+        "obs": [lz4_cell(row, 2) for row in NOW],
+        "new_obs": [lz4_cell(row, 2) for row in NEXT],
+    },
+    "LZ4 cells without their size": {"obs": [lz4_cell(row, with_size=False) for row in NOW]},
+    "lists": {
+        "obs": pa.array(NOW.tolist(), pa.list_(pa.float32())),
+        "new_obs": pa.array(NEXT.tolist(), pa.list_(pa.float32())),
+    },
+    "fixed-size lists": {"obs": pa.array(NOW.tolist(), pa.list_(pa.float32(), 2))},
+    "dictionary ids": {"eps_id": pa.array(["a"] * 3 + ["b"] * 2).dictionary_encode()},
+    "t": {"t": [0, 1, 2, 0, 1]},
+    "integer flags": {"terminateds": [0, 0, 1, 0, 0], "truncateds": [0.0, 0.0, 0.0, 0.0, 1.0]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [5, 2, 1])
+def test_each_form(tmp_path, form, rows):
+    whole = table(**FORMS[form])
+    check(read_all(write(tmp_path, *(whole.slice(i, rows) for i in range(0, 5, rows)))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["tensors v2", "tensors v1", "LZ4 cells"])
+def test_where_ray_is_imported_too(tmp_path, form):
+    """Ray teaches Arrow its extension types; a column is then no longer a list with metadata."""
+    folder = write(tmp_path, table(**FORMS[form]))
+    script = "import sys, ray.data, test_formats_foreign_columns as t; t.check(t.read_all(sys.argv[1]))"
+    helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+    environment = {**os.environ, "PYTHONPATH": helpers}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_row_groups_and_files_of_any_size(tmp_path):
+    folder = write(tmp_path, table(), row_group_size=1)
+    check(read_all(folder))
+
+
+def test_extra_columns_are_model_outputs_but_those_the_reference_leaves_out(tmp_path):
+    extra = {"agent_index": [0] * 5, "unroll_id": [1] * 5, "type": ["SampleBatch"] * 5, "vf_preds": [0.5] * 5}
+    spec = prepared(write(tmp_path, table(**extra))).spec
+    recorded = {"action_dist_inputs", "action_logp", "actions", "obs", "rewards", "weights_seq_no"}
+    assert spec.leaves.keys() == recorded | {"vf_preds"}
+
+
+def test_one_flag_for_the_end_of_an_episode(tmp_path):
+    for name in ("dones", "done"):
+        changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
+        block = read_all(write(tmp_path / name, table(**changes)))
+        assert (block.terminated.tolist(), block.truncated.tolist()) == ([True, True], [False, False])
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_infos_say_of_one_flag_whether_a_time_limit_ended_the_episode(tmp_path, as_text):
+    limit = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
+    infos = [json.dumps(info or {}) for info in limit] if as_text else limit
+    for name in ("dones", "done"):
+        changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
+        path = write(tmp_path / name, table(**changes, infos=infos))
+        block = read_all(path)
+        assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
+
+
+def test_composite_observations(tmp_path):
+    struct = [{"a": row.tolist(), "b": int(row[0])} for row in NOW]
+    following = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT]
+    kind = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
+    block = read_all(
+        write(tmp_path / "dict", table(obs=pa.array(struct, kind), new_obs=pa.array(following, kind)))
+    )
+    assert block.columns["obs/a"].tolist() == OBS.tolist()
+    assert block.columns["obs/b"].tolist() == OBS[:, 0].tolist()
+
+    def pickled(rows):
+        cells = [pickle.dumps((row, np.int64(row[0]))) for row in rows]
+        return pa.array(cells, pa.large_binary()), {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
+
+    block = read_all(write(tmp_path / "tuple", table(obs=pickled(NOW), new_obs=pickled(NEXT))))
+    assert block.columns["obs/0"].tolist() == OBS.tolist()
+    assert block.columns["obs/1"].dtype == np.int64
+
+
+def test_infos_as_text_or_as_structs(tmp_path):
+    for name, infos in (
+        ("text", ['{"x":1}', None, "", None, '{"y":2}']),
+        (
+            "struct",
+            pa.array(
+                [{"x": 1}, None, None, None, {"y": 2}], pa.struct([("x", pa.int64()), ("y", pa.int64())])
+            ),
+        ),
+    ):
+        block = read_all(write(tmp_path / name, table(infos=infos)))
+        assert block.columns["infos"].tolist() == ["", '{"x":1}', "", "", "", "", '{"y":2}']
+    assert (
+        "infos" not in prepared(write(tmp_path / "none", table(infos=pa.nulls(5, pa.string())))).spec.leaves
+    )
+
+
+class TestRepeated:
+    """RLlib writes its buffer again and again, in pieces that are cut anywhere."""
+
+    def test_count_once(self, tmp_path):
+        whole = table()
+        pieces = [
+            whole.slice(0, 2),
+            whole.slice(2, 1),
+            whole.slice(0, 3),
+            whole.slice(3, 2),
+            whole.slice(0, 4),
+            whole.slice(4),
+        ]
+        dataset = prepared(write(tmp_path, *pieces))
+        check(Block.concat([dataset.read(unit) for unit in dataset.units]))
+        assert dataset.num_steps == 5
+        assert any(note.startswith("3 stored episodes repeat others") for note in dataset.notes)
+
+    def test_another_episode_with_the_same_id_stays(self, tmp_path):
+        assert prepared(write(tmp_path, table(), table(rewards=[9.0] * 5))).num_episodes == 4
+
+
+def test_an_unfinished_episode_is_read_as_it_is(tmp_path):
+    block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(0, 2)))
+    assert (block.length.tolist(), block.terminated.tolist(), block.truncated.tolist()) == (
+        [2],
+        [False],
+        [False],
+    )
+
+
+def test_a_part_keeps_its_t(tmp_path):
+    block = read_all(write(tmp_path, table(t=[0, 1, 2, 0, 1]).slice(1)))
+    assert block.t_started.tolist() == [1, 0]
+
+
+class _Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+class TestNothingRuns:
+    @pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
+    @pytest.mark.parametrize("hidden", ["alone", "in an array", "after good ones"])
+    def test_a_pickle_that_calls_functions_is_refused_by_name(self, tmp_path, protocol, hidden):
+        bomb = tmp_path / "exploded"
+        evil = np.empty(1, dtype=object)
+        evil[0] = _Bomb(bomb)
+        value = evil if hidden == "in an array" else _Bomb(bomb)
+        cells = [lz4_cell(row) for row in NOW]
+        cells[0 if hidden == "alone" else 3] = lz4_cell(value, protocol)
+        row = 0 if hidden == "alone" else 3
+        with pytest.raises(
+            DataError,
+            match=rf"uid_000000-0\.parquet, row {row}: it holds (a pickle|an object array)",
+        ) as caught:
+            prepared(write(tmp_path / "d", table(obs=cells)))
+        if hidden != "in an array" and protocol >= 2:
+            assert re.search(r"a pickle that calls (pathlib|__builtin__|builtins)", str(caught.value))
+        assert not bomb.exists()
+
+    def test_pickled_objects_of_ray_too(self, tmp_path):
+        bomb = tmp_path / "exploded"
+        cells = pa.array([pickle.dumps(_Bomb(bomb))] * 5, pa.large_binary())
+        metadata = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
+        with pytest.raises(DataError, match="row 0: it holds a pickle that calls pathlib"):
+            prepared(write(tmp_path / "d", table(obs=(cells, metadata))))
+        evil = pickle.dumps(_Bomb(bomb))
+        with pytest.raises(DataError, match="'obs' is a tensor whose shape cannot be read"):
+            prepared(write(tmp_path / "e", table(obs=tensors(NOW, metadata=evil))))
+        assert not bomb.exists()
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"cos\nsystem\n(S'true'\ntR.",
+            b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x04true\x94\x85\x94R\x94.",
+            b"\x80\x02cnumpy\ndtype\nq\x00.",
+            b"\x80\x02]q\x00h\x00a.",
+            b"\x80\x04(((((.",
+            b"\x80\x04",
+            b"",
+            b"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\x7fabc.",
+            b"\x80\x04cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\n(S'O'\ntRS'x'\n\x86R.",
+            b"\x80\x02}q\x00K\x01h\x00s.",
+        ],
+    )
+    def test_pickles_by_hand(self, tmp_path, data):
+        block = pa.Codec("lz4").compress(data, asbytes=True)
+        cell = base64.b64encode(block).decode()
+        with pytest.raises(DataError, match=r"row 0: it holds (a pickle|text that|an object|an array)"):
+            prepared(write(tmp_path, table(obs=[cell] * 5)))
+
+    def test_frames_that_claim_too_much(self, tmp_path):
+        frame = bytearray(base64.b64decode(lz4_cell(NOW[0])))
+        frame[6:14] = (1 << 40).to_bytes(8, "little")
+        cell = base64.b64encode(bytes(frame)).decode()
+        with pytest.raises(DataError, match="claims to hold 1099511627776"):
+            prepared(write(tmp_path, table(obs=[cell] * 5)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"new_obs": None}, "there is no 'new_obs', so the observation after an episode's last row is not in the data"),
+        ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be alike"),
+        ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row needs the id of its episode"),
+        ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
+        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 numbers where the row before has 2"),
+        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null where a number is expected"),
+        ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
+        ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
+        ({"when": pa.array([0] * 5, pa.timestamp("us"))}, "'when' is a column of timestamp[us]"),
+        ({"blob": [b"x"] * 5}, "'blob' is a column of binary"),
+        ({"obs": tensors(NOW, metadata=b"[3]")}, "expected tensors of [3]"),
+        ({"obs": (tensors(NOW)[0], {b"ARROW:extension:name": b"ray.data.ragged"})}, "extension type ray.data.ragged"),
+        ({"obs": ["BCJNGGhA!!"] * 5}, "row 0: it holds text that is no base64 of an LZ4 frame"),
+        ({"infos": ["{}", "{'a': 1}", "{}", "{}", "{}"]}, "row 1: 'infos' is not the JSON of a dict"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_the_file(tmp_path, changes, sentence):
+    with pytest.raises(DataError, match=r"uid_000000-0\.parquet") as caught:
+        read_all(write(tmp_path, table(**changes)))
+    assert sentence in str(caught.value)
+
+
+def test_numbers_of_several_widths_are_widened(tmp_path):
+    other = table(
+        eps_id=["c"] * 3 + ["d"] * 2,
+        obs=tensors(NOW.astype(np.float64)),
+        new_obs=tensors(NEXT.astype(np.float64)),
+    )
+    block = read_all(write(tmp_path, table(), other))
+    assert block.columns["obs"].dtype == np.float64
+    assert block.columns["obs"].tolist() == [*OBS.tolist(), *OBS.tolist()]
+
+
+def test_no_rows(tmp_path):
+    with pytest.raises(DataError, match=r"uid_000000-0\.parquet holds no rows"):
+        prepared(write(tmp_path, table().slice(0, 0)))
+
+
+@pytest.mark.parametrize("form", ["tensors v2", "LZ4 cells", "t"])
+def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
+    """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
+    folder = write(tmp_path, table(**FORMS[form]), compression="none", use_dictionary=False)
+    path = next(folder.rglob("*.parquet"))
+    whole = path.read_bytes()
+    found = 0
+    for changed in damaged(whole, times=300):
+        path.write_bytes(changed)
+        try:
+            block = read_all(folder)
+        except DataError as error:
+            assert str(path) in str(error)
+            assert len(str(error)) < 600
+            found += 1
+        else:
+            assert block.num_steps == 5
+    assert found > 100
+    for size in range(1, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read_all(folder)
+
+
+def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:
+    """Where Ray Data is loaded, Arrow asks it for the shapes, and it refuses to unpickle them."""
+    from ray.data._internal.tensor_extensions.arrow import ArrowTensorType
+
+    shape = pickle.dumps((2,))
+    field = pa.field(
+        "obs",
+        pa.list_(pa.float32()),
+        metadata={b"ARROW:extension:name": b"ray.data.arrow_tensor", b"ARROW:extension:metadata": shape},
+    )
+    pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
+    with contextlib.suppress(pa.ArrowKeyError):
+        pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
+    with pytest.raises(DataError, match=r"a\.parquet holds tensors whose shapes Ray 2\.49 to 2\.54 pickled"):
+        prepared(str(tmp_path))
+    pa.unregister_extension_type("ray.data.arrow_tensor")

@@ -1,0 +1,149 @@
+"""HDF5 files that are damaged, or that would lead out of themselves: each is a sentence with the file in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.hdf5 import h5
+from hindcast.formats.registry import FORMATS, format_of
+from hindcast.storage.location import resolve
+
+ROWS = 200
+
+
+def good(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        for name in ("observations", "next_observations"):
+            file.create_dataset(name, data=np.zeros((ROWS, 3)), chunks=(20, 3), compression="gzip")
+        file["actions"] = np.zeros((ROWS, 1))
+        file["rewards"] = np.zeros(ROWS)
+        file["terminals"] = np.arange(ROWS) % 10 == 9
+        file["timeouts"] = np.zeros(ROWS, dtype=bool)
+    return path
+
+
+def read_all(path: Path) -> int:
+    location = resolve(path)
+    form = format_of(location)
+    assert form is not None
+    steps = 0
+    for piece in form.pieces(location, ReadOptions()):
+        steps += sum(len(rows) for rows in form.read(piece, ReadOptions()))
+    return steps
+
+
+def _external_link(file: h5py.File, outside: Path) -> None:
+    file["rewards"] = h5py.ExternalLink(str(outside), "/rewards")
+
+
+def _soft_link(file: h5py.File, outside: Path) -> None:
+    file["door"] = h5py.ExternalLink(str(outside), "/")
+    file["rewards"] = h5py.SoftLink("/door/rewards")
+
+
+def _virtual(file: h5py.File, outside: Path) -> None:
+    layout = h5py.VirtualLayout(shape=(ROWS,), dtype=float)
+    layout[:] = h5py.VirtualSource(str(outside), "rewards", shape=(ROWS,))
+    file.create_virtual_dataset("rewards", layout)
+
+
+def _external_storage(file: h5py.File, outside: Path) -> None:
+    file.create_dataset("rewards", (ROWS,), dtype=float, external=[(str(outside), 0, 8 * ROWS)])
+
+
+def _reference(file: h5py.File, outside: Path) -> None:
+    file.create_dataset("rewards", (ROWS,), dtype=h5py.ref_dtype)
+
+
+def _record(file: h5py.File, outside: Path) -> None:
+    file.create_dataset("rewards", (ROWS,), dtype=[("a", float), ("b", int)])
+
+
+def _ragged(file: h5py.File, outside: Path) -> None:
+    file.create_dataset("rewards", (ROWS,), dtype=h5py.vlen_dtype(np.float64))
+
+
+def _empty(file: h5py.File, outside: Path) -> None:
+    file["rewards"] = h5py.Empty("f")
+
+
+@pytest.mark.parametrize(
+    "put", [_external_link, _soft_link, _virtual, _external_storage, _reference, _record, _ragged, _empty]
+)
+def test_what_is_no_plain_array_is_refused(tmp_path: Path, put: Callable[[h5py.File, Path], None]) -> None:
+    outside, path = good(tmp_path / "outside.hdf5"), good(tmp_path / "in.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["rewards"]
+        put(file, outside)
+    with pytest.raises(DataError, match=r"in\.hdf5.*/(rewards|door)"):
+        read_all(path)
+
+
+def test_groups_in_a_circle_end(tmp_path: Path) -> None:
+    path = good(tmp_path / "in.hdf5")
+    with h5py.File(path, "a") as file:
+        file.create_group("infos/a")
+        file["infos/a/again"] = file["infos"]
+    with pytest.raises(DataError, match="deep"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
+def test_truncated_files_are_refused(tmp_path: Path, share: float) -> None:
+    path = good(tmp_path / "in.hdf5")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DataError, match=r"in\.hdf5"):
+        read_all(path)
+
+
+def test_flipped_bytes_are_refused_or_harmless(tmp_path: Path) -> None:
+    """Without checksums a changed number cannot be told from another; rows are never fewer."""
+    data = good(tmp_path / "in.hdf5").read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for number in range(60):
+        damaged = bytearray(data)
+        damaged[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        path = tmp_path / f"in{number}.hdf5"
+        path.write_bytes(damaged)
+        try:
+            assert read_all(path) == ROWS
+        except DataError as error:
+            refused += 1
+            assert path.name in str(error)
+    assert refused
+
+
+def test_other_hdf5_is_told_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "robot.hdf5"
+    with h5py.File(path, "w") as file:
+        file["data/demo_0/obs/image"] = np.zeros((4, 2))
+    with pytest.raises(
+        DataError, match=r"robot\.hdf5 is no file of D4RL's, nor of Minari's.*'data/demo_0/obs/image'"
+    ):
+        read_all(path)
+
+
+def test_files_elsewhere_are_read_through_their_file_system(tmp_path: Path, memory_path: str) -> None:
+    target = resolve(f"{memory_path}/a.hdf5")
+    target.write_bytes(good(tmp_path / "a.hdf5").read_bytes())
+    pieces = FORMATS["D4RL"].pieces(target, ReadOptions())
+    assert sum(len(rows) for piece in pieces for rows in FORMATS["D4RL"].read(piece, ReadOptions())) == ROWS
+
+
+def test_h5py_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = good(tmp_path / "in.hdf5")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with (
+        pytest.raises(DataError, match=r"takes h5py.*pip install 'hindcast-rl\[hdf5\]'"),
+        h5.opened(resolve(path)),
+    ):
+        pass

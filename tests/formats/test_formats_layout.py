@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.arrow.cells import (
+    CellError,
+    arrow_schema,
+    decode,
+    encode,
+    episode_bytes,
+    spec_of_schema,
+)
+from hindcast.formats.spec import DataSpec, Leaf
+from layers import examples
+
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    ">f4",
+    ">i8",
+]
+
+
+def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
+    """Random bytes in each dtype, so NaNs and infinities too."""
+    rng = np.random.default_rng(seed)
+    n, steps = len(lengths), sum(lengths)
+    columns = {}
+    for name, (dtype, shape) in leaves.items():
+        rows = steps + n if name.startswith(("obs", "infos")) else steps
+        if dtype == "str":
+            words = ["", "a", "ä✓", '{"x": [1, 2]}', "long " * 20]
+            columns[name] = np.array([words[i] for i in rng.integers(0, 5, rows)], dtype=object).reshape(rows)
+        elif dtype == "bool":
+            columns[name] = rng.random((rows, *shape)) < 0.5
+        else:
+            size = rows * int(np.prod(shape)) * np.dtype(dtype).itemsize
+            columns[name] = np.frombuffer(rng.bytes(size), dtype).reshape(rows, *shape)
+    return Block(
+        columns=columns,
+        length=np.array(lengths, dtype=np.int64),
+        eps_id=np.array([f"é{i}" for i in range(n)], dtype=object),
+        t_started=rng.integers(0, 5, n),
+        terminated=rng.random(n) < 0.5,
+        truncated=rng.random(n) < 0.5,
+    )
+
+
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+leaf_types = st.one_of(st.tuples(st.sampled_from(DTYPES), shapes), st.just(("str", ())))
+names = st.sampled_from(["obs", "obs/a", "obs/b/0", "actions", "rewards", "infos", "prompt", "vf_preds"])
+cases = st.tuples(
+    st.lists(st.integers(0, 6), max_size=6), st.dictionaries(names, leaf_types), st.integers(0, 99)
+)
+
+
+@examples(200)
+@given(cases)
+def test_blocks_survive_bit_for_bit(kit, case):
+    block = block_of(*case)
+    spec = DataSpec.of_block(block)
+    kit.assert_same(decode(encode(block, spec), spec), block)
+
+
+@examples(100)
+@given(cases, st.data())
+def test_slices_and_chunks_survive(kit, case, data):
+    block = block_of(*case)
+    spec = DataSpec.of_block(block)
+    table = encode(block, spec)
+    cut = data.draw(st.integers(0, block.num_episodes))
+    kit.assert_same(decode(table.slice(cut), spec), block.take(range(cut, block.num_episodes)))
+    chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
+    order = [*range(cut, block.num_episodes), *range(cut)]
+    kit.assert_same(decode(chunked, spec), block.take(order))
+
+
+def test_nothing_is_copied_where_there_is_one_chunk(kit):
+    block = kit.block([50, 60])
+    spec = DataSpec.of_block(block)
+    decoded = decode(encode(block, spec), spec)
+    for name, column in block.columns.items():
+        assert np.shares_memory(decoded.columns[name], column), name
+
+
+def test_the_cells_are_the_documented_bytes(kit):
+    block = kit.block([2, 1])
+    table = encode(block, DataSpec.of_block(block))
+    assert table.column("obs")[0].as_py() == block.columns["obs"][:3].tobytes()
+    assert table.column("obs")[1].as_py() == block.columns["obs"][3:].tobytes()
+    assert table.column("actions")[0].as_py() == block.columns["actions"][:2].astype("<i8").tobytes()
+    assert table.column("length").to_pylist() == [2, 1]
+    assert table.column("obs").type == pa.large_binary()
+
+
+def test_the_schema_carries_the_spec(kit):
+    spec = kit.spec(kit.block())
+    assert spec_of_schema(arrow_schema(spec)) == spec
+    assert spec_of_schema(pa.schema([])) is None
+    newer = arrow_schema(spec).with_metadata({b"hindcast": b'{"formatVersion": 9}'})
+    with pytest.raises(DataError, match="format version is 9, and this Hindcast reads 1"):
+        spec_of_schema(newer)
+    with pytest.raises(DataError, match="cannot be read"):
+        spec_of_schema(newer.with_metadata({b"hindcast": b"{"}))
+    with pytest.raises(DataError, match=r"\['obs'\] are missing"):
+        spec_of_schema(arrow_schema(spec).remove(arrow_schema(spec).get_field_index("obs")))
+
+
+def test_only_the_asked_leaves_are_decoded(kit):
+    block = kit.block()
+    spec = DataSpec.of_block(block)
+    assert decode(encode(block, spec), spec, ["rewards"]).columns.keys() == {"rewards"}
+
+
+def test_json_that_is_absent_or_empty_takes_no_bytes(kit):
+    block = kit.block([2, 1])
+    spec = DataSpec({**DataSpec.of_block(block).leaves, "infos": Leaf(None, (), "json")})
+    for infos in ({}, {"infos": np.full(5, "", dtype=object)}):
+        table = encode(block.with_columns({**block.columns, **infos}), spec)
+        assert [len(cell.as_py()) for cell in table.column("infos")] == [0, 0]
+        assert decode(table, spec).columns["infos"].tolist() == [""] * 5
+    mixed = block.with_columns({**block.columns, "infos": np.array(["", "{}", "", "", ""], dtype=object)})
+    table = encode(mixed, spec)
+    assert len(table.column("infos")[1].as_py()) == 0
+    assert decode(table, spec).columns["infos"].tolist() == ["", "{}", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"obs": np.zeros((13, 4), np.float64)}, r"'obs' is float64 \[4\], but float32 \[4\]"),
+        ({"obs": np.zeros((13, 5), np.float32)}, r"'obs' is float32 \[5\], but float32 \[4\]"),
+        ({"extra": np.zeros(10)}, r"\['extra'\] are not in the dataset"),
+        ({"rewards": None}, "'rewards' is missing"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(kit, change, sentence):
+    block = kit.block()
+    columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
+    with pytest.raises(DataError, match=sentence):
+        encode(block.with_columns(columns), DataSpec.of_block(block))
+
+
+def replaced(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
+    i = table.schema.get_field_index(name)
+    return table.set_column(i, name, pa.array(cells, pa.large_binary()))
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [(b"1234567", r"'obs' has 7 bytes: expected 48, which are 3 x float32 \[4\]"), (None, "'obs' is null")],
+)
+def test_a_wrong_cell_is_found_by_row(kit, cell, message):
+    block = kit.block([1, 2, 3])
+    spec = DataSpec.of_block(block)
+    table = encode(block, spec)
+    cells = [value.as_py() for value in table.column("obs")]
+    with pytest.raises(CellError, match=message) as caught:
+        decode(replaced(table, "obs", [cells[0], cell, cells[2]]), spec)
+    assert caught.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (b"x", "is not 3 strings"),
+        (np.array([0, 1, 2, 9], "<i8").tobytes() + b"abc", "is not 3 strings"),
+        (np.array([0, 2, 1, 3], "<i8").tobytes() + b"abc", "is not 3 strings"),
+        (np.array([1, 2, 3, 3], "<i8").tobytes() + b"abc", "is not 3 strings"),
+        (np.array([0, 1, 2, 3], "<i8").tobytes() + b"a\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_wrong_cell_of_text_is_found_by_row(cell, message):
+    block = block_of([3, 3], {"prompt": ("str", ())}, 0)
+    spec = DataSpec.of_block(block)
+    table = encode(block, spec)
+    good = table.column("prompt")[0].as_py()
+    with pytest.raises(CellError, match=message) as caught:
+        decode(replaced(table, "prompt", [good, cell]), spec)
+    assert caught.value.row == 1
+
+
+def test_a_negative_length_is_found(kit):
+    block = kit.block([1, 2])
+    spec = DataSpec.of_block(block)
+    table = encode(block, spec)
+    table = table.set_column(table.schema.get_field_index("length"), "length", pa.array([1, -2]))
+    with pytest.raises(CellError, match="length is -2"):
+        decode(table, spec)
+
+
+def test_sizes_of_episodes(kit):
+    block = kit.block([0, 2])
+    assert episode_bytes(block, DataSpec.of_block(block)).tolist() == [16, 3 * 16 + 2 * 8 + 2 * 4]

@@ -1,0 +1,106 @@
+"""What holds for every layout: fragments, commits, damage; and several layouts in one dataset."""
+
+from __future__ import annotations
+
+import re
+from unittest import mock
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+
+from damage import damaged
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.commits import Commit, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.layouts import LAYOUTS
+from hindcast.storage.location import resolve
+from layers import examples
+from random_data import recordings
+
+NAMES = list(LAYOUTS)
+
+
+def write(folder, block, spec, layout, **options):
+    with EpisodeWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
+        writer.write(block)
+    return writer.close()
+
+
+def read_all(folder) -> Block:
+    dataset = open_dataset(folder)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+@pytest.mark.parametrize("layout", NAMES)
+@examples(30)
+@given(recording=recordings())
+def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    encoder = type(LAYOUTS[layout].encoder(spec))
+    longest = int(LAYOUTS[layout].encoder(spec).sizes(block).max() // 3)
+    with mock.patch.object(encoder, "longest", max(2, longest)):
+        entries = write(folder, block, spec, layout)
+    if block.length.max() > 6:
+        assert sum(entry.rows for entry in entries) > block.num_episodes
+    assert sum(entry.episodes for entry in entries) == block.num_episodes
+    kit.assert_same(read_all(folder), block)
+
+
+@pytest.mark.parametrize("layout", NAMES)
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_recording_in_each_layout(kit, tmp_path, layout, manifest):
+    block = kit.block([30, 50, 20])
+    folder = resolve(tmp_path / "d")
+    files = write(folder, block, kit.spec(block), layout, row_group_bytes=1_000)
+    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=100, first=0))
+    if manifest:
+        write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
+    dataset = open_dataset(folder, verify=True)
+    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
+
+
+def test_layouts_side_by_side_are_one_dataset(kit, tmp_path):
+    blocks = [kit.block([3, 4], first=2 * i) for i in range(len(NAMES))]
+    for block, layout in zip(blocks, NAMES, strict=True):
+        write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)
+    dataset = open_dataset([tmp_path / layout.replace("/", "-") for layout in NAMES])
+    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), Block.concat(blocks))
+
+
+def test_an_unknown_layout_is_named(kit, tmp_path):
+    (entry,) = write(tmp_path, kit.block(), kit.spec(kit.block()), "columns")
+    table = pq.read_table(tmp_path / entry.path)
+    changed = {b"hindcast": table.schema.metadata[b"hindcast"].replace(b'"columns"', b'"hypercubes"')}
+    pq.write_table(table.replace_schema_metadata(changed), tmp_path / entry.path)
+    with pytest.raises(DataError, match=r"000000-a1-000\.parquet: it is written in the layout 'hypercubes'"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "none"])
+@pytest.mark.parametrize("layout", NAMES[1:])  # Episodes / Arrow: test_datasets_corrupt
+def test_damage_anywhere_is_found_or_harmless(kit, tmp_path, layout, compression):
+    """Pages carry checksums, so what is read is right or refused."""
+    block = kit.block([30, 50, 20])
+    infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
+    block = block.with_columns({**block.columns, "infos": infos})
+    (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
+    path = tmp_path / entry.path
+    whole, found = path.read_bytes(), 0
+    for changed in damaged(whole, times=200, seed=1):
+        path.write_bytes(changed)
+        try:
+            kit.assert_same(read_all(tmp_path), block)
+        except DataError as error:
+            assert str(path) in str(error)
+            found += 1
+    assert found > 120
+    for size in range(1, len(whole), 211):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read_all(tmp_path)

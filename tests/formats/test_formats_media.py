@@ -1,0 +1,189 @@
+"""Text, images and binary files, made episodes by a class of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media_mappers import Words
+from PIL import Image
+
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.registry import FORMATS
+from hindcast.run.carry_out import InFiles
+from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.interruption import Interruption
+from hindcast.run.training import TrainingRun
+from hindcast.storage.location import resolve
+from support import Heard, training
+
+LINES = ["the cat sat", "a dog ran far", "the dog sat"]
+VOCABULARY = {token: number for number, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "one.txt").write_text("\n".join(LINES[:2]) + "\n")
+    (folder / "two.txt").write_text(LINES[2])
+    return folder
+
+
+def save_frames(folder: Path, count: int, size: tuple[int, int] = (6, 4)) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.fromarray(np.full((*size, 3), 7 * number, dtype=np.uint8)).save(folder / f"frame{number}.png")
+
+
+def read(folder: Path, form: str, mapper: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Block:
+    own = ReadOptions(mapper=f"media_mappers:{mapper}", mapper_kwargs=kwargs or {}, options=options)
+    dataset = open_data(Reading((str(folder),), form, own))
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def test_the_reference_s_text_pre_learner_makes_episodes(sentences: Path) -> None:
+    block = read(sentences, "Text", "Words", {"vocabulary": VOCABULARY})
+    assert sorted(block.length.tolist()) == [2, 2, 3]
+    assert block.terminated.all()
+    actions = {tuple(block.columns["actions"][block.rows_of("actions", number)]) for number in range(3)}
+    assert actions == {tuple(VOCABULARY[token] for token in line.split(" ")[1:]) for line in LINES}
+    assert block.columns["obs"].sum(axis=1).tolist() == [1.0] * (7 + 3)
+
+
+def test_it_can_be_called_as_in_the_reference_s_documentation() -> None:
+    episodes = Words._map_to_episodes(
+        is_multi_agent=False, batch={"text": LINES}, to_numpy=True, vocabulary=VOCABULARY
+    )["episodes"]
+    assert [len(episode) for episode in episodes] == [2, 3, 2]
+
+
+def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
+    size = len(VOCABULARY)
+    resource = training(
+        tmp_path / "run",
+        sentences,
+        input=[{"path": str(sentences), "format": "Text"}],
+        pipeline={"preLearner": "media_mappers:Words", "preLearnerKwargs": {"vocabulary": VOCABULARY}},
+        observationSpace={"type": "Box", "low": 0, "high": 1, "shape": [size], "dtype": "float32"},
+        actionSpace={"type": "Discrete", "n": size, "start": 1},
+    )
+    heard = Heard()
+    inputs = ready_inputs(resource, inputs_of(resource, InFiles({})), heard)
+    assert TrainingRun(resource, inputs, heard, Interruption()).carry_out().state == "Succeeded"
+    assert any("Text" in note for note in heard.notes)
+
+
+def test_a_class_that_maps_rows_is_not_passed_over_with_other_data(tmp_path: Path, walks: Path) -> None:
+    resource = training(tmp_path / "run", walks, pipeline={"preLearner": "media_mappers:Words"})
+    with pytest.raises(
+        SpecError, match=r"static method and maps rows of files, but no input has the format Text"
+    ):
+        inputs_of(resource, InFiles({}))
+
+
+def test_a_folder_of_images_is_mapped_at_once(tmp_path: Path) -> None:
+    save_frames(tmp_path / "images" / "a", 12)
+    save_frames(tmp_path / "images" / "b", 3)
+    block = read(tmp_path / "images", "Images", "Frames", {"name": "walk"})
+    assert sorted(block.length.tolist()) == [2, 11]
+    longest = int(np.argmax(block.length))
+    frames = block.columns["obs"][block.rows_of("obs", longest)]
+    assert frames.shape == (12, 6, 4, 3)
+    assert frames[:, 0, 0, 0].tolist() == [7 * number for number in range(12)]
+    assert str(block.eps_id[longest]).startswith("walk ")
+
+
+def test_images_are_resized_and_batched(tmp_path: Path) -> None:
+    save_frames(tmp_path / "images", 4)
+    block = read(tmp_path / "images", "Images", "Frames", size=[3, 5], mode="L", batch_size=2)
+    assert block.columns["obs"].shape == (4, 3, 5)
+    assert block.num_episodes == 2
+
+
+def test_images_of_several_sizes_stay_apart(tmp_path: Path) -> None:
+    save_frames(tmp_path / "images", 2)
+    Image.fromarray(np.zeros((3, 3), dtype=np.uint8)).save(tmp_path / "images" / "small.png")
+    with pytest.raises(UserCodeError, match=r"Frames.map_rows, given .*images, raised ValueError.*shape"):
+        read(tmp_path / "images", "Images", "Frames")
+
+
+def test_binary_files_are_bytes(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "data" / str(number)).mkdir(parents=True)
+        (tmp_path / "data" / str(number) / "log.bin").write_bytes(bytes(range(number + 2)))
+    block = read(tmp_path / "data", "Binary", "Bytes")
+    assert sorted(block.length.tolist()) == [1, 2, 3]
+    assert block.columns["obs"].dtype == np.uint8
+
+
+def test_encodings_and_empty_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("été là\n\nlà été\n".encode("latin-1"))
+    known = {"vocabulary": {"été": 1, "là": 2}}
+    with pytest.raises(DataError, match=r"a\.txt is not utf-8 \(at byte 0\).*readOptions\.encoding"):
+        read(tmp_path / "a.txt", "Text", "Words", known)
+    block = read(tmp_path / "a.txt", "Text", "Words", known, encoding="latin-1", drop_empty_lines=True)
+    assert block.length.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("mapper", "error", "sentence"),
+    [
+        ("Nothing", UserCodeError, "override map_rows in Nothing"),
+        ("Wrong", UserCodeError, "returned a ndarray; it must return a list"),
+        (
+            "Words",
+            UserCodeError,
+            r"Words\.map_rows, given .*txt, raised ValueError at .*media_mappers\.py.*no voc",
+        ),
+        ("NoPreLearner", SpecError, "has no map_rows"),
+        ("Missing", SpecError, "has no 'Missing'"),
+    ],
+)
+def test_mistakes_of_the_class_are_named(
+    sentences: Path, mapper: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        read(sentences, "Text", mapper)
+
+
+def test_without_a_class_it_is_asked_for(sentences: Path) -> None:
+    with pytest.raises(SpecError, match=r"spec\.pipeline\.preLearner"):
+        open_data(Reading((str(sentences),), "Text"))
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    save_frames(tmp_path / "images", 2)
+    path = tmp_path / "images" / "frame1.png"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"frame1\.png cannot be read as an image"):
+        read(tmp_path / "images", "Images", "Frames")
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "sentence"),
+    [
+        ("Text", {"encoding": "klingon"}, "no known encoding"),
+        ("Text", {"drop_empty_lines": 1}, "expected true or false"),
+        ("Images", {"size": [3]}, r"expected \[height, width\]"),
+        ("Images", {"mode": "blue"}, "allowed are"),
+        ("Images", {"batch_size": 0}, "at least 1"),
+        ("Binary", {"size": 1}, "no read option 'size'"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, form: str, options: dict[str, Any], sentence: str) -> None:
+    save_frames(tmp_path / "images", 2)
+    own = ReadOptions(mapper="media_mappers:Frames", options=options)
+    with pytest.raises(DataError, match=sentence):
+        FORMATS[form].pieces(resolve(tmp_path / "images"), own)

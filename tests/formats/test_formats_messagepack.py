@@ -1,0 +1,210 @@
+"""Episodes / MessagePack: the bytes of RLlib, there and back."""
+
+from __future__ import annotations
+
+import json
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import info_from_json
+from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.episodes.episode_state import state_of
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import space_struct
+from hindcast.errors import DataError
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+from layers import examples
+from random_data import recordings
+
+LAYOUT = MessagePackEpisodes()
+
+
+def read_all(folder) -> Block:
+    dataset = open_dataset(folder)
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
+def write(folder, block, spec, **options):
+    with EpisodeWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES, **options) as writer:
+        writer.write(block)
+    return writer.close()
+
+
+def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpisode:
+    """The episode item by item, as RLlib's recorder has it before it packs it."""
+
+    def items(root, rows, space=None):
+        return (
+            [
+                unflatten({name: column[row] for name, column in own.items()}, root, space_struct(space))
+                for row in rows
+            ]
+            if (own := {n: c for n, c in block.columns.items() if n.split("/")[0] == root})
+            else None
+        )
+
+    def rows_of(name):
+        own = block.rows_of(name, i)
+        return range(own.start, own.stop)
+
+    outputs = {name.split("/")[0] for name in block.columns} - {"obs", "actions", "rewards", "infos"}
+    order = [name.split("/")[0] for name in spec.leaves if name.split("/")[0] in outputs]
+    infos = (
+        [info_from_json(block.columns["infos"][row]) for row in rows_of("obs")]
+        if "infos" in block.columns
+        else None
+    )
+    return SingleAgentEpisode(
+        str(block.eps_id[i]),
+        observations=items("obs", rows_of("obs"), spec.observation_space),
+        observation_space=spec.observation_space,
+        actions=items("actions", rows_of("actions"), spec.action_space),
+        action_space=spec.action_space,
+        rewards=items("rewards", rows_of("rewards")),
+        infos=infos,
+        extra_model_outputs={name: items(name, rows_of(name)) for name in dict.fromkeys(order)},
+        terminated=bool(block.terminated[i]),
+        truncated=bool(block.truncated[i]),
+        len_lookback_buffer=0,
+    )
+
+
+@examples(150)
+@given(recordings())
+def test_each_cell_is_the_packed_state_of_the_episode(recording):
+    block, spec = recording
+    cells = LAYOUT.encoder(spec).encode(block).table.column("item").to_pylist()
+    for i, cell in enumerate(cells):
+        state = state_of(as_recorder_holds_it(block, spec, i))
+        assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
+
+
+@examples(200)
+@given(recordings())
+def test_blocks_survive_bit_for_bit(kit, recording):
+    block, spec = recording
+    table = LAYOUT.encoder(spec).encode(block).table
+    kit.assert_same(LAYOUT.decode(table, spec, list(spec.leaves)), block)
+
+
+@examples(60)
+@given(recordings())
+def test_slices_chunks_and_single_columns_survive(kit, recording):
+    block, spec = recording
+    table = LAYOUT.encoder(spec).encode(block).table
+    cut = block.num_episodes // 2
+    chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
+    order = [*range(cut, block.num_episodes), *range(cut)]
+    expected = block.take(order)
+    for name in spec.leaves:
+        found = LAYOUT.decode(chunked, spec, [name])
+        kit.assert_same(found, expected.with_columns({name: expected.columns[name]}))
+
+
+@examples(25)
+@given(recordings())
+def test_files_without_a_manifest_are_read_from_their_footers(kit, tmp_path_factory, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("m")
+    entries = write(folder, block, spec, max_rows_per_file=2)
+    assert all(entry.rows <= 2 for entry in entries)
+    dataset = open_dataset(folder)
+    assert dataset.spec == spec
+    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
+
+
+def test_the_file_has_the_references_only_column(kit, tmp_path):
+    block = kit.block([30, 50, 20])
+    (entry,) = write(tmp_path, block, kit.spec(block))
+    file = pq.ParquetFile(tmp_path / entry.path)
+    assert file.schema_arrow.remove_metadata() == pa.schema([pa.field("item", pa.binary())])
+    assert entry.row_groups[0].lengths == (30, 50, 20)
+    assert (entry.rows, entry.timesteps) == (3, 100)
+
+
+def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
+    monkeypatch.setattr("hindcast.formats.messagepack.layout.MessagePackEncoder.longest", 4_000)
+    block = kit.block([5, 100, 5])
+    (entry,) = write(tmp_path, block, kit.spec(block))
+    assert entry.rows > 6
+    kit.assert_same(read_all(tmp_path), block)
+    states = [msgpack.unpackb(cell.as_py()) for cell in pq.read_table(tmp_path / entry.path)["item"]]
+    fragments = [state for state in states if state["id_"] == "e1"]
+    assert [state["t_started"] for state in fragments[1:]] == [state["t"] for state in fragments[:-1]]
+    assert [state["is_truncated"] for state in fragments] == [False] * (len(fragments) - 1) + [True]
+
+
+def test_sizes_limits_are_honoured(kit, tmp_path):
+    blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
+    with EpisodeWriter(
+        resolve(tmp_path), kit.spec(blocks[0]), "s", layout=MESSAGEPACK_EPISODES, compression="none",
+        row_group_bytes=20_000, max_file_bytes=100_000,
+    ) as writer:  # fmt: skip
+        for block in blocks:
+            writer.write(block)
+    entries = writer.close()
+    assert len(entries) > 5
+    assert all(60_000 < entry.bytes <= 100_000 for entry in entries[:-1])
+    kit.assert_same(read_all(tmp_path), Block.concat(blocks))
+
+
+def test_episodes_without_steps_come_back(kit, tmp_path):
+    block = kit.block([0, 3, 0])
+    write(tmp_path, block, kit.spec(block))
+    kit.assert_same(read_all(tmp_path), block)
+
+
+def test_what_an_episode_cannot_be_without(kit):
+    block = kit.block()
+    spec = DataSpec({name: leaf for name, leaf in kit.spec(block).leaves.items() if name != "rewards"})
+    with pytest.raises(DataError, match="needs rewards: the data have none"):
+        LAYOUT.encoder(spec)
+
+
+def test_other_columns_are_refused(kit):
+    block = kit.block()
+    encoder = LAYOUT.encoder(kit.spec(block))
+    with pytest.raises(DataError, match="'actions' is float32"):
+        encoder.encode(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
+    with pytest.raises(DataError, match=r"'more'.* are not in the dataset"):
+        encoder.encode(block.with_columns({**block.columns, "more": block.columns["rewards"]}))
+
+
+def test_numbers_keep_their_kind(kit):
+    """Scalars as NumPy's, except float64, which is Python's own float; composite parts by key and index."""
+    space = spaces.Dict(a=spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (), np.float64))))
+    columns = {
+        "obs/a/0": np.array([1, 2]),
+        "obs/a/1": np.array([0.5, 0.25]),
+        "actions": np.array([True]),
+        "rewards": np.array([1.5]),
+    }
+    flags = np.zeros(1, dtype=bool)
+    block = Block(columns, np.array([1]), np.array(["e"], object), np.array([0]), flags, flags)
+    spec = DataSpec.of_block(block, space)
+    table = LAYOUT.encoder(spec).encode(block).table
+    state = msgpack.unpackb(table["item"][0].as_py())
+    assert state["observations"]["data"][0] == {
+        "a": [{b"nd": False, b"type": "<i8", b"data": (1).to_bytes(8, "little")}, 0.5]
+    }
+    assert state["actions"]["data"] == [{b"nd": False, b"type": "|b1", b"data": b"\x01"}]
+    kit.assert_same(LAYOUT.decode(table, spec, list(spec.leaves)), block)
+
+
+def test_the_footer_tells_the_lengths(kit, tmp_path):
+    block = kit.block([3, 5])
+    (entry,) = write(tmp_path, block, kit.spec(block))
+    metadata = pq.ParquetFile(tmp_path / entry.path).metadata.metadata
+    assert json.loads(metadata[b"hindcast-index"]) == [{"lengths": [3, 5], "continued": []}]

@@ -1,0 +1,365 @@
+"""Minari's datasets as Minari itself writes them, against what Minari itself reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import minari
+import numpy as np
+import pyarrow as pa
+import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+from minari.namespace import create_namespace
+
+from hindcast.episodes import nested
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.convert import info_from_json
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.minari import stored as reader
+from hindcast.formats.registry import FORMATS, format_of, places
+from hindcast.storage.location import Location, resolve
+
+MINARI = FORMATS["Minari"]
+KINDS = ("hdf5", "arrow", "parquet")
+PLAIN = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4, start=1)
+COMPOSITE = (
+    spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (40, 32, 3), np.uint8),
+            "depth": spaces.Box(0, 255, (8, 8), np.uint8),
+            "pose": spaces.Tuple((spaces.Box(-1, 1, (2, 3), np.float64), spaces.Discrete(5))),
+            "say": spaces.Text(6),
+            "bits": spaces.MultiBinary([2, 2]),
+            "many": spaces.MultiDiscrete([3, 4]),
+        }
+    ),
+    spaces.Tuple((spaces.Discrete(3), spaces.Dict({"x": spaces.Box(-2, 2, (2,), np.float32)}))),
+)
+
+
+@pytest.fixture(autouse=True)
+def _root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+
+
+def samples(space: spaces.Space, count: int) -> Any:
+    """Samples as Minari buffers them: a list at each leaf."""
+    if isinstance(space, spaces.Dict):
+        return {key: samples(part, count) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(samples(part, count) for part in space.spaces)
+    return [space.sample() for _ in range(count)]
+
+
+def make(
+    kind: str,
+    known: tuple[spaces.Space, spaces.Space] = PLAIN,
+    lengths: tuple[int, ...] = (3, 1, 5),
+    with_infos: bool = False,
+    **options: Any,
+) -> minari.MinariDataset:
+    for space in known:
+        space.seed(0)
+    buffers = [
+        EpisodeBuffer(
+            observations=samples(known[0], length + 1),
+            actions=samples(known[1], length),
+            rewards=[0] * length
+            if kind == "hdf5" and not number
+            else [float(step) for step in range(length)],
+            terminations=[False] * (length - 1) + [number % 2 == 0],
+            truncations=[False] * (length - 1) + [number % 2 == 1],
+            infos=infos(length + 1) if with_infos else None,
+        )
+        for number, length in enumerate(lengths)
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(`eval_env` is set to|env_spec is) None", UserWarning)
+        return minari.create_dataset_from_buffers(
+            f"toys/{kind}-v0",
+            buffer=buffers,
+            env=None,
+            observation_space=known[0],
+            action_space=known[1],
+            data_format=kind,
+            algorithm_name="random",
+            author="we",
+            author_email="we@example.com",
+            code_permalink="https://example.com",
+            description="toys",
+            **options,
+        )
+
+
+def infos(count: int) -> dict[str, Any]:
+    return {
+        "goal": [np.full((2, 2), float(step)) for step in range(count)],
+        "deep": {"step": list(range(count)), "word": [f"w{step}" for step in range(count)]},
+    }
+
+
+def place(tmp_path: Path) -> Location:
+    """The one place that a folder with one dataset has."""
+    (found,) = places(resolve(tmp_path / "datasets").list(recursive=True))
+    return found
+
+
+def read(location: Location, options: ReadOptions | None = None) -> Block:
+    options = options or ReadOptions()
+    pieces = MINARI.pieces(location, options)
+    return Block.concat([block for piece in pieces for block in MINARI.read(piece, options)])
+
+
+def assert_same(block: Block, dataset: minari.MinariDataset) -> None:
+    assert block.num_episodes == dataset.total_episodes
+    assert block.num_steps == dataset.total_steps
+    for number, episode in enumerate(dataset.iterate_episodes()):
+        expected = {
+            **nested.flatten(episode.observations, Columns.OBS),
+            **nested.flatten(episode.actions, Columns.ACTIONS),
+            Columns.REWARDS: episode.rewards,
+        }
+        assert expected.keys() == block.columns.keys() - {Columns.INFOS}
+        for name, value in expected.items():
+            found = block.columns[name][block.rows_of(name, number)]
+            known = np.array(value, dtype=object) if isinstance(value, list) else value
+            np.testing.assert_array_equal(found, known)
+            assert found.dtype == known.dtype or name == Columns.REWARDS
+        assert block.terminated[number] == episode.terminations[-1]
+        assert block.truncated[number] == episode.truncations[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("known", [PLAIN, COMPOSITE], ids=["plain", "composite"])
+def test_what_minari_writes_is_read_as_minari_reads_it(tmp_path: Path, kind: str, known: Any) -> None:
+    dataset = make(kind, known)
+    location = place(tmp_path)
+    assert format_of(location) is MINARI
+    block, spec = read(location), MINARI.describe(location, ReadOptions())
+    assert_same(block, dataset)
+    assert (spec.observation_space, spec.action_space) == known
+    assert block.eps_id.tolist() == [f"toys/{kind}-v0/{number}" for number in range(3)]
+    assert block.columns[Columns.REWARDS].dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_may_be_raw(tmp_path: Path, kind: str) -> None:
+    dataset = make(kind, COMPOSITE, jpeg_encoding=False)
+    assert_same(read(place(tmp_path)), dataset)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_infos_are_read_with_the_one_of_reset(tmp_path: Path, kind: str) -> None:
+    make(kind, with_infos=True)
+    block = read(place(tmp_path))
+    texts = block.columns[Columns.INFOS][block.rows_of(Columns.INFOS, 2)]
+    assert [info_from_json(text) for text in texts] == [
+        {"goal": [[float(step)] * 2] * 2, "deep": {"step": step, "word": f"w{step}"}} for step in range(6)
+    ]
+    assert Columns.INFOS not in read(place(tmp_path), ReadOptions(columns=["obs"])).columns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_hold_adjacent_episodes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make(kind, lengths=(4,) * 6)
+    monkeypatch.setattr(reader, "_PIECE_BYTES", 100)
+    assert len(MINARI.pieces(place(tmp_path), ReadOptions())) > 2
+    assert_same(read(place(tmp_path)), dataset)
+
+
+def test_the_environment_is_known_by_its_id(tmp_path: Path) -> None:
+    dataset = make("hdf5")
+    metadata = Path(dataset.storage.data_path) / "metadata.json"
+    spec = gym.spec("CartPole-v1").to_json()
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "env_spec": spec}))
+    assert MINARI.describe(place(tmp_path), ReadOptions()).environment == "CartPole-v1"
+
+
+def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
+    dataset = make("hdf5")
+    folder = Path(dataset.storage.data_path)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    path = shutil.copy(folder / "main_data.hdf5", tmp_path / "old.hdf5")
+    with h5py.File(path, "a") as file:
+        for key in ("total_episodes", "total_steps", "observation_space", "action_space", "dataset_id"):
+            file.attrs[key] = metadata[key]
+    location = resolve(path)
+    assert format_of(location) is MINARI
+    assert_same(read(location), dataset)
+    assert MINARI.describe(location, ReadOptions()).action_space == PLAIN[1]
+
+
+def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> None:
+    for kind in KINDS:
+        make(kind)
+    (tmp_path / "datasets" / "toys" / "notes.json").write_text("{}")
+    create_namespace("others")
+    found = places(resolve(tmp_path / "datasets").list(recursive=True))
+    names = [location.name for location in found]
+    assert sorted(names) == ["main_data.hdf5", "metadata.json", "metadata.json", "notes.json"]
+
+
+def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
+    make("hdf5")
+    with pytest.raises(DataError, match="`schema` names obs, but Minari says itself"):
+        read(place(tmp_path), ReadOptions(schema={"obs": "state"}))
+    with pytest.raises(DataError, match="Minari has no read option 'limit'"):
+        read(place(tmp_path), ReadOptions(options={"limit": 1}))
+
+
+def hdf5_of(tmp_path: Path) -> Path:
+    make("hdf5", COMPOSITE)
+    return Path(place(tmp_path).path)
+
+
+@pytest.mark.parametrize(
+    ("inside", "value", "sentence"),
+    [
+        ("episode_1/rewards", np.zeros(0), "metadata say 9"),
+        ("episode_1/actions/_index_0", np.zeros(2, dtype=np.int64), "2 entries of actions/0, and 1 rewards"),
+        ("episode_1/observations/say", None, "'obs/say'"),
+        (
+            "episode_1/observations/more",
+            np.zeros(2),
+            "/episode_1 .* differs from the dataset's spaces: 'more'",
+        ),
+        ("episode_1/rewards", None, "no array at /episode_1/rewards"),
+        ("episode_1/terminations", None, "/episode_1 is damaged.*'terminations'"),
+        (
+            "episode_2/terminations",
+            np.array([0, 1, 0, 0, 1], dtype=bool),
+            "goes on after terminations.*step 1 of 5",
+        ),
+        ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int64 .2. in"),
+        (
+            "episode_1/observations/camera",
+            np.zeros((2, 900), dtype=np.uint8),
+            "/episode_1 is damaged.*cannot identify image",
+        ),
+        ("episode_2", None, "holds 2 episodes, but its metadata say 3|4 timesteps"),
+        ("notes", np.zeros(2), "holds 'notes'"),
+        ("episode_1/rewards", h5py.ExternalLink("other.hdf5", "/rewards"), "a link at /episode_1/rewards"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, inside: str, value: Any, sentence: str) -> None:
+    path = hdf5_of(tmp_path)
+    with h5py.File(path, "a") as file:
+        if inside in file:
+            del file[inside]
+        if value is not None:
+            file[inside] = value
+    with pytest.raises(DataError, match=rf"main_data\.hdf5.*({sentence})"):
+        read(resolve(path))
+
+
+def test_a_lost_episode_of_arrow_is_missed(tmp_path: Path) -> None:
+    dataset = make("arrow")
+    shutil.rmtree(Path(dataset.storage.data_path) / "1")
+    with pytest.raises(DataError, match="holds 2 episodes, but its metadata say 3"):
+        read(place(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_truncated_file_of_arrow_is_refused(tmp_path: Path, kind: str) -> None:
+    dataset = make(kind)
+    (path,) = (Path(dataset.storage.data_path) / "1").glob("part-*")
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match=rf"data/1 is damaged.*{kind}-v0/data/1/part-0\.{kind}"):
+        read(place(tmp_path))
+
+
+def test_nulls_of_arrow_are_refused(tmp_path: Path) -> None:
+    dataset = make("arrow")
+    (path,) = (Path(dataset.storage.data_path) / "0").glob("part-*")
+    with pa.ipc.open_file(pa.BufferReader(path.read_bytes())) as file:
+        table = file.read_all()
+    rewards = pa.array([0.0, None, 0.0, 0.0])
+    table = table.set_column(table.schema.get_field_index("rewards"), "rewards", rewards)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="data/0 in rewards holds nulls"):
+        read(place(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_episodes_of_which_minari_reads_a_part_are_refused(tmp_path: Path, kind: str) -> None:
+    """Minari takes the first batch of an episode for all of it, without a word."""
+    folder = Path(make(kind).storage.data_path) / "1"
+    (path,) = folder.glob("part-*")
+    shutil.copy(path, path.with_name(f"part-1.{kind}"))
+    with pytest.raises(DataError, match="data/1 holds 4 rows, of which Minari reads 2"):
+        read(place(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_datasets_elsewhere_are_copied(tmp_path: Path, kind: str, memory_path: str) -> None:
+    dataset, folder = make(kind, COMPOSITE, with_infos=True), resolve(memory_path)
+    for entry in resolve(tmp_path / "datasets").files(recursive=True):
+        folder.child(entry.relative).write_bytes(entry.location.read_bytes())
+    (location,) = places(folder.list(recursive=True))
+    assert_same(read(location), dataset)
+    assert read(location).eps_id[0] == f"toys/{kind}-v0/0"
+
+
+def test_what_is_wrong_elsewhere_is_named_as_the_user_wrote_it(tmp_path: Path, memory_path: str) -> None:
+    path, location = hdf5_of(tmp_path), resolve(f"{memory_path}/main_data.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["episode_1/terminations"]
+    for name in ("main_data.hdf5", "metadata.json"):
+        location.parent().child(name).write_bytes(path.with_name(name).read_bytes())
+    with pytest.raises(DataError, match=f"^{location} at /episode_1 is damaged"):
+        read(location)
+
+
+def test_a_main_file_alone_has_the_structure_that_is_stored(tmp_path: Path) -> None:
+    dataset = make("hdf5", COMPOSITE, jpeg_encoding=False)
+    block = read(resolve(shutil.copy(Path(dataset.storage.data_path) / "main_data.hdf5", tmp_path)))
+    assert_same(block, dataset)
+    assert block.eps_id[0] == f"{tmp_path.name}/0"
+
+
+def test_an_environment_that_metadata_name_is_not_made(tmp_path: Path) -> None:
+    """Minari would make it where a space is missing, and so import what a stranger names."""
+    dataset = make("hdf5")
+    metadata = Path(dataset.storage.data_path) / "metadata.json"
+    document = json.loads(metadata.read_text())
+    del document["observation_space"]
+    spec = json.dumps({"id": "Stranger-v0", "entry_point": "not_there:Environment"})
+    metadata.write_text(json.dumps({**document, "env_spec": spec}))
+    assert read(place(tmp_path)).num_episodes == 3
+
+
+@pytest.mark.parametrize("missing", ["minari", "PIL"])
+def test_the_package_may_be_missing(tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("arrow")
+    location = place(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, missing, None)
+    assert format_of(location) is MINARI
+    with pytest.raises(DataError, match=rf"takes {missing}.*pip install 'hindcast-rl\[minari\]'"):
+        read(location)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"observation_space": '{"type": "Graph"}'}, "observation_space cannot be read.*Graph"),
+        ({"observation_space": "["}, "observation_space cannot be read"),
+        ({"data_format": "zarr"}, "stored as 'zarr'"),
+        ({"total_steps": -1}, "total_steps is -1"),
+    ],
+)
+def test_wrong_metadata_are_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    dataset = make("hdf5")
+    metadata = Path(dataset.storage.data_path) / "metadata.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **change}))
+    with pytest.raises(DataError, match=sentence):
+        read(place(tmp_path))

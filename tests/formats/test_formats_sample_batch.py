@@ -1,0 +1,212 @@
+"""SampleBatch JSON, as RLlib's old API wrote it over the years."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from table_reading import Evil, lz4_cell, read_table
+
+from hindcast.errors import DataError
+from hindcast.formats.registry import format_of
+from hindcast.storage.location import resolve
+
+
+def batch(steps: int = 3, **changes: Any) -> dict[str, Any]:
+    """One line; a change to None leaves a column out."""
+    columns = {
+        "type": "SampleBatch",
+        "obs": [[float(i), 0.5] for i in range(steps)],
+        "new_obs": [[float(i + 1), 0.5] for i in range(steps)],
+        "actions": list(range(steps)),
+        "rewards": [1] * steps,
+        "dones": [i == steps - 1 for i in range(steps)],
+        "eps_id": [7] * steps,
+        "t": list(range(steps)),
+        "agent_index": [0] * steps,
+        "unroll_id": [3] * steps,
+        **changes,
+    }
+    return {name: value for name, value in columns.items() if value is not None}
+
+
+def write(path: Path, *batches: Any) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in batches))
+    return path
+
+
+def packed(value: Any) -> str:
+    return lz4_cell(np.array(value, dtype=np.float32))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "output-2019-01-01_15-58-57_worker-0_0.json"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"obs": packed(batch()["obs"]), "new_obs": packed(batch()["new_obs"])},
+        {
+            "obs": [packed(row) for row in batch()["obs"]],
+            "new_obs": [packed(row) for row in batch()["new_obs"]],
+        },
+    ],
+    ids=["plain", "packed columns", "packed rows"],
+)
+def test_each_form(path: Path, changes: dict[str, Any]) -> None:
+    known = format_of(resolve(write(path, batch(**changes))))
+    assert known is not None
+    assert known.name == "SampleBatch"
+    rows = read_table(path)
+    assert sorted(rows.columns) == ["actions", "new_obs", "obs", "rewards"]
+    assert rows.columns["obs"].tolist() == batch()["obs"]
+    assert rows.columns["new_obs"].tolist() == batch()["new_obs"]
+    assert rows.columns["obs"].dtype == (np.float32 if changes else np.float64)
+    assert rows.columns["rewards"].dtype == np.float64
+    assert rows.terminated.tolist() == [False, False, True]
+    assert not rows.truncated.any()
+    assert rows.eps_id.tolist() == ["7"] * 3
+    assert rows.t.tolist() == [0, 1, 2]
+
+
+def test_parts_of_an_episode_in_several_lines_share_its_id(path: Path) -> None:
+    first = batch(2, dones=[False, False], t=[0, 1])
+    rows = read_table(write(path, first, batch(2, t=[2, 3])))
+    assert rows.eps_id.tolist() == ["7"] * 4
+    assert rows.t.tolist() == rows.row.tolist() == [0, 1, 2, 3]
+    assert rows.terminated.tolist() == [False, False, False, True]
+
+
+def test_without_an_id_a_line_is_an_episode_and_one_that_ends_within_it_two(path: Path) -> None:
+    rows = read_table(write(path, batch(2, eps_id=None), batch(3, eps_id=None, dones=[True, False, False])))
+    ids = rows.eps_id.tolist()
+    assert ids == [f"{path}:0"] * 2 + [f"{path}:1"] + [f"{path}:1.1"] * 2
+
+
+def test_without_flags_nothing_is_said_to_have_ended(path: Path) -> None:
+    rows = read_table(write(path, batch(dones=None)))
+    assert not rows.terminated.any()
+    assert not rows.truncated.any()
+
+
+def test_agents_and_policies_have_episodes_of_their_own(path: Path) -> None:
+    own = {name: value for name, value in batch().items() if name != "type"}
+    both = {**own, "agent_index": [0, 1, 0]}
+    rows = read_table(
+        write(path, {"type": "MultiAgentBatch", "count": 3, "policy_batches": {"left": own, "right": both}})
+    )
+    assert rows.eps_id.tolist() == ["7/left/0"] * 3 + ["7/right/0", "7/right/1", "7/right/0"]
+    rows = read_table(write(path, batch(agent_index=[0, 2, 0])))
+    assert rows.eps_id.tolist() == ["7", "7/2", "7"]
+
+
+def test_infos_outputs_and_composites(path: Path) -> None:
+    infos = [{}, {"x": 1}, {"TimeLimit.truncated": True}]
+    obs = {"camera": [[1, 2]] * 3, "pose": {"0": [0.5, 1.5, 2.5]}}
+    one = batch(obs=obs, new_obs=None, infos=infos, action_logp=[-0.5] * 3, seq_lens=[3])
+    rows = read_table(write(path, one))
+    assert rows.columns["obs/camera"].tolist() == [[1, 2]] * 3
+    assert rows.columns["obs/pose/0"].tolist() == [0.5, 1.5, 2.5]
+    assert rows.columns["action_logp"].tolist() == [-0.5] * 3
+    assert [json.loads(text or "{}") for text in rows.columns["infos"]] == infos
+    assert rows.truncated.tolist() == [False, False, True]
+    assert not rows.terminated.any()
+
+
+def test_schema_columns_and_filters(path: Path) -> None:
+    one = batch(obs=None, observation=batch()["obs"], new_obs=None, reward=[1, 2, 3], rewards=None)
+    rows = read_table(
+        write(path, one, one),
+        columns=["obs", "actions"],
+        filter=[("reward", ">=", 2)],
+        schema={"obs": "observation"},
+    )
+    assert sorted(rows.columns) == ["actions", "obs"]
+    assert rows.row.tolist() == [1, 2, 4, 5]
+
+
+def test_nan_and_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(
+        gzip.compress((json.dumps(batch(rewards=[float("nan"), 1, float("inf")])) + "\n").encode())
+    )
+    np.testing.assert_array_equal(read_table(path).columns["rewards"], [np.nan, 1, np.inf])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["column", "row"])
+def test_a_pickle_that_runs_code_is_refused_by_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    monkeypatch.chdir(path.parent)
+    cells = lz4_cell(Evil()) if whole else [packed([0.0, 1.0]), lz4_cell(Evil()), packed([0.0, 1.0])]
+    write(path, batch(), batch(obs=cells))
+    with pytest.raises(DataError, match=r"line 2: 'obs': it holds a pickle that calls builtins.exec"):
+        read_table(path)
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickles_of_one_length_are_each_read_as_they_are(path: Path, protocol: int) -> None:
+    """The first of a length is taken for the pattern of the next, and only of those that follow it."""
+    rng = np.random.default_rng(protocol)
+    kinds = ("<f4", "<i4", ">i4", "<u4", "<f4")
+    arrays = [rng.integers(0, 99, (3, 2)).astype(kind) for kind in kinds for _ in range(3)]
+    arrays += [np.asfortranarray(arrays[0]), np.zeros((3, 1), "<f8"), np.ones((3, 1), "<f8"), arrays[1]]
+    write(path, *(batch(x=cell_of(array, protocol)) for array in arrays))
+    found = [rows.columns["x"] for rows in rows_of_lines(path)]
+    for one, array in zip(found, arrays, strict=True):
+        native = array.astype(array.dtype.newbyteorder("="))
+        assert (one.astype(native.dtype, casting="equiv").tobytes()) == native.tobytes()
+
+
+def cell_of(array: np.ndarray, protocol: int) -> str:
+    return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(array, protocol), asbytes=True)).decode()
+
+
+def rows_of_lines(path: Path) -> list[Any]:
+    """Each line's rows, from a file of its own."""
+    rows = []
+    for line in path.read_text().splitlines():
+        path.write_text(f"{line}\n")
+        rows.append(read_table(path))
+    return rows
+
+
+def test_an_object_array_is_refused(path: Path) -> None:
+    objects = np.array([{"x": 1}, {}, {}], dtype=object)
+    cell = base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(objects), asbytes=True)).decode()
+    write(path, batch(infos=cell))
+    with pytest.raises(DataError, match=r"line 1: 'infos': it holds an object array"):
+        read_table(path)
+    told = {"terminateds": "dones"}  # so that nothing needs to look for a time limit in the infos
+    assert len(read_table(path, columns=["obs", "actions", "rewards"], schema=told)) == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ([batch(), {"type": "Other"}], "line 2: its type is 'Other': expected one of SampleBatch"),
+        ([batch(), {"type": "MultiAgentBatch"}], "line 2: its type is 'MultiAgentBatch'"),
+        ([batch(), [1]], "line 2: its type is None"),
+        ([batch(actions=[0])], "line 1: 'actions' has 1 values for 3 timesteps"),
+        ([batch(dones=[True])], "line 1: its columns have several lengths"),
+        ([batch(obs=[[1.0], [1.0, 2.0], [1.0]])], "line 1: 'obs'"),
+        ([batch(obs="text")], "line 1: 'obs': it holds text that is no base64"),
+        ([batch(obs=None)], "line 1: it has no column 'obs'"),
+        ([batch(action_logp=[None] * 3)], "line 1: 'action_logp' holds values that are neither"),
+    ],
+)
+def test_what_cannot_be_read_is_told(path: Path, lines: list[Any], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence) as caught:
+        read_table(write(path, *lines), format="SampleBatch")
+    assert path.name in str(caught.value)

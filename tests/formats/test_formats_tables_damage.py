@@ -1,0 +1,160 @@
+"""Damage of any kind to tables is told with the file, or harmless: never a crash, and never rows that are missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from table_reading import read_table
+
+from hindcast.errors import DataError, UserError
+from hindcast.formats.registry import FORMATS, format_of
+from hindcast.storage.location import resolve
+
+ROWS = 60
+COLUMNS = {
+    "eps_id": [f"e{i // 20}" for i in range(ROWS)],
+    "t": [i % 20 for i in range(ROWS)],
+    "obs": np.random.default_rng(0).random((ROWS, 3)).tolist(),
+    "actions": [i % 3 for i in range(ROWS)],
+    "rewards": [i / 2 for i in range(ROWS)],
+    "terminateds": [i % 20 == 19 for i in range(ROWS)],
+}
+
+
+def _csv() -> bytes:
+    head = "eps_id,t,obs[0],obs[1],obs[2],actions,rewards,terminateds\n"
+    flat = ["eps_id", "t", "obs", "actions", "rewards", "terminateds"]
+    rows = zip(*(COLUMNS[name] for name in flat), strict=True)
+    text = [f'"{e}",{t},{o[0]},{o[1]},{o[2]},{a},{r},{str(d).lower()}' for e, t, o, a, r, d in rows]
+    return (head + "\n".join(text) + "\n").encode()
+
+
+def _json() -> bytes:
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _batches() -> bytes:
+    parts = [{name: column[i : i + 20] for name, column in COLUMNS.items()} for i in range(0, ROWS, 20)]
+    return "".join(json.dumps({"type": "SampleBatch", **part}) + "\n" for part in parts).encode()
+
+
+def _parquet() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(COLUMNS), sink, row_group_size=25, write_page_checksum=True)
+    return sink.getvalue().to_pybytes()
+
+
+FILES = {
+    "a.parquet": _parquet(),
+    "a.csv": _csv(),
+    "a.json": _json(),
+    "array.json": json.dumps([json.loads(line) for line in _json().splitlines()]).encode(),
+    "batches.json": _batches(),
+    "a.csv.gz": gzip.compress(_csv()),
+    "a.json.gz": gzip.compress(_json()),
+}
+FORMAT = {"parquet": "Parquet", "csv": "CSV", "json": "JSON"}
+
+
+def format_for(name: str) -> str:
+    return "SampleBatch" if name.startswith("batches") else FORMAT[name.removesuffix(".gz").rsplit(".", 1)[1]]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_whole_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    known = format_of(resolve(tmp_path / name))
+    assert known is not None
+    assert known.name == format_for(name)
+    rows = read_table(tmp_path / name)
+    assert rows.columns["obs"].tolist() == COLUMNS["obs"]
+    assert rows.row.tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_refused_or_ends_with_a_whole_row(tmp_path: Path, name: str) -> None:
+    data, path = FILES[name], tmp_path / name
+    rng = random.Random(0)
+    for size in [0, 1, 2, 5, len(data) - 1, len(data) - 2, *(rng.randrange(len(data)) for _ in range(40))]:
+        path.write_bytes(data[:size])
+        try:
+            rows = read_table(path, format=format_for(name))
+        except UserError as error:
+            assert name in str(error)
+            continue
+        text = data[:size]
+        assert not name.endswith((".parquet", ".gz"))
+        if name == "batches.json":
+            assert len(rows) == 20 * len(text.splitlines())
+        else:  # a cut in a last number cannot be seen; a cut anywhere else can
+            assert len(rows) == len(text.splitlines()) - (name == "a.csv")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_flipped_bits_are_told_or_change_values_only(tmp_path: Path, name: str) -> None:
+    data, path = FILES[name], tmp_path / name
+    rng = random.Random(1)
+    for _ in range(60):
+        flipped = bytearray(data)
+        for _ in range(rng.choice([1, 1, 4])):
+            flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            rows = read_table(path, format=format_for(name))
+        except UserError as error:
+            assert name in str(error)
+            continue
+        if name != "batches.json":
+            records = [line for line in bytes(flipped).split(b"\n") if line.strip(b"\r")]
+            assert (
+                name.endswith((".parquet", ".gz"))
+                or name == "array.json"
+                or (len(rows) == len(records) - (name == "a.csv"))
+            )
+
+
+@pytest.mark.parametrize("format", ["Parquet", "CSV", "JSON", "SampleBatch"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\0" * 100,
+        b"PAR1",
+        b"PAR1PAR1",
+        b"\x1f\x8b",
+        b"\x1f\x8b\x08\x00" + b"\0" * 20,
+        b"\xff\xfe\xfd" * 9,
+        b"{}\n",
+        b"[{}]",
+        b"[[]]",
+        b'{"type": "SampleBatch"}\n',
+        b"null\n",
+        b'"',
+        b"," * 50 + b"\n",
+        b"a,b\n\xff\xff,1\n",
+    ],
+)
+def test_files_of_something_else(tmp_path: Path, format: str, data: bytes) -> None:
+    path = tmp_path / "some.file"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"some\.file"):
+        read_table(path, format=format)
+
+
+def test_nothing_but_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({name: column[:0] for name, column in COLUMNS.items()}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet holds no rows"):
+        read_table(tmp_path / "a.parquet")
+
+
+def test_every_format_is_known_by_its_name() -> None:
+    assert {"Parquet", "JSON", "CSV", "SampleBatch"} <= FORMATS.keys()

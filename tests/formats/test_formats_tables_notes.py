@@ -1,0 +1,92 @@
+"""What formats say of how they take a user's data, where these leave it open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.formats.format import ReadOptions, Telling
+from hindcast.formats.registry import format_of
+from hindcast.storage.location import resolve
+
+STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
+
+
+def notes_of(path: Path, **options: object) -> str:
+    location = resolve(path)
+    known = format_of(location)
+    assert isinstance(known, Telling)
+    return "; ".join(known.notes(location, ReadOptions(**options)))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])
+def test_a_done_that_stands_alone(tmp_path: Path, name: str) -> None:
+    path, step = tmp_path / name, {**STEP, "done": True, "info": "{}"}
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist([{"observations": step.pop("obs"), **step}]), path)
+    elif name == "a.csv":
+        path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
+    else:
+        path.write_text(json.dumps([step] if name == "array.json" else step))
+    assert "'done' says that an episode is over, and not why" in notes_of(path)
+    assert "unless its 'info' tells of a time limit" in notes_of(path)
+    assert "'done' says" not in notes_of(path, schema={"terminateds": "done"})
+    assert any("'done' says" in note for note in open_data(path).notes)
+
+
+def test_columns_whose_place_others_have(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.Table.from_pylist([{**STEP, "features": [0.5], "terminateds": True, "done": True}]), path
+    )
+    assert "the columns ['obs', 'done'] are not read" in notes_of(path, schema={"obs": "features"})
+
+
+def test_text_does_not_tell_types(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**STEP, "terminateds": True}))
+    assert "JSON does not tell types" in notes_of(tmp_path / "a.json")
+
+
+def test_batches_without_flags(tmp_path: Path) -> None:
+    batch = {name: [value, value] for name, value in STEP.items()}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"type": "SampleBatch", **batch}) + "\n")
+    assert "no flag says that an episode ended" in notes_of(path)
+    path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
+    assert "'dones' says that an episode is over" in notes_of(path)
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_an_index_without_a_name_is_no_column(tmp_path: Path, name: str, suffix: str) -> None:
+    folder, steps = tmp_path / "rows", {"obs": [0.0, 1.0], "new_obs": [1.0, 2.0], "actions": [0, 1]}
+    folder.mkdir()
+    for number in range(2):
+        more = {"rewards": [1.0, 1.0], "eps_id": [f"e{number}"] * 2, "terminateds": [False, True]}
+        flags = {"truncateds": [False, False], "t": [1, 2] if number else [0, 1]}
+        table = pa.table({**({name: [7, 3]} if number else {}), **steps, **more, **flags})
+        if suffix == "csv":
+            pacsv.write_csv(table, folder / f"{number}.csv")
+        else:
+            pq.write_table(table, folder / f"{number}.parquet")
+    dataset = open_data(folder, cache=tmp_path / "cache")
+    assert dataset.num_episodes == 2
+    assert set(dataset.spec.leaves) == {"obs", "actions", "rewards"}
+
+
+def test_an_index_counts_where_schema_names_it(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(
+        [{**STEP, "t": None, "__index_level_0__": 1}, {**STEP, "t": None, "__index_level_0__": 0}]
+    ).drop_columns(["t"])
+    table = table.append_column("terminateds", pa.array([True, False]))
+    pq.write_table(table, tmp_path / "rows.parquet")
+    options = ReadOptions(schema={"t": "__index_level_0__"})
+    dataset = open_data(Reading((str(tmp_path / "rows.parquet"),), options=options), cache=tmp_path / "cache")
+    assert (dataset.num_episodes, dataset.num_steps) == (1, 2)

@@ -1,0 +1,237 @@
+"""Users' Parquet tables of timesteps: names, vectors, cells, filters, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from table_reading import Evil, lz4_cell, read_table
+
+from hindcast.api.input import FilterTerm
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.registry import FORMATS
+from hindcast.storage.location import resolve
+
+OWN: dict[str, Any] = {
+    "obs": [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]],
+    "actions": [0, 1, 0],
+    "rewards": [1.0, 2.0, 3.0],
+}
+
+
+def table(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "steps.parquet"
+
+
+def test_a_users_names_are_found(path: Path) -> None:
+    table(
+        path,
+        {
+            "episode": [7, 7, 8],
+            "step": [0, 1, 0],
+            "observations": OWN["obs"],
+            "next_observations": OWN["obs"],
+            "action": OWN["actions"],
+            "reward": OWN["rewards"],
+            "terminals": [False, True, False],
+            "timeouts": [0, 0, 1],
+            "logp": [-0.5, -0.25, -1.0],
+            "note": ["a", "b", "c"],
+        },
+    )
+    rows = read_table(path)
+    assert sorted(rows.columns) == ["actions", "logp", "new_obs", "note", "obs", "rewards"]
+    assert rows.columns["obs"].tolist() == OWN["obs"]
+    assert rows.eps_id.tolist() == ["7", "7", "8"]
+    assert rows.t.tolist() == [0, 1, 0]
+    assert rows.terminated.tolist() == [False, True, False]
+    assert rows.truncated.tolist() == [False, False, True]
+    assert rows.columns["note"].tolist() == ["a", "b", "c"]
+
+
+def test_a_schema_map_says_which_columns_are_which(path: Path) -> None:
+    table(
+        path,
+        {
+            "x": OWN["obs"],
+            "a": [0, 1, 0],
+            "r": [1, 2, 3],
+            "d": [0, 0, 1],
+            "p": [0.1, 0.2, 0.3],
+            "f0": [1.0] * 3,
+        },
+    )
+    schema = {"obs": "x", "actions": "a", "rewards": "r", "done": "d", "action_logp": "p"}
+    rows = read_table(path, schema=schema)
+    assert rows.terminated.tolist() == [False, False, True]
+    assert sorted(rows.columns) == ["action_logp", "actions", "f0", "obs", "rewards"]
+    assert rows.eps_id is None
+    assert rows.t is None
+
+
+@pytest.mark.parametrize("names", [["obs_0", "obs_1"], ["obs[0]", "obs[1]"], ["state_1", "state_2"]])
+def test_numbered_columns_are_a_vector(path: Path, names: list[str]) -> None:
+    table(path, {names[1]: [1, 2, 3], names[0]: [0.0, 1.0, 2.0], "actions": [0, 1, 0], "rewards": [1.0] * 3})
+    assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+def test_a_pattern_names_columns_in_natural_order(path: Path) -> None:
+    features = {f"f_{i}": [float(i)] for i in reversed(range(12))}
+    table(path, {**features, "actions": [0], "rewards": [1.0]})
+    rows = read_table(path, schema={"obs": "f_*"})
+    assert rows.columns["obs"].tolist() == [[float(i) for i in range(12)]]
+
+
+def test_structs_and_tensors_have_leaves_and_shapes(path: Path) -> None:
+    frames = np.arange(3 * 6, dtype=np.uint8).reshape(3, 2, 3)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(frames)
+    obs = pa.StructArray.from_arrays([tensors, pa.array([[0.5], [1.5], [2.5]])], ["camera", "pose"])
+    table(path, {"obs": obs, "actions": OWN["actions"], "rewards": OWN["rewards"]})
+    rows = read_table(path)
+    assert rows.columns["obs/camera"].tolist() == frames.tolist()
+    assert rows.columns["obs/pose"].tolist() == [[0.5], [1.5], [2.5]]
+
+
+def test_packed_cells_are_unpacked_and_only_where_they_may_be(path: Path) -> None:
+    cells = [lz4_cell(np.array(row, dtype=np.float32)) for row in OWN["obs"]]
+    table(path, {**OWN, "obs": cells, "extra": cells})
+    rows = read_table(path, compress_columns=["obs"])
+    assert rows.columns["obs"].dtype == np.float32
+    assert rows.columns["extra"].tolist() == cells
+
+
+def test_json_cells_are_vectors(path: Path) -> None:
+    table(path, {**OWN, "obs": ["[0, 1]", " [1,\n2.5]", "[2, 3]"]})
+    assert read_table(path).columns["obs"].tolist() == [[0, 1], [1, 2.5], [2, 3]]
+
+
+def test_done_with_a_time_limit_is_truncated(path: Path) -> None:
+    infos = [{"TimeLimit.truncated": None}, {"TimeLimit.truncated": True}, {"TimeLimit.truncated": False}]
+    table(path, {**OWN, "done": [False, True, True], "info": infos})
+    rows = read_table(path, columns=["obs"])
+    assert rows.truncated.tolist() == [False, True, False]
+    assert rows.terminated.tolist() == [False, False, True]
+
+
+def test_agents_have_episodes_of_their_own(path: Path) -> None:
+    table(path, {**OWN, "eps_id": ["e", "e", "e"], "agent_id": ["left", "right", "left"]})
+    assert read_table(path).eps_id.tolist() == ["e/left", "e/right", "e/left"]
+
+
+@pytest.mark.parametrize(
+    ("term", "expected"),
+    [
+        (("reward", ">=", 40), range(40, 50)),
+        (("reward", "in", [3, 30]), [3, 30]),
+        (("kind", "==", "b"), range(1, 50, 2)),
+        (("kind", "!=", "b"), range(0, 50, 2)),
+        (("ok", "==", True), range(0, 50, 5)),
+    ],
+)
+def test_rows_that_pass_keep_their_numbers(path: Path, term: tuple[str, str, Any], expected: Any) -> None:
+    columns = {
+        "obs": [[float(i)] for i in range(50)],
+        "action": [0] * 50,
+        "reward": list(range(50)),
+        "kind": ["a", "b"] * 25,
+        "ok": [i % 5 == 0 for i in range(50)],
+    }
+    rows = read_table(table(path, columns, row_group_size=7), filter=[term])
+    assert rows.row.tolist() == list(expected)
+    assert rows.columns["obs"][:, 0].tolist() == list(expected)
+
+
+def test_row_groups_in_which_no_row_can_pass_are_not_read(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"obs": rng.random(40_000), "action": np.zeros(40_000), "reward": np.arange(40_000)}
+    table(path, columns, row_group_size=10_000)
+    options = ReadOptions(filter=[FilterTerm(column="reward", op=">", value=35_000)])
+    pieces = FORMATS["Parquet"].pieces(resolve(path), options)
+    assert [piece.part.groups for piece in pieces] == [(3,)]
+
+
+def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {
+        "obs": np.random.default_rng(0).random(1000),
+        "action": np.arange(1000),
+        "reward": np.ones(1000),
+    }
+    table(path, columns, row_group_size=100)
+    monkeypatch.setattr("hindcast.formats.tables.parquet._PIECE", 5000)
+    monkeypatch.setattr("hindcast.formats.tables.parquet._LARGEST", 100)
+    assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
+    rows = read_table(path)
+    assert rows.row.tolist() == rows.columns["actions"].tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "sentence"),
+    [
+        ({"a": [1]}, {}, r"no column 'obs'.*there are \['a'\]"),
+        ({**OWN, "obs": [[1.0], None, [2.0]]}, {}, "row 1: 'obs' is null"),
+        (
+            {**OWN, "obs": [[1.0], [2.0], [2.0, 3.0]]},
+            {},
+            "row 2: 'obs' has 2 numbers where the row before has 1",
+        ),
+        ({**OWN, "new_obs": [1, 2, 3]}, {}, "'new_obs' is int64 .* and 'obs' is float64"),
+        ({**OWN, "done": [0, 1, 2]}, {}, "row 2: 'done' is 2: expected true or false"),
+        (
+            {**OWN, "done": [0, 1, 0], "terminal": [0, 1, 0]},
+            {},
+            "'done' and 'terminal' could both be 'terminateds'",
+        ),
+        ({**OWN, "when": pa.array([1, 2, 3], pa.timestamp("s"))}, {}, "'when' is a column of timestamp"),
+        ({**OWN, "obs_0": [1, 2, 3], "eps_id": ["a", None, "b"]}, {}, "row 1: 'eps_id' is null"),
+        ({**OWN, "t": [0.0, 0.5, 1.0]}, {}, "row 1: 't' is 0.5: expected a whole number"),
+        (OWN, {"schema": {"obs": "observatons"}}, "no column 'observatons', which `schema` names"),
+        (
+            OWN,
+            {"filter": [("reward", ">", 1)]},
+            "no column 'reward', which `filter` names: did you mean 'rewards'",
+        ),
+        (
+            OWN,
+            {"filter": [("rewards", ">", "a")]},
+            "`filter` compares 'rewards', a column of double, with 'a'",
+        ),
+        (OWN, {"columns": ["ob"]}, "no column 'ob', which `columns` names: did you mean 'obs'"),
+        (OWN, {"options": {"delimiter": ";"}}, "Parquet has no read option 'delimiter'"),
+        (
+            {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},
+            {},
+            "numbered up to .* one is missing",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    path: Path, columns: dict[str, Any], options: Any, sentence: str
+) -> None:
+    table(path, columns)
+    with pytest.raises(DataError, match=sentence):
+        read_table(path, **options)
+
+
+def test_what_is_left_out_is_not_looked_at(path: Path) -> None:
+    table(path, {**OWN, "when": pa.array([1, 2, 3], pa.timestamp("s")), "broken": [[1], [1, 2], None]})
+    rows = read_table(path, columns=["obs", "actions", "rewards"])
+    assert sorted(rows.columns) == ["actions", "obs", "rewards"]
+
+
+def test_a_pickle_that_runs_code_is_refused_by_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    table(path, {**OWN, "obs": [lz4_cell(np.zeros(2)), lz4_cell(Evil()), lz4_cell(np.zeros(2))]})
+    with pytest.raises(DataError, match=r"row 1: it holds a pickle that calls builtins.exec"):
+        read_table(path)
+    assert not Path("executed").exists()

@@ -1,0 +1,267 @@
+"""Users' tables in JSON and CSV."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from table_reading import read_table
+
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.registry import format_of
+from hindcast.storage.location import resolve
+
+ROW = {"obs": [0.5, 1.5], "action": 1, "reward": 1, "done": False}
+
+
+def lines(rows: list[Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["a.json", "a.jsonl", "a.ndjson", "a.json.gz", "array.json", "array.json.gz"]
+)
+def test_objects_in_lines_or_in_an_array(tmp_path: Path, name: str) -> None:
+    rows = [{**ROW, "reward": i, "eps_id": 3} for i in range(5)]
+    text = json.dumps(rows, indent=1) if name.startswith("array") else lines(rows)
+    read = read_table(write(tmp_path / name, "\ufeff" + text))
+    assert read.columns["obs"].tolist() == [[0.5, 1.5]] * 5
+    assert read.columns["rewards"].dtype == np.float64
+    assert read.columns["actions"].dtype == np.int64
+    assert read.eps_id.tolist() == ["3"] * 5
+    assert read.row.tolist() == list(range(5))
+
+
+BEYOND = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
+
+
+@pytest.mark.parametrize("number", BEYOND)
+@pytest.mark.parametrize("name", ["a.json", "array.json", "a.csv"])
+def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, number: int) -> None:
+    """Floats would round them: ids would be one, for instance."""
+    rows = [{"obs": 0.5, "action": number if i == 3 else i, "reward": 1, "done": False} for i in range(5)]
+    if name == "a.csv":
+        text = "\n".join(",".join(str(row[column]) for column in rows[0]) for row in rows)
+        text = f"{','.join(rows[0])}\n{text}\n"
+    else:
+        text = lines(rows) if name == "a.json" else json.dumps(rows)
+    path = write(tmp_path / name, text)
+    with pytest.raises(DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that int64"):
+        read_table(path)
+    floats = read_table(path, options={"column_types": {"action": "float64"}}).columns["actions"]
+    assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
+
+
+def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 100)
+    text = "obs,action,reward\n" + "0.5,1.5,0\n" * 50 + f"0.5,{2**64},0\n"
+    with pytest.raises(DataError, match=rf"row 50: 'action' is {2**64}, a whole number"):
+        read_table(write(tmp_path / "a.csv", text))
+
+
+def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a.csv, row 1: 'episode'.*UTF8"):
+        read_table(path)
+    path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
+def test_whole_numbers_beyond_int64_are_found_within_cells(tmp_path: Path, cell: Any) -> None:
+    kind = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
+    rows = [{**ROW, "obs": kind}, {**ROW, "obs": cell}]
+    with pytest.raises(DataError, match=r"a.json, row 1: 'obs' is \d{19,}, a whole number"):
+        read_table(write(tmp_path / "a.json", lines(rows)))
+
+
+def test_whole_numbers_beyond_int64_are_found_in_cells_of_csv(tmp_path: Path) -> None:
+    text = 'obs,action,reward,done\n"[0, 1]",0,1,false\n"[0, 9223372036854775808]",0,1,true\n'
+    with pytest.raises(
+        DataError, match=r"a.csv, row 1: 'obs' begins like JSON.* is 9223372036854775808, a whole"
+    ):
+        read_table(write(tmp_path / "a.csv", text))
+
+
+@pytest.mark.parametrize("numbers", [[2**63 - 1, -(2**63)], [1e19, -1e300]])
+def test_large_numbers_that_are_exact_are_kept(tmp_path: Path, numbers: list[Any]) -> None:
+    rows = [{**ROW, "action": number} for number in numbers]
+    assert read_table(write(tmp_path / "a.json", lines(rows))).columns["actions"].tolist() == numbers
+    assert read_table(write(tmp_path / "b.json", json.dumps(rows))).columns["actions"].tolist() == numbers
+
+
+def test_gyms_log_of_four(tmp_path: Path) -> None:
+    infos: list[Any] = [{}, {"TimeLimit.truncated": True, "x": 1}, {"x": "one"}, None]
+    rows = [{**ROW, "done": i in (1, 2), "info": info} for i, info in enumerate(infos)]
+    read = read_table(write(tmp_path / "log.jsonl", lines(rows)))
+    assert read.terminated.tolist() == [False, False, True, False]
+    assert read.truncated.tolist() == [False, True, False, False]
+    assert [json.loads(text or "{}") for text in read.columns["infos"]] == [info or {} for info in infos]
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    text = '{"obs":[NaN,1],"action":0,"reward":-Infinity}\n{"obs":["NaN","-Infinity"],"action":0,"reward":"Infinity"}\n'
+    read = read_table(write(tmp_path / "a.json", text))
+    np.testing.assert_array_equal(read.columns["obs"], [[np.nan, 1], [np.nan, -np.inf]])
+    np.testing.assert_array_equal(read.columns["rewards"], [-np.inf, np.inf])
+
+
+def test_objects_are_composite_and_dates_are_text(tmp_path: Path) -> None:
+    rows = [{**ROW, "obs": {"a": [1, 2], "0": {"b": 0.5}}, "day": "2020-01-01"}]
+    read = read_table(write(tmp_path / "a.json", lines(rows)))
+    assert read.columns["obs/a"].tolist() == [[1, 2]]
+    assert read.columns["obs/0/b"].tolist() == [0.5]
+    assert read.columns["day"].tolist() == ["2020-01-01"]
+
+
+CSV = '''episode,step,obs_0,obs_1,action,reward,done,note
+007,0,0.5,1,0,1,0,"a, ""b"""
+007,1,nan,-inf,1,2,1,"two
+lines"
+
+008,0,1e3,3,1,3,true,
+'''
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+def test_csv_with_quotes_and_line_ends_in_text(tmp_path: Path, name: str, end: str) -> None:
+    text = CSV.replace("true", "1").replace("\n", end)
+    if ".tsv" in name:
+        text = text.replace(",", "\t")
+    read = read_table(write(tmp_path / name, text))
+    np.testing.assert_array_equal(read.columns["obs"], [[0.5, 1], [np.nan, -np.inf], [1000, 3]])
+    assert read.eps_id.tolist() == ["007", "007", "008"]
+    assert read.t.tolist() == [0, 1, 0]
+    assert read.row.tolist() == [0, 1, 2]
+    assert read.terminated.tolist() == [False, True, True]
+    between = "\t" if ".tsv" in name else ","
+    assert read.columns["note"].tolist() == [f'a{between} "b"', f"two{end}lines", ""]
+
+
+def test_csv_options(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "0.5;1;-\n1.5;-;2\n")
+    options = {
+        "delimiter": ";",
+        "columnNames": ["obs", "action", "reward"],
+        "null_values": ["-"],
+        "quoteChar": False,
+        "columnTypes": {"obs": "float32"},
+    }
+    with pytest.raises(DataError, match=r"row 1: 'actions' is null"):
+        read_table(path, options=options)
+    write(path, "0.5;1;1\n1.5;0;2\n")
+    read = read_table(path, options=options)
+    assert read.columns["obs"].dtype == np.float32
+    assert read.columns["actions"].tolist() == [1, 0]
+
+
+def test_json_cells_in_csv_and_filters(tmp_path: Path) -> None:
+    text = "obs,action,reward,info\n" + "".join(
+        f'"[{i}, {i}.5]",0,{i},"{{""TimeLimit.truncated"": true}}"\n' for i in range(9)
+    )
+    read = read_table(write(tmp_path / "a.csv", text), filter=[("reward", "in", [2, 7])])
+    assert read.columns["obs"].tolist() == [[2, 2.5], [7, 7.5]]
+    assert read.row.tolist() == [2, 7]
+    assert json.loads(read.columns["infos"][0]) == {"TimeLimit.truncated": True}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.json.gz", "a.csv.gz"])
+def test_large_files_are_cut_where_rows_end(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 200)
+    rng = np.random.default_rng(0)
+    notes = ["plain", 'quo"ted', "two\nlines", "", "comma, and\r\nmore"]
+    rows = [
+        {"obs": rng.random(2).tolist(), "action": i, "reward": 0, "note": notes[int(rng.integers(5))]}
+        for i in range(200)
+    ]
+    if ".json" in name:
+        text = "".join(json.dumps(row) + ("\n\n" if i % 7 == 0 else "\r\n") for i, row in enumerate(rows))
+    else:
+        text = "obs[0],obs[1],action,reward,note\n" + "".join(
+            f'{row["obs"][0]},{row["obs"][1]},{row["action"]},0,"{row["note"].replace(chr(34), chr(34) * 2)}"\n'
+            + "\n" * (i % 7 == 0)
+            for i, row in enumerate(rows)
+        )
+    path = write(tmp_path / name, text)
+    location = resolve(path)
+    known = format_of(location)
+    assert known is not None
+    pieces = known.pieces(location, ReadOptions())
+    assert (len(pieces) > 5) == (not name.endswith(".gz"))
+    read = read_table(path)
+    assert read.row.tolist() == read.columns["actions"].tolist() == list(range(200))
+    assert read.columns["obs"].tolist() == [row["obs"] for row in rows]
+    assert read.columns["note"].tolist() == [row["note"] for row in rows]
+
+
+def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 1000)
+    csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
+    path = write(tmp_path / "a.csv", csv)
+    with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):
+        read_table(path)
+    assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
+    text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
+    path = write(tmp_path / "a.json", text)
+    with pytest.raises(DataError, match=r"a\.json, row 100: 'obs' is \[1\.5\].*column_types"):
+        read_table(path)
+    assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.csv", "", "is empty"),
+        ("a.csv", "obs,action,reward\n", "holds no rows"),
+        ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
+        ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be made double"),
+        ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
+        ("a.csv", 'obs,action,reward\n1,2,"3\n', "has a quote .* without its partner"),
+        ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "records in 1 lines"),
+        ("a.csv", "obs,a\rction,reward\n1,2,3\n", "no column 'actions'"),
+        ("a.csv", "obs;action;reward\n1;2;3\n", "no column 'obs'"),
+        ("a.csv", 'obs,action,reward\n"[1,2",2,3\n', "row 0: 'obs' begins like JSON"),
+        ("a.json", "\n\n", "holds no rows"),
+        ("a.json", "[]", "holds no rows"),
+        ("a.json", "[1, 2]", "row 0: it is '1': expected an object"),
+        ("a.json", '[{"obs": 1}', "is not JSON"),
+        ("a.json", lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
+        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 numbers"),
+        ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
+        ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
+        ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
+        ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
+        ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    path = write(tmp_path / name, text)
+    with pytest.raises(DataError, match=sentence) as caught:
+        read_table(path)
+    assert name in str(caught.value)
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", CSV)
+    with pytest.raises(DataError, match="CSV has no read option 'delimter': did you mean 'delimiter'"):
+        read_table(path, options={"delimter": ";"})
+    with pytest.raises(DataError, match="JSON has no read option 'delimiter'"):
+        read_table(write(tmp_path / "a.json", lines([ROW])), options={"delimiter": ";"})

@@ -1,0 +1,373 @@
+"""Text: JSON lines, CSV and SampleBatch JSON, read with what everybody reads them with."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import itertools
+import json
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.text.array_pickles import pickled
+from hindcast.formats.unprepared import NotReadable
+from hindcast.storage.location import resolve
+from layers import examples
+from random_data import recordings
+
+NAMES = ("JSON", "CSV", "SampleBatch")
+SUFFIX = {"JSON": ".json", "CSV": ".csv", "SampleBatch": ".json"}
+ODD = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+
+
+def write(folder, block, spec, layout, **options):
+    with EpisodeWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
+        writer.write(block)
+    return writer.close()
+
+
+def text_of(folder, entries) -> str:
+    return "".join((folder / entry.path).read_text() for entry in entries)
+
+
+def part(value, leaf: str):
+    """The leaf `obs/camera` of a row."""
+    for key in leaf.split("/"):
+        value = value[key]
+    return value
+
+
+def numbers(values) -> object:
+    """Nested lists with the words for what is no number."""
+    if isinstance(values, list):
+        return [numbers(value) for value in values]
+    return ODD.get(values, values) if isinstance(values, str) else values
+
+
+def as_leaf(values: list, spec: DataSpec, leaf: str) -> np.ndarray:
+    kind = spec.leaves[leaf]
+    if kind.dtype is None:
+        return np.array(values, dtype=object)
+    if kind.dtype.kind == "c":
+        pairs = np.array(numbers(values), dtype=np.float64)
+        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(kind.dtype)
+    return np.array(numbers(values), dtype=kind.dtype).reshape(len(values), *kind.shape)
+
+
+def steps_of(block: Block) -> dict[str, np.ndarray]:
+    """What every timestep has, taken from the block itself; `new_obs` as `new_obs`."""
+    steps = {}
+    for name, column in block.columns.items():
+        if name == "infos":
+            continue
+        if name.split("/")[0] == "obs":
+            steps[name], steps[f"new_{name}"] = column[block.obs_row], column[block.obs_row + 1]
+        else:
+            steps[name] = column
+    return steps
+
+
+def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
+    """Leaf -> its values in the order of the timesteps, bit for bit."""
+    for name, column in steps_of(block).items():
+        found = as_leaf(rows[name], spec, name.removeprefix("new_"))
+        assert found.dtype == column.dtype.newbyteorder("<"), name
+        assert found.tolist() == column.tolist(), name
+    assert rows["eps_id"] == [str(block.eps_id[i]) for i in block.episode_of_step]
+    assert rows["t"] == [t for length in block.length.tolist() for t in range(length)]
+    assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
+    assert rows["truncateds"] == block.step_flags(block.truncated).tolist()
+    texts = step_texts(block)
+    expected = [
+        json.loads(text) if text else {} for text in ([""] * block.num_steps if texts is None else texts)
+    ]
+    assert rows["infos"] == expected
+
+
+FLAGS = ["eps_id", "t", "terminateds", "truncateds"]
+
+
+@examples(60)
+@given(recording=recordings())
+def test_json_lines_say_everything(tmp_path_factory, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    lines = text_of(folder, write(folder, block, spec, "JSON")).splitlines()
+    found = [json.loads(line) for line in lines]
+    rows = {name: [part(row, name) for row in found] for name in [*FLAGS, *steps_of(block)]}
+    check({**rows, "infos": [row.get("infos", {}) for row in found]}, block, spec)
+
+
+@examples(60)
+@given(recording=recordings())
+def test_sample_batches_say_everything(tmp_path_factory, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    batches = [
+        json.loads(line) for line in text_of(folder, write(folder, block, spec, "SampleBatch")).splitlines()
+    ]
+    assert {batch["type"] for batch in batches} == {"SampleBatch"}
+    assert [len(batch["t"]) for batch in batches] == block.length.tolist()
+    rows = {
+        name: [value for batch in batches for value in part(batch, name)]
+        for name in [*FLAGS, *steps_of(block)]
+    }
+    infos = [info for batch in batches for info in batch.get("infos", [{}] * len(batch["t"]))]
+    check({**rows, "infos": infos}, block, spec)
+
+
+@examples(60)
+@given(recording=recordings())
+def test_csv_says_everything(tmp_path_factory, recording):
+    block, spec = recording
+    folder = tmp_path_factory.mktemp("f")
+    found = list(csv.DictReader(io.StringIO(text_of(folder, write(folder, block, spec, "CSV")))))
+    assert None not in {key for row in found for key in row}
+    rows = {name: [row[name] for row in found] for name in ("eps_id",)}
+    rows["t"] = [int(row["t"]) for row in found]
+    for flag in ("terminateds", "truncateds"):
+        rows[flag] = [{"true": True, "false": False}[row[flag]] for row in found]
+    rows["infos"] = [json.loads(row.get("infos") or "{}") for row in found]
+    for name in steps_of(block):
+        leaf = spec.leaves[name.removeprefix("new_")]
+        names = (
+            [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*leaf.shape)]
+            if leaf.shape
+            else [name]
+        )
+        cells = [[row[cell] for cell in names] for row in found]
+        read = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}.get(
+            "" if leaf.dtype is None else leaf.dtype.kind, str
+        )
+        rows[name] = [[read(cell) for cell in row] if leaf.shape else read(row[0]) for row in cells]
+    check(rows, block, spec)
+
+
+def test_pandas_reads_them(kit, tmp_path):
+    block = kit.block()
+    for layout, read in (("JSON", lambda path: pd.read_json(path, lines=True)), ("CSV", pd.read_csv)):
+        (entry,) = write(tmp_path / layout, block, kit.spec(block), layout)
+        frame = read(tmp_path / layout / entry.path)
+        assert frame.groupby("eps_id")["rewards"].count().to_dict() == {"e0": 3, "e1": 5, "e2": 2}
+        np.testing.assert_allclose(frame["rewards"], block.columns["rewards"], rtol=1e-6)
+        assert frame["terminateds"].dtype == bool
+
+
+def odd_block(kit) -> Block:
+    block = kit.block([2, 1])
+    block.columns["obs"][:, 1] = [np.nan, np.inf, -np.inf, 0.1, -0.0]
+    block.columns["z"] = np.array([1 + 2j, complex(np.nan, -np.inf), 3], dtype=np.complex64)
+    block.columns["said"] = np.array(['a,"b"\n', "", "\u2028\\"], dtype=object)
+    return block
+
+
+def test_json_spells_what_is_no_number(kit, tmp_path):
+    block = odd_block(kit)
+    entries = write(tmp_path, block, DataSpec.of_block(block), "JSON")
+    rows = [
+        json.loads(line, parse_constant=pytest.fail) for line in text_of(tmp_path, entries).split("\n")[:-1]
+    ]
+    assert [row["obs"][1] for row in rows] == ["NaN", "Infinity", 0.1]
+    assert [row["new_obs"][1] for row in rows] == ["Infinity", "-Infinity", -0.0]
+    assert [row["z"] for row in rows] == [[1, 2], ["NaN", "-Infinity"], [3, 0]]
+    assert [row["said"] for row in rows] == block.columns["said"].tolist()
+
+
+def test_csv_spells_what_is_no_number(kit, tmp_path):
+    block = odd_block(kit)
+    (entry,) = write(tmp_path, block, DataSpec.of_block(block), "CSV")
+    frame = pd.read_csv(tmp_path / entry.path, keep_default_na=False, na_values={"obs[1]": ["NaN"]})
+    assert frame["new_obs[1]"].tolist() == [np.inf, -np.inf, -0.0]
+    assert frame["said"].tolist() == block.columns["said"].tolist()
+    assert frame["z[1]"].tolist() == [2, -np.inf, 0]
+
+
+def test_sample_batches_spell_it_as_python_does(kit, tmp_path):
+    block = odd_block(kit)
+    (entry, *_) = write(tmp_path, block, DataSpec.of_block(block), "SampleBatch")
+    first = json.loads((tmp_path / entry.path).read_text().splitlines()[0])
+    np.testing.assert_array_equal(first["obs"], block.columns["obs"][:2].astype(np.float64))
+
+
+def test_infos_stay_within_their_line(kit, tmp_path):
+    block = kit.block([1])
+    infos = np.array(['{"seed":\n 3}', '{"text": "a\\nb"}'], dtype=object)
+    block = block.with_columns({**block.columns, "infos": infos})
+    for layout in NAMES:
+        entries = write(tmp_path / layout, block, kit.spec(block), layout)
+        text = text_of(tmp_path / layout, entries)
+        assert text.count("\n") == (2 if layout == "CSV" else 1)
+    (row,) = csv.DictReader(
+        io.StringIO(text_of(tmp_path / "CSV", write(tmp_path / "CSV", block, kit.spec(block), "CSV")))
+    )
+    assert json.loads(row["infos"]) == {"reset_info": {"seed": 3}, "text": "a\nb"}
+    broken = block.with_columns({**block.columns, "infos": np.array(["", "{seed}"], dtype=object)})
+    with pytest.raises(DataError, match=r"an info is not JSON .* '\{seed\}'"):
+        write(tmp_path / "broken", broken, kit.spec(block), "JSON")
+
+
+def test_all_csv_files_have_the_same_columns(kit, tmp_path):
+    silent, telling = kit.block([2]), kit.block([2], first=1)
+    telling = telling.with_columns({**telling.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)})
+    spec = kit.spec(telling)
+    with EpisodeWriter(resolve(tmp_path), spec, "s", layout="CSV", max_rows_per_file=2) as writer:
+        writer.write(silent)
+        writer.write(telling)
+    headers = {path.read_text().splitlines()[0] for path in tmp_path.glob("*.csv")}
+    assert len(headers) == 1
+    assert pd.read_csv(tmp_path / "s-000.csv")["infos"].isna().all()
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_files_are_limited_by_rows_and_by_size(kit, tmp_path, layout):
+    block = kit.block([30, 50, 20, 40, 10, 60])
+    spec = kit.spec(block)
+    entries = write(
+        tmp_path / "rows", block, spec, layout, max_rows_per_file=2 if layout == "SampleBatch" else 80
+    )
+    expected = [[30, 50], [20, 40], [10, 60]] if layout == "SampleBatch" else [[30, 50], [20, 40, 10], [60]]
+    assert [list(entry.episode_lengths) for entry in entries] == expected
+    assert [entry.timesteps for entry in entries] == [sum(lengths) for lengths in expected]
+    entries = write(tmp_path / "size", block, spec, layout, max_file_bytes=9_000, row_group_bytes=2_000)
+    assert len(entries) > 2
+    assert list(itertools.chain(*(entry.episode_lengths for entry in entries))) == block.length.tolist()
+    for entry in entries:
+        data = (tmp_path / "size" / entry.path).read_bytes()
+        assert entry.bytes == len(data)
+        assert len(data) <= 9_000 or entry.episodes == 1
+        assert entry.checksum == hashlib.sha256(data).hexdigest()
+        assert entry.path.endswith(SUFFIX[layout])
+    one = text_of(tmp_path / "one", write(tmp_path / "one", block, spec, layout))
+    whole = text_of(tmp_path / "size", entries).splitlines()
+    assert [line for line in whole if not line.startswith("eps_id,")] == [
+        line for line in one.splitlines() if not line.startswith("eps_id,")
+    ]
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_a_writer_that_gives_up_leaves_nothing(kit, tmp_path, layout):
+    block = kit.block([30, 50])
+    writer = EpisodeWriter(
+        resolve(tmp_path), kit.spec(block), "s", layout=layout, row_group_bytes=10, max_rows_per_file=1
+    )
+    writer.write(block)
+    writer.abort()
+    assert kit.names(tmp_path) == []
+
+
+def test_a_full_disk_leaves_nothing(kit, small_disk):
+    folder = small_disk("size=64k")
+    block = kit.block([3_000])
+    with pytest.raises(StorageError, match="the disk is full"):
+        write(folder, block, kit.spec(block), "JSON")
+    assert kit.names(folder) == []
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_what_text_cannot_hold_is_refused(kit, tmp_path, layout):
+    block = kit.block([2])
+    with pytest.raises(SpecError, match=r"compression is 'zstd': allowed are none in the layout"):
+        EpisodeWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
+    empty = kit.block([2, 0])
+    with pytest.raises(DataError, match=f"episode e1 has no timesteps, so it has no row in {layout}"):
+        write(tmp_path, empty, kit.spec(empty), layout)
+    assert kit.names(tmp_path) == []
+
+
+def test_frames_in_csv_are_refused():
+    frames = gym.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    columns = {"obs": np.stack([frames.sample()] * 2), "actions": np.zeros(1), "rewards": np.zeros(1)}
+    flags = np.zeros(1, dtype=np.bool_)
+    ids = np.array(["e"], dtype=object)
+    spec = DataSpec.of_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
+    with pytest.raises(
+        DataError, match=r"'obs' has 21,168 numbers a timestep, and CSV takes 1,024 .* write Columns"
+    ):
+        EXPORTED_LAYOUTS["CSV"].encoder(spec)
+    EXPORTED_LAYOUTS["JSON"].encoder(spec)
+
+
+def test_columns_of_one_name_are_refused():
+    leaves = {
+        "obs/a": np.zeros((1, 2)),
+        "obs/a[0]": np.zeros(1),
+        "actions": np.zeros(1),
+        "rewards": np.zeros(1),
+    }
+    flags, zero = np.zeros(1, dtype=np.bool_), np.zeros(1, np.int64)
+    spec = DataSpec.of_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
+    with pytest.raises(DataError, match=r"share the CSV column 'obs/a\[0\]'"):
+        EXPORTED_LAYOUTS["CSV"].encoder(spec)
+
+
+@pytest.mark.parametrize("layout", NAMES)
+def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
+    block, folder = kit.block(), resolve(tmp_path)
+    files = write(tmp_path, block, kit.spec(block), layout)
+    exported = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
+    write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported))
+    with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
+        open_dataset(tmp_path)
+    write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
+    with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
+        open_dataset(tmp_path)
+
+
+def test_the_resources_formats_are_the_layouts():
+    assert [layout_of_output(name, "Arrow") for name in NAMES] == list(NAMES)
+
+
+def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):
+    """As RLlib's own `unpack` takes them: base64, LZ4, pickle."""
+    block = kit.block([3, 2])
+    packed = ("obs", "new_obs", "rewards")
+    (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed)
+    lines = [json.loads(line) for line in (tmp_path / entry.path).read_text().splitlines()]
+    for line, start, count in zip(lines, block.start, block.length, strict=True):
+        first = start + lines.index(line)
+        for name, rows in (("obs", first), ("new_obs", first + 1)):
+            found = unpacked(line[name])
+            np.testing.assert_array_equal(found, block.columns["obs"][rows : rows + count])
+            assert found.dtype == np.float32
+        assert unpacked(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
+        assert line["actions"] == block.columns["actions"][start : start + count].tolist()
+
+
+def unpacked(cell: str) -> np.ndarray:
+    with pa.CompressedInputStream(pa.BufferReader(base64.b64decode(cell)), "lz4") as stream:
+        return pickle.loads(stream.read())
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c16", "b1", "u1", "i8", "u8"])
+@pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
+def test_pickles_that_are_written_are_what_python_reads(dtype, shape):
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    one, *nested = pickle.loads(pickled((array, {"a": array, "ä": (array,)})))
+    for found in (one, nested[0]["a"], *nested[0]["ä"]):
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+@pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])
+def test_only_columns_of_numbers_are_packed(kit, tmp_path, name):
+    block = odd_block(kit)
+    with pytest.raises(
+        DataError, match=f"'{name}' is no column of numbers to be packed: allowed are t, obs, "
+    ):
+        write(tmp_path, block, DataSpec.of_block(block), "SampleBatch", compress_columns=[name])

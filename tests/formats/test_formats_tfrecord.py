@@ -1,0 +1,236 @@
+"""TFRecord files, their messages serialised by protobuf itself."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from hindcast.api.input import FilterTerm
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.media import tfrecord
+from hindcast.formats.media.record_file import masked_crc
+from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.rows import Rows
+from hindcast.storage.location import resolve
+
+LENGTHS = (3, 200, 150)
+Proto = descriptor_pb2.FieldDescriptorProto
+
+
+def _example_class() -> Any:
+    """`tf.train.Example`, by its published schema."""
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="toy", syntax="proto3")
+    for name, kind in (
+        ("BytesList", Proto.TYPE_BYTES),
+        ("FloatList", Proto.TYPE_FLOAT),
+        ("Int64List", Proto.TYPE_INT64),
+    ):
+        file.message_type.add(name=name).field.add(
+            name="value", number=1, type=kind, label=Proto.LABEL_REPEATED
+        )
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(
+        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), start=1
+    ):
+        feature.field.add(
+            name=name,
+            number=number,
+            type=Proto.TYPE_MESSAGE,
+            type_name=f".toy.{kind}",
+            oneof_index=0,
+            label=1,
+        )
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Proto.TYPE_STRING, label=1)
+    entry.field.add(name="value", number=2, type=Proto.TYPE_MESSAGE, type_name=".toy.Feature", label=1)
+    features.field.add(
+        name="feature", number=1, type=Proto.TYPE_MESSAGE, type_name=".toy.Features.FeatureEntry", label=3
+    )
+    example = file.message_type.add(name="Example")
+    example.field.add(name="features", number=1, type=Proto.TYPE_MESSAGE, type_name=".toy.Features", label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("toy.Example"))
+
+
+Example = _example_class()
+
+
+def crc(data: bytes) -> int:
+    """CRC-32C bit by bit, masked as TFRecord stores it."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+    value ^= 0xFFFFFFFF
+    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", crc(length)) + data + struct.pack("<I", crc(data))
+
+
+def example(values: dict[str, Any]) -> bytes:
+    message = Example()
+    for name, value in values.items():
+        feature = message.features.feature[name]
+        items = np.ravel(value).tolist() if not isinstance(value, bytes) else [value]
+        kind = {bytes: feature.bytes_list, float: feature.float_list, int: feature.int64_list}[type(items[0])]
+        kind.value.extend(items)
+    return message.SerializeToString(deterministic=True)
+
+
+def steps() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    found = []
+    for number, length in enumerate(LENGTHS):
+        obs = rng.normal(size=(length + 1, 4)).astype(np.float32)
+        found += [
+            {
+                "eps_id": f"episode {number}".encode(),
+                "t": t,
+                "obs": obs[t],
+                "new_obs": obs[t + 1],
+                "actions": int(rng.integers(-3, 400)),
+                "rewards": float(t % 2),
+                "terminateds": int(t == length - 1),
+                "frame": rng.integers(0, 256, 12, dtype=np.uint8).tobytes(),
+            }
+            for t in range(length)
+        ]
+    return found
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_bytes(b"".join(record(example(row)) for row in rows))
+    return path
+
+
+def read(path: Path, **options: Any) -> list[Rows]:
+    own, form = ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options}), FORMATS["TFRecord"]
+    return [rows for piece in form.pieces(resolve(path), own) for rows in form.read(piece, own)]
+
+
+def test_the_checksum_is_crc_32c() -> None:
+    parts = [b"123456789", b"", b"a", b"Hindcast" * 9]
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    lengths = np.array([len(part) for part in parts])
+    found = masked_crc(data, np.cumsum(lengths) - lengths, lengths)
+    assert found.tolist() == [crc(part) for part in parts]
+    assert crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_features_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = steps()
+    path = write(tmp_path / "a.tfrecord", expected)
+    assert format_of(resolve(path)) is FORMATS["TFRecord"]
+    (rows,) = read(path, options={"dtypes": {"frame": "uint8"}, "shapes": {"frame": [3, 4]}})
+    for name in ("obs", "new_obs", "actions", "rewards"):
+        known = np.array([row[name] for row in expected])
+        np.testing.assert_array_equal(rows.columns[name], known)
+    assert rows.columns["obs"].dtype == np.float32
+    assert rows.columns["actions"].dtype == np.int64
+    assert rows.columns["frame"].tobytes() == b"".join(row["frame"] for row in expected)
+    assert rows.columns["frame"].shape == (len(expected), 3, 4)
+    assert rows.t is not None and rows.t.tolist() == [row["t"] for row in expected]
+    assert rows.terminated.sum() == len(LENGTHS)
+    assert rows.row.tolist() == list(range(len(expected)))
+    monkeypatch.setattr(tfrecord, "_PIECE_BYTES", 5000)
+    parts = read(path)
+    assert len(parts) > 5
+    np.testing.assert_array_equal(
+        np.concatenate([part.columns["obs"] for part in parts]), rows.columns["obs"]
+    )
+    assert np.concatenate([part.row for part in parts]).tolist() == rows.row.tolist()
+
+
+def test_a_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    expected = [{name: value for name, value in row.items() if name != "frame"} for row in steps()]
+    np.random.default_rng(1).shuffle(expected)  # type: ignore[arg-type]
+    dataset = open_data(write(tmp_path / "a.tfrecord", expected))
+    block = Block.concat([dataset.read(unit) for unit in dataset.units])
+    assert sorted(block.length.tolist()) == sorted(LENGTHS)
+    assert block.terminated.all()
+
+
+def test_schema_and_filter(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", steps())
+    (rows,) = read(
+        path, schema={"vf_preds": "frame"}, filter=[FilterTerm(column="rewards", op="==", value=1.0)]
+    )
+    assert set(rows.columns["rewards"]) == {1.0}
+    assert rows.columns["vf_preds"].shape[1:] == (12,)
+
+
+def _drop(row: dict[str, Any]) -> None:
+    del row["obs"]
+
+
+def _shorten(row: dict[str, Any]) -> None:
+    row["obs"] = row["obs"][:3]
+
+
+def _retype(row: dict[str, Any]) -> None:
+    row["rewards"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [(_drop, "differ in their features: obs"), (_shorten, "'obs' holds"), (_retype, "'rewards' holds")],
+)
+def test_records_that_differ_are_named(tmp_path: Path, change: Any, sentence: str) -> None:
+    rows = steps()
+    change(rows[100])
+    with pytest.raises(DataError, match=rf"a\.tfrecord, record \d+: .*{sentence}"):
+        read(write(tmp_path / "a.tfrecord", rows))
+
+
+def test_bytes_that_are_no_text_ask_for_a_dtype(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'frame' is bytes that are no text.*readOptions\.dtypes"):
+        read(write(tmp_path / "a.tfrecord", steps()), options={})
+
+
+@pytest.mark.parametrize("cut", [1, 5, 100, 10_000])
+def test_truncated_files_are_refused(tmp_path: Path, cut: int) -> None:
+    path = write(tmp_path / "a.tfrecord", steps())
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(DataError, match=r"a\.tfrecord"):
+        read(path)
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.tfrecord", steps()[:3]).read_bytes()
+    rng = np.random.default_rng(0)
+    for number in range(100):
+        damaged = bytearray(data)
+        damaged[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        path = tmp_path / f"damaged{number}.tfrecord"
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=path.name):
+            read(path)
+
+
+def test_other_messages_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        path.write_bytes(record(rng.integers(0, 256, 30, dtype=np.uint8).tobytes()))
+        with pytest.raises(DataError, match=r"a\.tfrecord"):
+            read(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="holds no records"):
+        read(path)

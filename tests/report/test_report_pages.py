@@ -1,0 +1,338 @@
+import base64
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from hindcast.api import load_resources
+from hindcast.datasets.inspection.summarising import summarise
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
+from hindcast.formats.spec import DataSpec
+from hindcast.report.canvas import DARK, LIGHT, render
+from hindcast.report.curves import Curves
+from hindcast.report.data_plots import data_plots
+from hindcast.report.events import Outcome
+from hindcast.report.plots import Reference, loss_plot, return_plot, time_plot
+from hindcast.report.writing import write_recording_report, write_training_report
+from hindcast.storage.location import resolve
+
+RESOURCES = """
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineRecording
+metadata: {name: expert}
+spec:
+  environment: {id: CartPole-v1}
+  policy: {train: {stop: {episodeReturnMean: 450}}}
+  duration: {episodes: 40}
+  output: {path: data}
+---
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineTraining
+metadata: {name: clone}
+spec:
+  algorithm: BC
+  config: {lr: 8e-4, trainBatchSizePerLearner: 256}
+  environment: {id: CartPole-v1}
+  input: [{recordingRef: {name: expert}}]
+  evaluation: {interval: 1, duration: 5}
+  stop: {episodeReturnMean: 450}
+"""
+CHECKPOINT = "runs/clone/r1/checkpoints/checkpoint-000000120"
+
+
+@pytest.fixture
+def resources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("resources.yaml").write_text(RESOURCES)
+    return [loaded.resource for loaded in load_resources("resources.yaml")]
+
+
+@pytest.fixture
+def recording(resources):
+    return resources[0]
+
+
+@pytest.fixture
+def training(resources):
+    return resources[1]
+
+
+def record(folder="data", action_space=None, episodes=40):
+    """A dataset of random walks, and its expert's results."""
+    action_space = action_space or gym.spaces.Discrete(2, seed=0)
+    action_space.seed(0)
+    rng = np.random.default_rng(0)
+    length = rng.integers(20, 200, episodes)
+    steps = int(length.sum())
+    block = Block(
+        columns={
+            "obs": rng.normal(size=(steps + episodes, 4)).astype(np.float32),
+            "actions": np.stack([action_space.sample() for _ in range(steps)]),
+            "rewards": np.ones(steps, np.float32),
+        },
+        length=length,
+        eps_id=np.array([f"e{i}" for i in range(episodes)], object),
+        t_started=np.zeros(episodes, np.int64),
+        terminated=np.ones(episodes, bool),
+        truncated=np.zeros(episodes, bool),
+    )
+    space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    spec = DataSpec.of_block(block, space, action_space, "CartPole-v1")
+    writer = EpisodeWriter(resolve(folder), spec, "part")
+    writer.write(block)
+    write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=writer.close()))
+
+
+def results(path, returns=(100.0, 300.0, 460.0)):
+    lines = [
+        {
+            "training_iteration": i,
+            "num_updates_lifetime": 40 * i,
+            "num_env_steps_trained_lifetime": 10_240 * i,
+            "num_env_steps_sampled_lifetime": 10_240 * i,
+            "epoch": float(i),
+            "time_total_s": 1.5 * i,
+            "timesteps_per_s": 9_000.0 + i,
+            "learners": {"default_policy": {"total_loss": math.exp(-i), "gradient_norm": 1.0 / i}},
+            "timers": {"data_wait_s": 0.1, "update_s": 1.2, "evaluation_wait_s": 0.1},
+            "env_runners": {"episode_return_mean": 0.9 * mean, "num_episodes": 20},
+            "evaluation": {
+                "training_iteration": i,
+                "env_runners": {
+                    "episode_return_mean": mean,
+                    "episode_return_min": mean - 40,
+                    "episode_return_max": mean + 40,
+                    "num_episodes": 5,
+                },
+            },
+        }
+        for i, mean in enumerate(returns, 1)
+    ]
+    Path(path).mkdir(parents=True, exist_ok=True)
+    (Path(path) / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return lines
+
+
+def trained(state="Succeeded", message="return 460.0 after 120 updates"):
+    metrics = {"checkpoint": CHECKPOINT, "best": {"path": CHECKPOINT, "score": 460.0}}
+    return Outcome("OfflineTraining/clone", state, message, "runs/clone/r1", metrics=metrics)
+
+
+def recorded(state="Succeeded"):
+    return Outcome("OfflineRecording/expert", state, "40 episodes are in data", "data")
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order; collects pictures, links and texts."""
+
+    VOID = frozenset({"meta", "img", "source", "br", "link", "input"})
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.images, self.links, self.code, self.text = [], [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.images += [found] if tag in {"img", "source"} else []
+        self.links += [found[name] for name in ("src", "srcset", "href") if name in found]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.code if self.open[-1:] == ["code"] else self.text).append(data)
+
+
+def page(path):
+    return Page(Path(path).read_text(encoding="utf-8"))
+
+
+def picture(png):
+    """Decoded `[height, width, channel]`; not blank, not torn."""
+    pixels = imread(io.BytesIO(png))
+    assert pixels.shape[1] == 1200
+    assert 300 < pixels.shape[0] < 2500
+    assert pixels[..., :3].std() > 0.03
+    assert len(np.unique((pixels[..., :3] * 255).astype(np.int64) @ [1 << 16, 1 << 8, 1])) > 50
+    return pixels
+
+
+def decoded(uri):
+    head, data = uri.split(",")
+    assert head == "data:image/png;base64"
+    return base64.b64decode(data)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A training's report, written once in a folder of its own: resource, folder, path, page."""
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("resources.yaml").write_text(RESOURCES)
+        training = load_resources("resources.yaml")[1].resource
+        record()
+        results("data/_hindcast/policy")
+        results("runs/clone/r1")
+        path = write_training_report(training, trained(), ["data"])
+        return SimpleNamespace(resource=training, folder=folder, path=path, page=page(path))
+
+
+def test_a_training_report_shows_its_curves_and_its_data(written):
+    assert written.path == "runs/clone/r1/report.html"
+    plots = {path.stem: path.read_bytes() for path in (written.folder / "runs/clone/r1/plots").iterdir()}
+    assert set(plots) == {
+        "return", "loss", "time", "data-returns", "data-lengths", "data-actions", "data-expert-return",
+    }  # fmt: skip
+    light = [decoded(image["src"]) for image in written.page.images if "src" in image]
+    dark = [decoded(image["srcset"]) for image in written.page.images if "srcset" in image]
+    assert sorted(light) == sorted(plots.values())
+    assert len(dark) == len(light)
+    for bright, dim in zip(light, dark, strict=True):
+        assert picture(bright)[..., :3].mean() > 0.5 > picture(dim)[..., :3].mean()
+
+
+def test_a_report_needs_nothing_from_the_network(written):
+    assert written.page.links
+    assert all(link.startswith("data:image/png;base64,") for link in written.page.links)
+
+
+def test_a_training_report_names_the_outcome_the_checkpoint_and_what_to_type(written):
+    text, code = " ".join(written.page.text), written.page.code
+    assert "return 460.0 after 120 updates" in text
+    assert CHECKPOINT in text
+    assert f"hindcast evaluate {CHECKPOINT} --episodes 100" in code
+    assert "hindcast inspect data" in code
+    assert "Box(4)" in text
+    assert "Discrete(2)" in text
+
+
+def test_the_resource_in_the_report_is_the_resource(written):
+    again = written.folder / "again.yaml"
+    again.write_text(next(code for code in written.page.code if "apiVersion" in code))
+    assert load_resources(again)[0].resource == written.resource
+
+
+def test_a_recording_report_shows_the_data_and_the_expert(recording):
+    record()
+    results("data/_hindcast/policy")
+    report = write_recording_report(recording, recorded())
+    assert report == "data/_hindcast/report.html"
+    plots = {path.stem for path in Path("data/_hindcast/plots").iterdir()}
+    assert plots == {"returns", "lengths", "actions", "expert-return", "expert-loss", "expert-time"}
+    alts = [image["alt"] for image in page(report).images if "alt" in image]
+    assert any(alt.startswith("The PPO expert passes a return of 450 at 30.7k timesteps") for alt in alts)
+
+
+def test_texts_are_escaped(training):
+    results("runs/clone/r1")
+    report = write_training_report(training, trained(message="<script>alert(1)</script> & more"), [])
+    html = Path(report).read_text()
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
+
+
+def test_data_that_cannot_be_opened_is_a_problem_in_the_report_not_a_failure(training):
+    results("runs/clone/r1")
+    shown = page(write_training_report(training, trained(), ["nowhere"]))
+    assert any("nowhere" in text for text in shown.text)
+    assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
+
+
+def test_a_training_without_evaluation_has_a_report_without_returns(training):
+    record()
+    lines = results("runs/clone/r1")
+    for line in lines:
+        del line["evaluation"]
+    Path("runs/clone/r1/results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_training_report(training, trained(), ["data"])
+    assert "return" not in {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
+
+
+@pytest.mark.slow
+def test_several_datasets_have_numbered_pictures(training):
+    record("one")
+    record("two", episodes=10)
+    results("runs/clone/r1")
+    write_training_report(training, trained(), ["one", "two"])
+    plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
+    assert {"data-returns-0", "data-returns-1"} <= plots
+
+
+@pytest.mark.slow
+def test_finished_work_keeps_its_report(training, recording):
+    record()
+    results("runs/clone/r1")
+    training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
+    assert write_training_report(training, trained("AlreadyFinished"), ["data"]) == str(training_report)
+    assert write_recording_report(recording, recorded("AlreadyFinished")) == str(recording_report)
+    for report in (training_report, recording_report):
+        report.write_text("kept")
+    write_training_report(training, trained("AlreadyFinished"), ["data"])
+    write_recording_report(recording, recorded("AlreadyFinished"))
+    assert training_report.read_text() == recording_report.read_text() == "kept"
+    write_recording_report(recording, recorded())
+    assert recording_report.read_text() != "kept"
+
+
+def test_pictures_are_the_same_each_time(tmp_path):
+    curves = Curves(results(tmp_path))
+    for drawn in (return_plot(curves, stop=450, recorded=Reference(480, 30, 100, 500)), time_plot(curves)):
+        assert render(drawn, LIGHT) == render(drawn, LIGHT)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 60, 300])
+def test_runs_of_any_length_can_be_drawn(tmp_path, iterations):
+    curves = Curves(results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
+    for drawn in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):
+        picture(render(drawn, DARK))
+
+
+@pytest.mark.parametrize(
+    ("space", "title"),
+    [
+        (gym.spaces.Discrete(2), "Every action is taken about equally often"),
+        (gym.spaces.Discrete(60), "The most frequent action"),
+        (gym.spaces.Box(-1, 1, (1,), np.float32), "Recorded actions lie between -1 and 0.999"),
+        (gym.spaces.Box(-1, 1, (17,), np.float32), "Recorded actions lie between -1 and 1"),
+        (gym.spaces.MultiDiscrete([3, 4]), "Recorded actions lie between 0 and 3"),
+    ],
+)
+def test_actions_of_any_space_can_be_drawn(tmp_path, monkeypatch, space, title):
+    monkeypatch.chdir(tmp_path)
+    record(action_space=space)
+    drawn = data_plots(summarise(open_dataset("data")))["actions"]
+    assert drawn.title.startswith(title)
+    picture(render(drawn, LIGHT))
+
+
+def test_an_action_that_is_never_taken_is_the_finding(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record()
+    summary = summarise(open_dataset("data"))
+    wider = summary.model_copy(update={"action_space": {"type": "Discrete", "n": 3, "start": 0}})
+    assert data_plots(wider)["actions"].title == "1 of 3 actions is never taken"
+
+
+def test_equal_returns_are_said_to_be_equal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record(episodes=1)
+    drawn = data_plots(summarise(open_dataset("data")))
+    assert re.fullmatch(r"Every recorded episode returns \d+", drawn["returns"].title)
+    picture(render(drawn["returns"], LIGHT))

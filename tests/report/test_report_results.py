@@ -1,0 +1,139 @@
+"""Results as lines and for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hindcast.errors import StorageError
+from hindcast.report.results import ResultsLog, flatten, read_results
+from hindcast.report.tensorboard import TensorBoard
+from hindcast.storage.location import Location, resolve
+
+
+def result(iteration: int, loss: float = 0.5) -> dict[str, Any]:
+    return {
+        "training_iteration": iteration,
+        "learners": {"default_policy": {"total_loss": loss}},
+        "timers": {"update_s": 0.1},
+    }
+
+
+def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def test_lines_are_there_at_once(tmp_path: Path) -> None:
+    log = ResultsLog(resolve(tmp_path), resume_at=0)
+    assert read_results(resolve(tmp_path)) == []
+    for iteration in (1, 2):
+        log.append(result(iteration))
+        assert read_results(resolve(tmp_path))[-1] == result(iteration)
+
+
+class TestOnAnObjectStore:
+    def test_lines_are_there_at_once_and_in_one_file_at_the_end(self, memory_path: str) -> None:
+        folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 1000)]
+        log = ResultsLog(folder, resume_at=0)
+        for iteration, line in enumerate(results, start=1):
+            log.append(line)
+            if iteration in (1, 256, 257, 999):
+                assert read_results(folder) == results[:iteration]
+        log.close()
+        lines = folder.child("results.jsonl").read_bytes().splitlines()
+        assert [json.loads(line) for line in lines] == results == read_results(folder)
+        assert not folder.child("results").exists()
+
+    def test_a_killed_process_leaves_parts_that_the_next_one_goes_on_from(self, memory_path: str) -> None:
+        folder, results = resolve(memory_path), [result(iteration) for iteration in range(1, 601)]
+        log = ResultsLog(folder, resume_at=0)
+        for line in results:
+            log.append(line)
+        log = ResultsLog(folder, resume_at=300)
+        assert log.results == read_results(folder) == results[:300]
+        for line in results[300:]:
+            log.append(line)
+        assert read_results(folder) == results
+
+    def test_what_is_written_grows_with_the_number_of_lines_only(
+        self, memory_path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written = [0]
+        write = Location.write_bytes
+
+        def counted(self: Location, data: bytes) -> None:
+            written[0] += len(data)
+            write(self, data)
+
+        monkeypatch.setattr(Location, "write_bytes", counted)
+        log, totals = ResultsLog(resolve(memory_path), resume_at=0), []
+        for iteration in range(1, 1025):
+            log.append(result(iteration))
+            totals.append(written[0])
+        assert totals[1023] - totals[511] <= 1.1 * totals[511]
+
+    def test_tensorboard_finds_it_all(self, memory_path: str, tmp_path: Path) -> None:
+        log = ResultsLog(resolve(memory_path), resume_at=0)
+        for iteration in range(1, 301):
+            log.append(result(iteration))
+        log = ResultsLog(resolve(memory_path), resume_at=299)
+        log.append(result(300, loss=0.25))
+        (tmp_path / "tensorboard").mkdir()
+        for entry in resolve(memory_path).child("tensorboard").list():
+            (tmp_path / "tensorboard" / entry.relative).write_bytes(entry.location.read_bytes())
+        expected = [(iteration, 0.5) for iteration in range(1, 300)] + [(300, 0.25)]
+        assert scalars(tmp_path, "learners/default_policy/total_loss") == expected
+
+
+def test_going_on_drops_what_comes_again(tmp_path: Path) -> None:
+    log = ResultsLog(resolve(tmp_path), resume_at=0)
+    for iteration in (1, 2, 3):
+        log.append(result(iteration))
+    log.append({"training_iteration": 3, "evaluation": {"training_iteration": 3}})
+    log.close()
+    log = ResultsLog(resolve(tmp_path), resume_at=2)
+    assert log.results == read_results(resolve(tmp_path)) == [result(1), result(2)]
+    log.append(result(3, loss=0.25))
+    assert scalars(tmp_path, "learners/default_policy/total_loss") == [(1, 0.5), (2, 0.5), (3, 0.25)]
+
+
+def test_a_line_cut_off_by_a_kill_does_not_count(tmp_path: Path) -> None:
+    log = ResultsLog(resolve(tmp_path), resume_at=0)
+    log.append(result(1))
+    with (tmp_path / "results.jsonl").open("ab") as file:
+        file.write(b'{"training_iteration":2,"lear')
+    assert read_results(resolve(tmp_path)) == [result(1)]
+    assert ResultsLog(resolve(tmp_path), resume_at=2).results == [result(1)]
+    assert (tmp_path / "results.jsonl").read_bytes().endswith(b"}\n")
+
+
+def test_a_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+    folder = small_disk("size=64k") / "run"
+    log = ResultsLog(resolve(folder), resume_at=0)
+    with pytest.raises(StorageError, match=rf"{folder}/.*the disk is full"):
+        for iteration in range(1, 5000):
+            log.append(result(iteration))
+    small_disk("remount,size=4m")
+    assert read_results(resolve(folder))[0] == result(1)
+    ResultsLog(resolve(folder), resume_at=1).append(result(2))
+    assert read_results(resolve(folder)) == [result(1), result(2)]
+
+
+def test_a_full_disk_under_tensorboard_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+    folder = small_disk("size=64k")
+    board = TensorBoard(resolve(folder), purge_from=1)
+    with pytest.raises(StorageError, match=rf"{folder}/tensorboard/.*the disk is full"):
+        for iteration in range(1, 5000):
+            board.write(iteration, {"loss": 0.5})
+
+
+def test_flatten_gives_numbers_by_path() -> None:
+    nested = {"a": {"b": 1, "c": True, "d": None}, "e": 0.5, "f": "text", "g": [1]}
+    assert dict(flatten(nested)) == {"a/b": 1.0, "e": 0.5}

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import fsspec.implementations.memory
+import pyarrow.fs as pafs
+import pytest
+from obstore.store import MemoryStore, S3Store
+
+from hindcast.errors import DataError, OutputConflict, StorageError
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
+from hindcast.storage.user_files import UserFiles
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def folder(request, tmp_path, memory):
+    """A folder of each kind, as the user writes it."""
+    return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
+        request.param
+    ]
+
+
+def test_what_is_written_is_read_listed_and_deleted(folder):
+    location = resolve(folder)
+    assert not location.exists()
+    assert location.list() == []
+    location.child("a", "one.bin").write_bytes(b"1")
+    location.child("a/two.bin").write_bytes(b"22")
+    assert resolve(f"{folder}/a/two.bin").read_bytes() == b"22"
+    assert [(e.relative, e.size, e.is_file) for e in location.list(recursive=True)] == [
+        ("a", 0, False),
+        ("a/one.bin", 1, True),
+        ("a/two.bin", 2, True),
+    ]
+    assert [e.relative for e in location.list()] == ["a"]
+    assert [e.relative for e in location.files()] == []
+    assert location.child("a").is_folder()
+    location.child("a/one.bin").delete()
+    assert [e.relative for e in location.child("a").list()] == ["two.bin"]
+    location.delete()
+    location.delete()
+    assert not location.exists()
+
+
+def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path):
+    folder, listed = tmp_path / "data", threading.Event()
+
+    def come_and_go() -> None:
+        while not listed.is_set():
+            (folder / "below").mkdir(parents=True)
+            shutil.rmtree(folder)
+
+    churning = threading.Thread(target=come_and_go)
+    churning.start()
+    try:
+        for _ in range(10_000):
+            assert {entry.relative for entry in resolve(str(folder)).list()} <= {"below"}
+    finally:
+        listed.set()
+        churning.join()
+
+
+def test_writing_replaces_and_creating_does_not(folder):
+    location = resolve(folder).child("x")
+    assert location.create_exclusive(b"first")
+    assert not location.create_exclusive(b"second")
+    assert location.read_bytes() == b"first"
+    location.write_bytes(b"third")
+    assert location.read_bytes() == b"third"
+
+
+def test_the_uri_stays_as_the_user_wrote_it(folder):
+    location = resolve(folder)
+    assert str(location) == folder
+    assert str(location.child("a", "b.parquet")) == f"{folder}/a/b.parquet"
+    assert str(location.child("a", "b.parquet").parent()) == f"{folder}/a"
+    assert location.child("a/b.parquet").name == "b.parquet"
+
+
+def test_folders_are_made_and_may_be_there(folder):
+    location = resolve(folder).child("a/b")
+    location.mkdirs()
+    location.mkdirs()
+    assert location.is_folder()
+
+
+def test_relative_paths_start_at_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    resolve("runs/../runs/x").write_bytes(b"x")
+    assert (tmp_path / "runs" / "x").read_bytes() == b"x"
+    resolve(Path("y")).write_bytes(b"y")
+    assert (tmp_path / "y").read_bytes() == b"y"
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/x").path == f"{tmp_path}/x"
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "path"),
+    [
+        (lambda root: fsspec.filesystem("file"), "{root}/x"),
+        (lambda root: fsspec.filesystem("file"), "file://{root}/x"),
+        (lambda root: pafs.LocalFileSystem(), "{root}/x"),
+        (lambda root: pafs.LocalFileSystem(), "file://{root}/x"),
+        (lambda root: pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem()), "x"),
+    ],
+)
+def test_a_file_system_object_with_a_path_in_it(tmp_path, filesystem, path):
+    location = resolve(path.format(root=tmp_path), filesystem(tmp_path))
+    location.write_bytes(b"x")
+    assert (tmp_path / "x").read_bytes() == b"x"
+    assert location.is_local
+
+
+def test_an_fsspec_object_with_or_without_its_scheme(memory):
+    filesystem = fsspec.filesystem("memory")
+    resolve("store-tests/x", filesystem).write_bytes(b"x")
+    assert resolve("memory://store-tests/x", filesystem).read_bytes() == b"x"
+    assert resolve("memory://store-tests/x").read_bytes() == b"x"
+
+
+def test_locations_travel_to_other_processes(tmp_path):
+    location = resolve(tmp_path / "x")
+    location.write_bytes(b"x")
+    assert pickle.loads(pickle.dumps(location)).read_bytes() == b"x"
+
+
+def test_secrets_in_a_uri_are_refused_and_not_repeated():
+    with pytest.raises(StorageError, match="carries credentials") as caught:
+        resolve("s3://AKIA:topsecret@bucket/data")
+    assert "topsecret" not in str(caught.value)
+    assert "AKIA" not in str(caught.value)
+
+
+def test_an_unknown_scheme_names_those_that_are_known():
+    with pytest.raises(StorageError, match=r"foo://.*s3://"):
+        resolve("foo://bucket/data")
+
+
+def test_a_uri_that_cannot_be_is_a_sentence():
+    with pytest.raises(StorageError, match="cannot use the URI file://relative/x"):
+        resolve("file://relative/x")
+
+
+@pytest.mark.parametrize(
+    ("uri", "right"),
+    [
+        ("hdfs:/archive/cartpole", "hdfs://host:port/archive/cartpole"),
+        (Path("s3://bucket/data"), "s3://bucket/data"),
+        ("file:/data", "file:///data"),
+        ("foo:/data", "foo://data"),
+    ],
+)
+def test_one_slash_after_the_scheme_is_no_folder(uri, right):
+    with pytest.raises(StorageError) as caught:
+        resolve(uri)
+    said = (
+        f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder of that name"
+    )
+    assert str(caught.value) == said
+    assert resolve(f"./{uri}").is_local
+
+
+def test_hdfs_says_what_it_needs():
+    with pytest.raises(StorageError, match=r"hdfs://127.0.0.1:1/a: .*JAVA_HOME.*webhdfs://"):
+        resolve("hdfs://127.0.0.1:1/a")
+
+
+@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a", "reference://a"])
+def test_a_driver_that_fails_is_a_sentence(uri):
+    with pytest.raises(StorageError, match=f"cannot use the URI {uri}: .*(nothing answers|argument)"):
+        resolve(uri)
+
+
+def test_something_else_than_a_file_system_is_refused():
+    with pytest.raises(StorageError, match="filesystem is a dict"):
+        resolve("x", {})
+
+
+def test_reading_what_is_not_there_says_so(folder):
+    with pytest.raises(DataError, match=r"cannot read .*/nothing: it does not exist"):
+        resolve(folder).child("nothing").read_bytes()
+
+
+def test_a_file_in_the_way_of_a_folder(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"cannot write .*file/x: a file is in the way"):
+        resolve(tmp_path / "file" / "x").write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"cannot make the folder .*file"):
+        resolve(tmp_path / "file").mkdirs()
+
+
+def test_a_place_that_takes_no_files():
+    with pytest.raises(StorageError, match=r"cannot write /proc/hindcast/x"):
+        resolve("/proc/hindcast/x").write_bytes(b"x")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(kit, small_disk):
+    folder = small_disk("size=64k")
+    resolve(folder / "old").write_bytes(b"kept")
+    with pytest.raises(StorageError, match=r"cannot write .*/new: the disk is full"):
+        resolve(folder / "new").write_bytes(bytes(1 << 20))
+    with pytest.raises(StorageError, match=r"cannot write .*/old: the disk is full"):
+        resolve(folder / "old").write_bytes(bytes(1 << 20))
+    assert kit.names(folder) == ["old"]
+    assert (folder / "old").read_bytes() == b"kept"
+
+
+def test_a_read_only_file_system_is_named(small_disk):
+    folder = small_disk("size=64k")
+    resolve(folder / "old").write_bytes(b"kept")
+    small_disk("remount,ro")
+    for act in (
+        lambda: resolve(folder / "new").write_bytes(b"x"),
+        lambda: resolve(folder / "new").create_exclusive(b"x"),
+        lambda: resolve(folder / "old").delete(),
+        lambda: resolve(folder / "sub").mkdirs(),
+    ):
+        with pytest.raises(StorageError, match="read-only"):
+            act()
+    assert resolve(folder / "old").read_bytes() == b"kept"
+
+
+def test_a_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch):
+    location = resolve(tmp_path / "x")
+    location.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        location.write_bytes(b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert location.read_bytes() == b"old"
+
+
+def test_one_of_many_creators_wins(kit, tmp_path):
+    location = resolve(tmp_path / "lock")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
+    assert sum(won) == 1
+    assert location.read_bytes() == b"%d" % won.index(True)
+    assert kit.names(tmp_path) == ["lock"]
+
+
+def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
+    class CloudError(Exception):
+        pass
+
+    def refuse(*args, **kwargs):
+        raise CloudError("403 the account may not write\nmore lines")
+
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
+    with pytest.raises(
+        StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"
+    ):
+        resolve(memory).write_bytes(b"x")
+
+
+def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):
+    state = resolve(memory)
+    with sole_writer(state) as guard:
+        elsewhere = pickle.loads(pickle.dumps(state.guarded(guard)))
+        elsewhere.child("file").write_bytes(b"1")
+        state.child("lock").delete()
+        with pytest.raises(OutputConflict, match="another process has begun to write"):
+            elsewhere.child("file").write_bytes(b"2")
+
+
+def test_buckets_of_obstores_are_told_apart():
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    roots = {resolve("x", S3Store(name, config=keys)).backend.root for name in ("one", "other")}
+    assert len(roots | {resolve("x", MemoryStore()).backend.root}) == 3
+
+
+def test_folders_of_pyarrows_google_store_are_told_by_the_names_of_files():
+    """Its client lists only the folders that an object stands for."""
+    names = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
+
+    class Google:
+        type_name = "gcs"
+
+        def get_file_info(self, selector):
+            assert selector.recursive
+            return [pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in names.items()]
+
+    folder = Location(UserFiles(Google(), "gs://"), "bucket/data", "gs://bucket/data")
+    assert [(entry.relative, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
+    assert [entry.relative for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]
