@@ -66,6 +66,20 @@ class LambdaReturns(_Toy):
         return Losses({"policy": imitation + advantages.square().mean()})
 
 
+class Shortened(LambdaReturns):
+    """Gives a target too few."""
+
+    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+        return {name: column[1:] for name, column in super().targets(nets, window).items()}
+
+
+class Raising(LambdaReturns):
+    """Asks for what is not there."""
+
+    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+        return {"value_targets": window.columns["no_such_column"]}
+
+
 class NStepQOptions(ToyOptions):
     """Q-learning with n-step returns and a target network, as DQN's."""
 

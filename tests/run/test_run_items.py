@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from hindcast.algorithms import build
-from hindcast.errors import Interrupted, SpecError
+from hindcast.errors import Interrupted, UserError
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
@@ -91,10 +91,28 @@ def test_timesteps_of_sequences_count_with_their_padding(walks: Path, tmp_path: 
     assert last["num_env_steps_trained_lifetime"] == last["num_updates_lifetime"] * (16 // 5) * 5
 
 
-def test_a_batch_without_a_sequence_is_refused(walks: Path, tmp_path: Path) -> None:
-    TOYS["CausalMean, long"] = {"maxSeqLen": 17}
-    with pytest.raises(SpecError, match="0 sequences of 17"):
-        fit("CausalMean, long", tmp_path, walks)
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "CausalMean": ({"maxSeqLen": 17}, "16 timesteps, which make 0 sequences of 17: one for each is needed"),
+    "CausalMean, burnt": (
+        {"burnIn": 5},
+        r"CausalMean\.needs raised ValueError at .*algorithm_toys.py:\d+: burn_in is 5",
+    ),
+    "Shortened": (
+        {},
+        r"Shortened\.targets gave 'value_targets' of shape \[\d+\] for a window of \d+ timesteps",
+    ),
+    "Raising": ({}, r"Raising\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'"),
+}
+
+
+@pytest.mark.parametrize("toy", MISTAKES)
+def test_a_mistake_is_told_in_a_sentence(
+    toy: str, walks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, sentence = MISTAKES[toy]
+    monkeypatch.setitem(TOYS, toy, options)
+    with pytest.raises(UserError, match=sentence):
+        fit(toy, tmp_path, walks)
 
 
 def test_needs_follow_from_the_options() -> None:

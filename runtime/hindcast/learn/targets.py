@@ -8,6 +8,7 @@ from torch import nn
 from hindcast.errors import UserCodeError
 from hindcast.learn.algorithm import Algorithm, Tensors
 from hindcast.pipeline.window import WindowData
+from hindcast.user_code import calling
 
 
 @torch.no_grad()
@@ -15,12 +16,13 @@ def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData
     """The algorithm's targets for a window, computed with the networks in evaluation mode.
 
     Raises:
-        UserCodeError: they are not one for each timestep.
+        UserCodeError: computing them raised, or they are not one for each timestep.
     """
     modes = {module: module.training for module in nets.modules()}
     nets.eval()
     try:
-        targets = algorithm.targets(nets, window)
+        with calling(f"{type(algorithm).__name__}.targets"):
+            targets = algorithm.targets(nets, window)
     finally:
         for module, training in modes.items():
             module.training = training

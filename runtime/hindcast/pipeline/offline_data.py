@@ -215,10 +215,8 @@ class OfflineData:
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        told: dict[str, Any] = {
-            name: feed[name] for name in ("epoch", "coverage", "targets_age") if name in feed
-        }
-        return {**told, "timers": timers}
+        names = [name for name in ("epoch", "coverage", "targets_age") if name in feed]
+        return {"timers": timers} | {name: feed[name] for name in names}
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""

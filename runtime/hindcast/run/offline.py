@@ -19,6 +19,7 @@ from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.spaces import spaces_of
 from hindcast.run.trainer import Trainer, new_learner
+from hindcast.user_code import calling
 
 Inputs = list[Input]
 """Those of a training, references resolved."""
@@ -55,7 +56,8 @@ def offline_trainer(
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
-    needs = algorithm.needs()
+    with calling(f"{spec.algorithm}.needs"):
+        needs = algorithm.needs()
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
     shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.share.size, first_learners)
     data = offline_data_class(spec.pipeline)(
@@ -143,9 +145,9 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
         first_learners: when the revision started.
 
     Raises:
-        SpecError: there are more learners than items.
+        SpecError: there are more learners than items (timesteps, or sequences of so many).
     """
-    items, word = timesteps // per_item, "timesteps" if per_item == 1 else "sequences"
+    items, word = (timesteps, "timesteps") if per_item == 1 else (timesteps // per_item, "sequences")
     if items < learners:
         sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
         raise SpecError(

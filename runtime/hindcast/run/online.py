@@ -106,10 +106,10 @@ class Sampled:
         return {}
 
     def tensors(self) -> Batch:
-        """See `state`."""
+        """Nothing either."""
         return {}
 
-    def seek(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `state`."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from hindcast.errors import Interrupted, SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
-from hindcast.learn.learner import Learner, LearnerState
+from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
@@ -27,15 +27,14 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
-_EXPERIENCE: Final = "targets/"
-"""Under it a checkpoint holds, beside the learner's tensors, those of the experience: targets of the window in use."""
+_TARGETS = "targets/"
+"""Under it a checkpoint holds, beside the learner's tensors, the targets in use."""
 
 
 class Experience(Protocol):
     """What a policy learns from: recorded data (`OfflineData`), or what it samples itself (`online.Sampled`).
 
     Attributes:
-        timesteps_per_batch: of a batch of all learners together.
         counters: what it counts from the beginning of the training, for checkpoints.
     """
 
@@ -43,7 +42,7 @@ class Experience(Protocol):
 
     @property
     def timesteps_per_batch(self) -> int:
-        """See above."""
+        """Of all learners together; a sequence counts with its burn-in and padding."""
 
     def start(self, iteration: int, updates: int) -> int:
         """Begin an iteration, or go on in it, after so many iterations and updates; how many batches are left of it."""
@@ -58,9 +57,9 @@ class Experience(Protocol):
         """Where it stands."""
 
     def tensors(self) -> Batch:
-        """What belongs to `state` and is no JSON; on the CPU."""
+        """What belongs to that place besides, on the CPU: the targets in use."""
 
-    def seek(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go on there."""
 
     def close(self) -> None:
@@ -184,7 +183,10 @@ class Trainer:
             },
         )
         protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
-        return store.save(self.policy, self._learner_state(), state, protect)
+        learner = self.learner.state()
+        held = {} if experience is None else experience.tensors()
+        tensors = learner.tensors | {f"{_TARGETS}{name}": tensor for name, tensor in held.items()}
+        return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on where the checkpoint was written.
@@ -198,24 +200,13 @@ class Trainer:
         self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            tensors = learner.tensors.items()
-            own = {
-                name.removeprefix(_EXPERIENCE): tensor
-                for name, tensor in tensors
-                if name.startswith(_EXPERIENCE)
-            }
-            self.experience.seek(saved.feed, own)
+            held = {name: tensor for name, tensor in learner.tensors.items() if name.startswith(_TARGETS)}
+            self.experience.seek(
+                saved.feed, {name.removeprefix(_TARGETS): tensor for name, tensor in held.items()}
+            )
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
-
-    def _learner_state(self) -> LearnerState:
-        """With what the experience holds beside it."""
-        state = self.learner.state()
-        if self.experience is None:
-            return state
-        own = {f"{_EXPERIENCE}{name}": tensor for name, tensor in self.experience.tensors().items()}
-        return replace(state, tensors=state.tensors | own)
 
     def close(self) -> None:
         """Let go of the experience."""
