@@ -35,8 +35,10 @@ class MetricSums:
             weight: share of the batch that they are of; the other learners add those of the others.
         """
         names = tuple(metrics)
-        values = torch.stack([value.detach() for value in metrics.values()]).double() * weight
-        self._sums[names] = self._sums[names].add_(values) if names in self._sums else values
+        values = torch.stack([value.detach() for value in metrics.values()])
+        if weight != 1.0:
+            values = values.double() * weight
+        self._sums[names] = self._sums[names].add_(values) if names in self._sums else values.double()
         self._counts[names] = self._counts.get(names, 0) + 1
         self._until = updates
 

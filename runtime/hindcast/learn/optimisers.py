@@ -119,7 +119,8 @@ class Optimiser:
                 group["lr"].copy_(rate.precise(clock))
         norm = self._clipped()
         self.torch.step()
-        self.torch.zero_grad()
+        for parameter in self.parameters:  # as zero_grad, which takes longer to say so to a profiler
+            parameter.grad = None
         return norm
 
     def state(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
