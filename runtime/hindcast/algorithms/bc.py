@@ -25,7 +25,8 @@ class BCOptions(AlgorithmOptions):
     """
 
     lr: Schedule = 1e-4
-    """Learning rate of Adam, or points [[timestep, value], …] joined by lines."""
+    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
+    cosine, step."""
 
 
 class BC(Algorithm):

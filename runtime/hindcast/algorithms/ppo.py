@@ -43,7 +43,8 @@ class PPOOptions(AlgorithmOptions):
     train_batch_size_per_learner: Positive = 4000
     """Timesteps sampled per iteration."""
     lr: Schedule = 3e-4
-    """Learning rate of Adam, or points [[timestep, value], …] joined by lines."""
+    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
+    cosine, step."""
     gamma: Fraction = 0.99
     """Discount of future rewards."""
     lambda_: Fraction = Field(default=0.95, alias="lambda")
@@ -60,7 +61,8 @@ class PPOOptions(AlgorithmOptions):
     """Bound of the squared value error, beyond which a step's gradient vanishes; null for none. Depends on
     the scale of the returns."""
     entropy_coeff: Schedule = 0.0
-    """Weight of the entropy bonus, or points [[timestep, value], …] joined by lines."""
+    """Weight of the entropy bonus, or points [[timestep, value], …], joined by lines or as a third item says: line,
+    cosine, step."""
     use_kl_loss: bool = False
     """Whether to add the KL penalty."""
     kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
