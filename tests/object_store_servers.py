@@ -7,6 +7,7 @@ Each listens on 127.0.0.1 alone, keeps its data in a folder of the test's, and c
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,10 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow.fs as pafs
 import pytest
@@ -30,6 +33,8 @@ AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
 _STARTS_WITHIN_S = 60.0
+_OURS: list[TextIO] = []
+"""Locks on the ports that this process was given."""
 _ALL_IN_GOOGLE = ["Read:google", "Write:google", "List:google"]
 
 
@@ -186,12 +191,40 @@ def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; none twice."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [taken.getsockname()[1] for taken in sockets]
-    for taken in sockets:
-        taken.close()
-    return ports
+    """Ports that nothing listens on and no other pytest process is given, as long as this one lives.
+
+    They lie below those that the system gives to connections: a server that is killed finds its port again.
+    """
+    folder = Path(tempfile.gettempdir()) / "hindcast-test-ports"
+    folder.mkdir(exist_ok=True)
+    found: list[int] = []
+    for port in range(20_000, 30_000):
+        file = (folder / str(port)).open("w")
+        if not (_is_locked(file) and _is_free(port)):
+            file.close()
+            continue
+        _OURS.append(file)
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError("no ports are left")
+
+
+def _is_locked(file: TextIO) -> bool:
+    """Whether the file is ours alone now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _answers(port: int) -> bool:
