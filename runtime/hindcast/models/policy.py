@@ -138,12 +138,6 @@ class Policy:
             DataError: it is of another model; nothing was taken.
         """
         own, given = self.module.state_dict(), saved.module.state_dict()
-        for option in _activations(own):
-            theirs, ours = (getattr(one.module.model_config, option) for one in (saved, self))
-            if theirs != ours:
-                raise DataError(
-                    f"{where} is of another model: it has the {option} {theirs!r}, and this model has {ours!r}."
-                )
         value_head = _VALUE_HEAD if isinstance(self.module, PolicyModule) else ()
         for name in sorted(own.keys() | given.keys()):
             shapes = [list(state[name].shape) if name in state else None for state in (given, own)]
@@ -247,9 +241,3 @@ class Policy:
 
 def _array(tensor: Tensor) -> NDArray[Any]:
     return tensor.cpu().numpy()
-
-
-def _activations(weights: Mapping[str, Tensor]) -> list[str]:
-    """The options that give weights another meaning and do not show in their shapes."""
-    convolves = any(tensor.dim() == 4 for tensor in weights.values())
-    return ["fcnet_activation", *(["conv_activation"] if convolves else [])]

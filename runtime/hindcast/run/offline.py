@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
@@ -122,8 +123,11 @@ def initial_policy(path: str) -> Policy:
 
 def _warm_start(policy: Policy, path: str) -> None:
     saved = initial_policy(path)
-    own, given = policy.preprocessing.to_json(), saved.preprocessing.to_json()
-    for option in ("observationFilter", "frameStack"):
+    own, given = _beside_shapes(policy), _beside_shapes(saved)
+    convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
+    for option in own:
+        if option == "convActivation" and not convolves:
+            continue
         if own[option] != given[option]:
             raise SpecError(
                 f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
@@ -133,6 +137,17 @@ def _warm_start(policy: Policy, path: str) -> None:
         policy.take_weights(saved, f"the policy at {path}")
     except DataError as error:
         raise SpecError(f"spec.initialCheckpoint: {error}") from error
+
+
+def _beside_shapes(policy: Policy) -> dict[str, Any]:
+    """The options of `model` that give weights another meaning and do not show in their shapes."""
+    preprocessing, model = policy.preprocessing.to_json(), policy.module.model_config
+    return {
+        "observationFilter": preprocessing["observationFilter"],
+        "frameStack": preprocessing["frameStack"],
+        "fcnetActivation": model.fcnet_activation,
+        "convActivation": model.conv_activation,
+    }
 
 
 def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:
