@@ -22,6 +22,7 @@ from hindcast.learn.metrics import MetricSums
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
 from hindcast.pipeline.rng import seed_of
+from hindcast.pipeline.window import below
 
 _Buffers = dict[str, tuple[Tensor, int]]
 """By name, with their versions: a changed one has another version, a replaced one is another tensor."""
@@ -159,13 +160,13 @@ class Learner:
         """
         self._load_nets(state.tensors)
         self._load_optimisers(state)
-        for name, value in _under(f"{_RANDOM}/", state.tensors).items():
+        for name, value in below(f"{_RANDOM}/", state.tensors).items():
             self._set_random(name, value)
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._clock.fill_(self.timesteps)
         own = float(self.group.leads)  # what was saved is of all learners, and is to count once
-        self._metrics.load(_under(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
+        self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
     def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
@@ -222,7 +223,7 @@ class Learner:
         if name not in self._optimisers:
             raise ValueError(f"there is a loss of optimiser {name!r}; there are {sorted(self._optimisers)}")
         if loss.dim() or not loss.requires_grad:
-            found = "depends on no parameter" if loss.requires_grad is False else f"has shape {[*loss.shape]}"
+            found = "depends on no parameter" if not loss.requires_grad else f"has shape {[*loss.shape]}"
             raise ValueError(
                 f"the loss of optimiser {name!r} {found}: a loss is a scalar, a mean over the batch"
             )
@@ -261,7 +262,7 @@ class Learner:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
 
     def _load_nets(self, tensors: Mapping[str, Tensor]) -> None:
-        saved, own = _under(f"{_NETS}/", tensors), self.nets.state_dict()
+        saved, own = below(f"{_NETS}/", tensors), self.nets.state_dict()
         for name, tensor in own.items():
             if name not in saved:
                 raise DataError(f"the checkpoint has no weights {name!r}, which this model has")
@@ -282,7 +283,7 @@ class Learner:
                 f"{sorted(self._optimisers)}"
             )
         for name, optimiser in self._optimisers.items():
-            optimiser.load(_under(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
+            optimiser.load(below(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
 
     def _random(self) -> dict[str, Tensor]:
         """Generator states by name; those of another kind of device are not taken over."""
@@ -306,10 +307,6 @@ def _stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
 
 def _owned(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _refuse_shared(optimisers: Mapping[str, Optimiser]) -> None:

@@ -89,7 +89,8 @@ class Optimiser:
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
         self.torch = _built(spec, groups, rates, f"optimiser {name!r}")
-        self._rates = [None if is_constant(rate) else self._on_device(ScheduledValue(rate)) for rate in rates]
+        device = self.parameters[0].device
+        self._rates = [None if is_constant(rate) else ScheduledValue(rate).to(device) for rate in rates]
         self._keep_rates_as_tensors()
 
     @property
@@ -165,9 +166,6 @@ class Optimiser:
                 device = self.parameters[0].device
                 dtype = torch.float32 if device.type == "cuda" else torch.float64
                 group["lr"] = torch.tensor(float(group["lr"]), dtype=dtype, device=device)
-
-    def _on_device(self, value: ScheduledValue) -> ScheduledValue:
-        return value.to(self.parameters[0].device)
 
     def _clipped(self) -> Tensor:
         gradients = self.gradients

@@ -12,7 +12,7 @@ from hindcast.errors import DataError
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.share import WHOLE, Share
-from hindcast.pipeline.window import Batch
+from hindcast.pipeline.window import Batch, below
 
 
 class MixedFeed:
@@ -74,11 +74,7 @@ class MixedFeed:
                 f"and are now {self._names}; restore them, or start a new run with a higher spec.revision."
             )
         for number, (name, feed) in enumerate(self._feeds.items()):
-            prefix = f"{number}/"
-            own = {
-                leaf.removeprefix(prefix): t for leaf, t in (tensors or {}).items() if leaf.startswith(prefix)
-            }
-            feed.seek(state["sources"][name], own)
+            feed.seek(state["sources"][name], below(f"{number}/", tensors or {}))
         self._batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:

@@ -293,6 +293,11 @@ def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
     return values.masked_fill(~known.reshape(*known.shape, *[1] * (values.dim() - known.dim())), 0)
 
 
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> Batch:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def concat_batches(parts: Sequence[Batch]) -> Batch:
     """One batch of the items of all parts, in order."""
     if len(parts) == 1:

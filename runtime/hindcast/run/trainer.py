@@ -22,7 +22,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.feeds import State
-from hindcast.pipeline.window import Batch
+from hindcast.pipeline.window import Batch, below
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
@@ -200,10 +200,7 @@ class Trainer:
         self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            held = {name: tensor for name, tensor in learner.tensors.items() if name.startswith(_TARGETS)}
-            self.experience.seek(
-                saved.feed, {name.removeprefix(_TARGETS): tensor for name, tensor in held.items()}
-            )
+            self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
