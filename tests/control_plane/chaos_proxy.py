@@ -76,7 +76,7 @@ class ChaosProxy:
             return await self._watch(request)
         if not harmless and self._random.random() < self._share:
             if request.method in {"GET", "HEAD"} or self._random.random() < 0.5:
-                return self._error(request.method)
+                return self._error(request)
             self.broken["answer lost"] += 1
             await self._forward(request)
             assert request.transport is not None
@@ -85,8 +85,9 @@ class ChaosProxy:
         status, headers, body = await self._forward(request)
         return web.Response(status=status, headers=headers, body=body)
 
-    def _error(self, method: str) -> web.Response:
-        code = self._random.choice([410, 429, 500] if method == "GET" else [409, 429, 500])
+    def _error(self, request: web.Request) -> web.Response:
+        own = [409] if request.method != "GET" else [410] if "limit" in request.query else []
+        code = self._random.choice([*own, 429, 500])
         self.broken[str(code)] += 1
         reason, message = ERRORS[code]
         body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}

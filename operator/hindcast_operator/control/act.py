@@ -187,6 +187,8 @@ class Actor:
         try:
             await self._api.create(kinds.EVENT, resource.key.namespace, _event(resource, event))
         except ApiError as error:
+            if error.reason == "AlreadyExists":  # the answer to the first try was lost
+                return
             log.warning("event rejected", resource=resource.key, reason=event.reason, error=str(error))
 
     def _put_child(self, kind: Kind, raw: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ METADATA_ONLY: Final = (
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _CONNECTIONS: Final = 32
 _PASSING: Final = frozenset({0, 429, 500, 502, 503, 504})
-_READ_PAUSES: Final = (0.1, 0.5, 1.0)
+_PAUSES: Final = (0.1, 0.5, 1.0)
 
 
 class ApiError(Exception):
@@ -55,18 +55,22 @@ class Api:
         self.last_answer = asyncio.get_running_loop().time()
         """When the API server last answered, by the event loop's clock; at first, when this was made."""
 
-    async def read(self, path: str, **options: Any) -> Object:
-        """A GET, retried where that may help at once. Raises ApiError."""
-        for pause in _READ_PAUSES:
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Object:
+        """A call, repeated at once where that may help. Raises ApiError.
+
+        For calls that may be carried out twice: of a write whose answer was lost, the repetition says `AlreadyExists`,
+        a conflict of versions, or nothing.
+        """
+        for pause in _PAUSES:
             try:
-                return await self.call("GET", path, **options)
+                return await self.call_once(method, path, body, **options)
             except ApiError as error:
-                if error.code not in _PASSING or (error.retry_after or 0.0) > 1.0:
+                if not _passes(method, error) or (error.retry_after or 0.0) > 1.0:
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-        return await self.call("GET", path, **options)
+        return await self.call_once(method, path, body, **options)
 
-    async def call(
+    async def call_once(
         self,
         method: str,
         path: str,
@@ -96,7 +100,7 @@ class Api:
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """An object, or None where there is none."""
         try:
-            return await self.read(kind.path(namespace, name))
+            return await self.call("GET", kind.path(namespace, name))
         except ApiError as error:
             if error.code == 404:
                 return None
@@ -107,7 +111,7 @@ class Api:
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
-            page = await self.read(kind.path(namespace), accept=accept, query=query)
+            page = await self.call("GET", kind.path(namespace), accept=accept, query=query)
             for item in page.get("items") or ():
                 yield item
             token = page.get("metadata", {}).get("continue")
@@ -166,6 +170,11 @@ async def connect(kubeconfig: str | None = None) -> AsyncIterator[Api]:
         config.load_incluster_config(client_configuration=configuration)
     async with client.ApiClient(configuration) as api_client:
         yield Api(api_client)
+
+
+def _passes(method: str, error: ApiError) -> bool:
+    """Whether the same call may soon get another answer. A quota that others change refuses a POST with `Conflict`."""
+    return error.code in _PASSING or (method == "POST" and error.reason == "Conflict")
 
 
 def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:

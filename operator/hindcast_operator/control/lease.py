@@ -100,7 +100,7 @@ class Lease:
             metadata = {"name": self._options.name, "namespace": self._options.namespace}
             manifest = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
             path = LEASE.path(self._options.namespace)
-            self._held = await self._api.call("POST", path, manifest | {"spec": self._spec(0)})
+            self._held = await self._api.call_once("POST", path, manifest | {"spec": self._spec(0)})
             return True
         spec = found.get("spec") or {}
         if spec.get("holderIdentity") and not self._expired(spec):
@@ -129,7 +129,7 @@ class Lease:
     async def _replace(self, lease: dict[str, Any]) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=max(self._options.seconds / 3, 1.0))
         path = LEASE.path(self._options.namespace, self._options.name)
-        return await self._api.call("PUT", path, lease, timeout=timeout)
+        return await self._api.call_once("PUT", path, lease, timeout=timeout)
 
     def _spec(self, transitions: int) -> dict[str, Any]:
         return {

@@ -28,7 +28,7 @@ _DISCOVERY_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
 """A list is complete when it has delivered nothing for this long."""
-_LONGEST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 10.0
 _GRACE_SECONDS: Final = 5.0
 
 

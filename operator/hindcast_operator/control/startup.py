@@ -181,7 +181,7 @@ async def _events(api: Api, namespace: str, kind: str, reason: str) -> dict[str,
     """The latest message of a reason, by the name of the object that it is about."""
     selector = f"involvedObject.kind={kind},reason={reason}"
     query = {"fieldSelector": selector, "limit": "500"}
-    found = await api.read(CORE_EVENT.path(namespace), query=query)
+    found = await api.call("GET", CORE_EVENT.path(namespace), query=query)
     events = sorted(found.get("items") or (), key=lambda event: event.get("lastTimestamp") or "")
     return {event["involvedObject"]["name"]: (event.get("message") or "")[:1000] for event in events}
 

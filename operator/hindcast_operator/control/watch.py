@@ -90,6 +90,7 @@ def _settings(served: Collection[Kind]) -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 5
+    settings.watching.inactivity_timeout = 150  # bookmarks come each minute: a silent connection is dead
     settings.watching.chunk_size = 200
     settings.queueing.idle_timeout = 1.0
     for kind in served:
@@ -121,7 +122,7 @@ async def served_kinds(api: Api) -> frozenset[Kind]:
     known = {kind for kind in WATCHED if not kind.group}
     for root in {kind.root for kind in WATCHED if kind.group}:
         try:
-            found = (await api.read(root)).get("resources") or ()
+            found = (await api.call("GET", root)).get("resources") or ()
         except ApiError as error:
             if error.code != 404:
                 raise

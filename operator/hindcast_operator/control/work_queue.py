@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _SHORTEST_BACKOFF: Final = 0.2
-_LONGEST_BACKOFF: Final = 60.0
+_LONGEST_BACKOFF: Final = 30.0
 
 
 class WorkQueue(Generic[K]):

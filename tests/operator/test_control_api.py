@@ -1,0 +1,112 @@
+"""Calls of the API server: what is repeated at once, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hindcast_operator.control import api as module
+from hindcast_operator.control import kinds
+from hindcast_operator.control.api import Api, ApiError
+
+Answer = tuple[int, str] | Exception
+"""HTTP status and reason, or what breaks the connection."""
+
+CREATED: Answer = (201, "")
+
+
+class FakeClient:
+    """Gives one answer after the other."""
+
+    configuration = SimpleNamespace(host="https://server")
+
+    def __init__(self, *answers: Answer, retry_after: str = "") -> None:
+        self._answers = list(answers)
+        self._headers = {"Retry-After": retry_after} if retry_after else {}
+        self.methods: list[str] = []
+
+    async def update_params_for_auth(self, *_: Any) -> None:
+        """No token."""
+
+    async def call_api(self, method: str, *_: Any, **__: Any) -> Any:
+        self.methods.append(method)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        status, reason = answer
+
+        async def read() -> bytes:
+            return json.dumps({"reason": reason, "message": "said"}).encode()
+
+        return SimpleNamespace(status=status, read=read, headers=self._headers)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0, 0.0))
+
+
+def create(client: FakeClient) -> None:
+    async def run() -> None:
+        await Api(client).create(kinds.CONFIG_MAP, "team", {"metadata": {"name": "a"}})
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (503, ""),
+        (409, "Conflict"),
+        aiohttp.ServerDisconnectedError(),
+    ],
+    ids=str,
+)
+def test_a_write_outlives_what_passes(weather: Answer) -> None:
+    """Else each error among an attempt's five objects would begin a pause of the whole reconciliation."""
+    client = FakeClient(weather, weather, weather, CREATED)
+    create(client)
+    assert client.methods == ["POST"] * 4
+
+
+@pytest.mark.parametrize("answer", [(403, "Forbidden"), (422, "Invalid"), (409, "AlreadyExists")], ids=str)
+def test_a_refusal_is_told_at_once(answer: Answer) -> None:
+    client = FakeClient(answer)
+    with pytest.raises(ApiError, match="said") as refused:
+        create(client)
+    assert (refused.value.code, refused.value.reason) == answer
+    assert len(client.methods) == 1
+
+
+def test_what_does_not_pass_soon_is_told() -> None:
+    client = FakeClient(*[(500, "InternalError")] * 4)
+    with pytest.raises(ApiError, match="500 InternalError: said"):
+        create(client)
+    assert len(client.methods) == 4
+
+
+def test_a_server_that_asks_for_a_longer_pause_is_left_alone() -> None:
+    client = FakeClient((429, "TooManyRequests"), retry_after="20")
+    with pytest.raises(ApiError) as refused:
+        create(client)
+    assert refused.value.retry_after == 20
+    assert len(client.methods) == 1
+
+
+def test_a_conflict_of_versions_is_told_at_once() -> None:
+    """The version that was observed is not there any more: look again first."""
+
+    async def apply(client: FakeClient) -> None:
+        await Api(client).apply("write-status", kinds.RECORDING, "team", "a", {}, subresource="/status")
+
+    client = FakeClient((409, "Conflict"))
+    with pytest.raises(ApiError):
+        asyncio.run(apply(client))
+    assert client.methods == ["PATCH"]
