@@ -225,10 +225,20 @@ def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
 
 def test_what_defines_a_training_changes_only_with_the_revision() -> None:
     found = defining(custom_resource_definitions(STUB)["offlinetrainings"])
-    assert {"algorithm", "config", "model", "input", "stop", "seed", "checkpoint.path"} <= found
-    mutable = {"suspend", "revision", "cluster", "runPolicy", "learners", "checkpoint", "pipeline"}
+    assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= found
+    mutable = {
+        "stop",
+        "evaluation",
+        "suspend",
+        "revision",
+        "cluster",
+        "runPolicy",
+        "learners",
+        "checkpoint",
+        "pipeline",
+    }
     assert not mutable & found
-    assert not {"checkpoint.every", "pipeline.prefetchBatches", "evaluation.runners"} & found
+    assert not {"checkpoint.every", "pipeline.prefetchBatches"} & found
 
 
 def test_transition_rules_compare_only_what_is_there(stub_spec: dict[str, Any]) -> None:

@@ -73,13 +73,6 @@ RUN: dict[str, dict[str, Change]] = {
             {"pipeline": {"offlineData": "mypkg:B"}},
         ),
         "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
-        "evaluation.interval": (evaluated(), {"evaluation": {"interval": 3}}),
-        "evaluation.duration": (evaluated(), {"evaluation": {"duration": 3}}),
-        "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "timesteps"}}),
-        "evaluation.envsPerRunner": (evaluated(), {"evaluation": {"envsPerRunner": 2}}),
-        "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
-        "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),
-        "evaluation.customFunction": (evaluated(), {"evaluation": {"customFunction": "mypkg:play"}}),
         "customConfig": (
             {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
             {"customConfig": {"layers": [{"width": 2}]}},
@@ -88,7 +81,6 @@ RUN: dict[str, dict[str, Change]] = {
             {"pipeline": {"preLearnerKwargs": {"a": 1}}},
             {"pipeline": {"preLearnerKwargs": {"a": 2}}},
         ),
-        "stop": ({}, {"stop": {"epochs": 2}}),
         "checkpoint.path": ({}, {"checkpoint": {"path": "s3://bucket/runs"}}),
         "initialCheckpoint": ({}, {"initialCheckpoint": "s3://bucket/runs/a/r1"}),
         "seed": ({"seed": 5}, {"seed": None}),
@@ -144,6 +136,18 @@ ANY_TIME: dict[str, dict[str, Change]] = {
     },
 }
 """How, how fast, where it runs: never what comes out."""
+
+EXTENDABLE: dict[str, Change] = {
+    "evaluation.interval": (evaluated(), {"evaluation": {"interval": 3}}),
+    "evaluation.duration": (evaluated(), {"evaluation": {"duration": 3}}),
+    "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "timesteps"}}),
+    "evaluation.envsPerRunner": (evaluated(), {"evaluation": {"envsPerRunner": 2}}),
+    "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
+    "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),
+    "evaluation.customFunction": (evaluated(), {"evaluation": {"customFunction": "mypkg:play"}}),
+    "stop": ({}, {"stop": {"epochs": 2}}),
+}
+"""Of a training: what the run goes on with."""
 
 OPEN: dict[str, dict[str, tuple[str, Change]]] = {
     "OfflineRecording": {

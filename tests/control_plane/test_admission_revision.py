@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admission_changes import ANY_TIME, BOX, OPEN, RUN, UNSEEN, Change
+from admission_changes import ANY_TIME, BOX, EXTENDABLE, OPEN, RUN, UNSEEN, Change
 from admission_specs import KINDS, changed, document, merged, schema
 
 from api_server import ApiServer, Object, Refused
-from hindcast.api import OfflineRecording, OfflineTraining, spec_hash, validate_resource
+from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.api.base import Operational
 from hindcast.api.sentences import models_in
 
@@ -106,6 +106,15 @@ def test_what_does_not_define_the_run_changes_at_any_time(
     again = api.merge(stored, {"spec": change})
     assert again["spec"] != stored["spec"]
     assert hash_of(again) == hash_of(stored)
+
+
+@pytest.mark.parametrize("field", EXTENDABLE)
+def test_what_a_training_goes_on_with_changes_at_any_time(api: ApiServer, namespace: str, field: str) -> None:
+    before, change = EXTENDABLE[field]
+    stored = store(api, namespace, "OfflineTraining", before)
+    again = api.merge(stored, {"spec": change})
+    assert hash_of(again) != hash_of(stored)
+    assert course_hash(validate_resource(again)) == course_hash(validate_resource(stored))
 
 
 @pytest.mark.parametrize(("kind", "field"), cases(UNSEEN))

@@ -138,6 +138,22 @@ def test_what_cel_cannot_see_is_said_as_drift_and_not_run(
     assert set(kuberay.seen) == {"clone-t1-1"}
 
 
+def test_a_finished_training_goes_on_when_its_stop_is_raised(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    kuberay = play_kuberay()
+    data = {"input": [{"path": "s3://bucket/data"}]}
+    with run_operator() as operator:
+        team.apply(training(**data, stop={"iterations": 2}))
+        team.wait_for_state(CLONE, "Succeeded")
+        team.apply(training(**data, stop={"iterations": 4}))
+        wait_for(lambda: "clone-t1-2" in kuberay.seen, "another attempt")
+        team.wait_for_state(CLONE, "Succeeded")
+        assert team.condition(CLONE, "SpecDrift") is None
+        assert_rests(operator)
+    assert set(kuberay.seen) == {"clone-t1-1", "clone-t1-2"}
+
+
 def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) -> None:
     with run_operator():
         team.apply(recording(suspend=True))

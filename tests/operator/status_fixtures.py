@@ -90,7 +90,7 @@ def _degraded() -> World:
 
 
 def _drifted() -> World:
-    return _settled(running().edit(stop={"iterations": 7}))
+    return _settled(running().edit(seed=7))
 
 
 def _retrying() -> World:

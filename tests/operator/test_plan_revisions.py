@@ -35,22 +35,61 @@ def test_a_higher_revision_runs_a_finished_resource_again() -> None:
 
 def test_a_changed_spec_at_the_same_revision_is_drift() -> None:
     world = running()
-    world.edit(stop={"iterations": 7}).settle()
+    world.edit(seed=7).settle()
     assert (world.state, world.reason("SpecDrift")) == ("Running", "SpecChanged")
     assert "spec.revision" in world.condition("SpecDrift")["message"]  # type: ignore[index]
     assert world.events_with("SpecChanged")[0].type == "Warning"
-    world.edit(stop={"iterations": 100}).settle()
+    world.edit(seed=0).settle()
     assert world.condition("SpecDrift") is None
 
 
 def test_a_drifted_spec_is_not_retried() -> None:
     world = running()
-    world.edit(stop={"iterations": 7}).settle()
+    world.edit(seed=7).settle()
     world.end("Lost", "WorkerLost").settle()
     world.tick(60).settle()
     assert (world.state, world.reason(), len(world.created)) == ("Stalled", "SpecChanged", 1)
-    world.edit(stop={"iterations": 100}).settle()
+    world.edit(seed=0).settle()
     assert len(world.created) == 2
+
+
+def test_a_finished_training_goes_on_when_its_stop_is_raised() -> None:
+    world = running()
+    world.end("Succeeded", "Succeeded").settle()
+    assert (world.state, len(world.created)) == ("Succeeded", 1)
+    world.edit(stop={"iterations": 200}).settle()
+    assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
+    assert (world.condition("Complete"), world.condition("SpecDrift")) == (None, None)
+    world.up().beat().end("Succeeded", "Succeeded").settle()
+    world.tick(3600).settle()
+    assert (world.state, len(world.created)) == ("Succeeded", 2)
+
+
+def test_a_running_training_takes_up_a_raised_stop_with_its_next_attempt() -> None:
+    world = running()
+    world.edit(stop={"iterations": 200}, evaluation=None).settle()
+    assert world.condition("SpecDrift") is None
+    sentence = "spec.stop.iterations changed from 100 to 200; attempt 1 keeps its settings"
+    assert sentence in world.condition("ChangeWaiting")["message"]  # type: ignore[index]
+    world.end("Succeeded", "Succeeded").settle()
+    world.up().beat().settle()
+    assert (world.state, len(world.created), world.condition("ChangeWaiting")) == ("Running", 2, None)
+
+
+def test_a_failed_training_does_not_go_on_with_another_stop() -> None:
+    world = running()
+    world.end("Failed", "UserCodeFailed", "raised").settle()
+    world.edit(stop={"iterations": 200}).settle()
+    assert (world.state, len(world.created)) == ("Failed", 1)
+
+
+def test_a_run_of_an_earlier_operator_does_not_go_on_with_another_stop() -> None:
+    """Its entry does not say what else its spec was."""
+    world = running()
+    world.end("Succeeded", "Succeeded").settle()
+    del world.status["runs"][0]["courseHash"]
+    world.edit(stop={"iterations": 200}).settle()
+    assert (world.state, world.reason("SpecDrift"), len(world.created)) == ("Succeeded", "SpecChanged", 1)
 
 
 def test_pool_sizes_may_change_without_a_revision() -> None:

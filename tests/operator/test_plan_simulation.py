@@ -124,8 +124,11 @@ def _raise_revision(world: World) -> None:
 
 
 def _drift(world: World) -> None:
-    other = 7 if world.manifest["spec"]["stop"]["iterations"] == 100 else 100
-    world.edit(stop={"iterations": other})
+    world.edit(seed=7 - world.manifest["spec"].get("seed", 0))
+
+
+def _extend(world: World) -> None:
+    world.edit(stop={"iterations": world.manifest["spec"]["stop"]["iterations"] + 100})
 
 
 def _break_spec(world: World) -> None:
@@ -166,7 +169,7 @@ SELDOM: list[Happening] = [
         _lose_node,
         _kueue,
     ),
-    *(_collect, _suspend, _suspend, _raise_revision, _drift, _break_spec, _kuberay),
+    *(_collect, _suspend, _suspend, _raise_revision, _drift, _extend, _break_spec, _kuberay),
     *(_refer("Complete"), _refer("Missing"), _refer("Unfinished"), _refer("Failed")),
     *(_end("Succeeded", "Succeeded"), _end("Failed", "UserCodeFailed"), _end("Lost", "OutOfMemory")),
     *(_tick(0.4), _tick(11), _tick(310), _tick(1801), _collect),

@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from hindcast.api import spec_hash
 from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
@@ -23,6 +24,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input
+from hindcast.run.claim import claim, claimed_hashes, first_learners
 from hindcast.run.offline import offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
@@ -338,6 +340,65 @@ class TestInterruption:
     def test_of_a_finished_one_is_not_possible(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
         assert train(training(tmp_path, numbered), After(0)).state == "AlreadyFinished"
+
+
+class TestGoingOn:
+    """A training of more updates makes those of a shorter one first."""
+
+    pipeline = {"datasetNumItersPerLearner": 30}
+
+    def test_after_the_end_is_as_if_asked_for_from_the_start(self, tmp_path: Path, numbered: Path) -> None:
+        config = {"lr": [[0, 1e-3], [3200, 1e-5]], "trainBatchSizePerLearner": 32}
+
+        def to(folder: str, updates: int) -> str:
+            stop = {"updates": updates}
+            return train(
+                training(tmp_path / folder, numbered, pipeline=self.pipeline, config=config, stop=stop)
+            ).state
+
+        assert to("whole", 100) == "Succeeded"
+        # 40 and 75 end in mid-iteration, 60 with one.
+        assert [to("parts", updates) for updates in (40, 60, 75, 100)] == ["Succeeded"] * 4
+        assert to("parts", 100) == "AlreadyFinished"
+        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        whole, parts = results(tmp_path / "whole"), results(tmp_path / "parts")
+        assert [line["num_updates_lifetime"] for line in parts] == [30, 60, 90, 100]
+        assert without_times(parts[:1]) == without_times(whole[:1])
+
+    def test_after_an_interruption(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
+        train(training(tmp_path / "whole", numbered, stop={"updates": 100}))
+        with pytest.raises(Interrupted):
+            train(training(tmp_path / "parts", numbered, stop={"updates": 50}), After(20))
+        train(training(tmp_path / "parts", numbered, stop={"updates": 100}), reporter=heard)
+        assert heard.notes[-1].startswith("goes on at update 20")
+        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+    def test_with_another_evaluation(self, tmp_path: Path, walks: Path) -> None:
+        folder: dict[str, Any] = {"environment": WALK, "pipeline": self.pipeline}
+        train(training(tmp_path, walks, stop={"iterations": 1}, **folder))
+        evaluation = {"interval": 1, "duration": 2}
+        train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **folder))
+        assert ["evaluation" in line for line in results(tmp_path)] == [False, True]
+
+    def test_to_an_end_that_was_reached_before_makes_no_update(self, tmp_path: Path, numbered: Path) -> None:
+        train(training(tmp_path, numbered, stop={"updates": 60}))
+        outcome = train(training(tmp_path, numbered, stop={"updates": 50}))
+        assert (outcome.state, outcome.metrics["updates"]) == ("Succeeded", 60)
+
+    def test_is_refused_where_more_is_changed(self, tmp_path: Path, numbered: Path) -> None:
+        train(training(tmp_path, numbered, stop={"updates": 10}))
+        with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
+            train(training(tmp_path, numbered, stop={"updates": 20}, seed=1))
+        assert train(training(tmp_path, numbered, stop={"updates": 10})).state == "AlreadyFinished"
+
+    def test_keeps_the_global_batch_that_it_began_with(self, tmp_path: Path, numbered: Path) -> None:
+        began = training(tmp_path, numbered, learners={"replicas": 2}, stop={"updates": 10})
+        longer = training(tmp_path, numbered, stop={"updates": 20})
+        state = resolve(tmp_path / "run")
+        claim(state, began, is_worth_keeping=False)
+        assert claim(state, longer, is_worth_keeping=True)
+        assert first_learners(state, longer) == 2
+        assert claimed_hashes(state) == {spec_hash(began), spec_hash(longer)}
 
 
 class TestFolder:

@@ -19,6 +19,7 @@ from hindcast_operator.planning.situations import (
     Case,
     adopted_run,
     before_next_attempt,
+    goes_on,
     of_finished_run,
     of_live_attempt,
     without_kuberay,
@@ -70,7 +71,7 @@ def _situation(case: Case, old: Status) -> Situation:
             return of_live_attempt(case, attempt.with_run(run))
         run = ended_run(attempt, ending)
         case = case.with_run(run)
-    if run is not None and run.outcome in ("Succeeded", "Failed"):
+    if run is not None and run.outcome in ("Succeeded", "Failed") and not goes_on(case, run):
         return of_finished_run(case, run)
     return before_next_attempt(case)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hindcast.api import OfflineTraining, Resource, spec_hash
+from hindcast.api import OfflineTraining, Resource, course_hash, spec_hash
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import RunStatus
 from hindcast_operator.defaults import Defaults
@@ -35,6 +35,7 @@ class Revision:
         resource: effective; None where the spec is not valid.
         defaults: the platform's, as the revision uses them.
         spec_hash: of the run-defining fields; None where the spec is not valid.
+        course_hash: of those that a run does not go on with when they change; None where the spec is not valid.
         drift: SpecDrift, where the spec is no longer what the revision runs.
     """
 
@@ -44,6 +45,7 @@ class Revision:
     resource: Resource | None
     defaults: Defaults
     spec_hash: str | None
+    course_hash: str | None
     drift: Check | None
 
 
@@ -55,11 +57,11 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
     latest = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
         drift = Check(True, Reason.INVALID_SPEC, invalid_message(facts)) if runs else None
-        return Revision(latest, False, RunPolicy(), None, defaults, None, drift)
+        return Revision(latest, False, RunPolicy(), None, defaults, None, None, drift)
     number = max(facts.resource.spec.revision, latest)
     pinned = _pinned(defaults, [run for run in runs if run.revision == number])
     resource = effective(facts.resource, pinned)
-    digest = spec_hash(facts.resource)
+    digest, course = spec_hash(facts.resource), course_hash(facts.resource)
     return Revision(
         number=number,
         suspend=resource.spec.suspend,
@@ -67,7 +69,8 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
         resource=resource,
         defaults=pinned,
         spec_hash=digest,
-        drift=_drift(current_run(runs, number), digest),
+        course_hash=course,
+        drift=_drift(current_run(runs, number), digest, course),
     )
 
 
@@ -94,9 +97,9 @@ def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
 # -- changes of the spec at the same revision ---------------------------------------------------------------
 
 
-def _drift(run: RunStatus | None, digest: str) -> Check | None:
-    """SpecDrift: run-defining fields have changed."""
-    if run is None or run.spec_hash == digest:
+def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
+    """SpecDrift: run-defining fields have changed, and not only those with which a run goes on."""
+    if run is None or run.spec_hash == digest or run.course_hash == course:
         return None
     message = (
         f"Run-defining fields have changed since revision {run.revision} started (spec hash {digest}, was "
@@ -106,7 +109,7 @@ def _drift(run: RunStatus | None, digest: str) -> Check | None:
 
 
 def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | None:
-    """ChangeWaiting: operational fields have changed since the running attempt was created.
+    """ChangeWaiting: fields that the next attempt takes up have changed since the running one was created.
 
     Args:
         resource: as the user wrote it; None where it is not valid.
@@ -207,6 +210,7 @@ def new_run(
         attempt=number,
         child=child_name(facts.kind, facts.name, revision.number, number),
         spec_hash=revision.spec_hash,
+        course_hash=revision.course_hash,
         image=resource.spec.cluster.image,
         inputs=_inputs(facts, previous, revision.defaults),
         first_learners=learners if previous is None else previous.first_learners,

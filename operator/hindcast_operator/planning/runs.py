@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from hindcast.api import Resource
 from hindcast.api.attempt import Attempt, Input
-from hindcast.api.base import Model, Operational
+from hindcast.api.base import LOCATION, Extendable, Model, Operational
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
 from hindcast_operator.names import child_name
@@ -110,19 +110,22 @@ def input_names(run: RunStatus) -> list[str]:
 
 
 def fixed_fields(resource: Resource) -> dict[str, Any]:
-    """The operational fields that an attempt takes from the spec when it is created, by path; unset ones left out."""
-    return dict(_fixed(resource.spec, "spec", operational=False))
+    """The fields that may change within a revision and that an attempt takes from the spec when it is created, by path.
+
+    Unset ones are left out.
+    """
+    return dict(_fixed(resource.spec, "spec", changeable=False))
 
 
-def _fixed(model: Model, path: str, operational: bool) -> Iterator[tuple[str, Any]]:
+def _fixed(model: Model, path: str, changeable: bool) -> Iterator[tuple[str, Any]]:
     for name, field in type(model).model_fields.items():
         value, at = getattr(model, name), f"{path}.{field.alias or name}"
-        marks = [mark for mark in field.metadata if isinstance(mark, Operational)]
-        if value in (None, [], {}) or at in _EFFECTIVE_AT_ONCE or any(mark.frozen for mark in marks):
+        marks = [mark for mark in field.metadata if isinstance(mark, Operational | Extendable)]
+        if value in (None, [], {}) or at in _EFFECTIVE_AT_ONCE or LOCATION in marks:
             continue
         if isinstance(value, Model):
-            yield from _fixed(value, at, operational or bool(marks))
-        elif operational or marks:
+            yield from _fixed(value, at, changeable or bool(marks))
+        elif changeable or marks:
             yield at, value if isinstance(value, bool | int | float | str) else _digest(model, name)
 
 

@@ -194,6 +194,13 @@ _STOPPED_BY_US: Final = (
 )
 
 
+def goes_on(case: Case, run: RunStatus) -> bool:
+    """Whether a finished training got another `stop` or `evaluation` since: its next attempt goes on with that."""
+    revision = case.revision
+    extended = revision.course_hash is not None and run.course_hash == revision.course_hash
+    return run.outcome == "Succeeded" and extended and run.spec_hash != revision.spec_hash
+
+
 def of_finished_run(case: Case, run: RunStatus) -> Situation:
     """The run is over: its status stays, its RayJob too, once that uses no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"

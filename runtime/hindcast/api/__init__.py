@@ -1,7 +1,7 @@
 """The two resources, OfflineRecording and OfflineTraining: models, YAML, hashing, CRDs; nothing heavy."""
 
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.api.hashing import spec_hash
+from hindcast.api.hashing import course_hash, spec_hash
 from hindcast.api.loading import Loaded, Resource, load_resources, validate_resource
 from hindcast.api.model import ModelSpec
 from hindcast.api.quantity import parse_bytes
@@ -17,6 +17,7 @@ __all__ = [
     "OfflineTraining",
     "OfflineTrainingSpec",
     "Resource",
+    "course_hash",
     "load_resources",
     "parse_bytes",
     "spec_hash",

@@ -60,6 +60,14 @@ OPERATIONAL: Final = Operational()
 LOCATION: Final = Operational(frozen=True)
 
 
+@dataclass(frozen=True)
+class Extendable:
+    """Marks a field that defines the run and may change within a revision all the same: the run goes on with it."""
+
+
+EXTENDABLE: Final = Extendable()
+
+
 class Model(BaseModel):
     """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built.
 

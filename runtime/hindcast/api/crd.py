@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Model, Operational
+from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Model, Operational
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.recording import OfflineRecording
 from hindcast.api.sentences import models_in
@@ -264,8 +264,7 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
     for name, field in model.model_fields.items():
         alias = field.alias or name
         part = schema["properties"][alias]
-        marks = [mark for mark in field.metadata if isinstance(mark, Operational)]
-        if any(not mark.frozen for mark in marks) or _hidden(part):
+        if any(_may_change(mark) for mark in field.metadata) or _hidden(part):
             continue
         below = models_in(field.annotation)
         if len(below) == 1 and "properties" in part and _has_operational(below[0]):
@@ -283,7 +282,12 @@ def _hidden(schema: Schema) -> bool:
 
 def _has_operational(model: type[BaseModel]) -> bool:
     return any(
-        any(isinstance(mark, Operational) and not mark.frozen for mark in field.metadata)
+        any(_may_change(mark) for mark in field.metadata)
         or any(_has_operational(below) for below in models_in(field.annotation))
         for field in model.model_fields.values()
     )
+
+
+def _may_change(mark: Any) -> bool:
+    """Whether a field's mark lets it change within a revision."""
+    return isinstance(mark, Extendable) or (isinstance(mark, Operational) and not mark.frozen)

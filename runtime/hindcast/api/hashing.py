@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from hindcast.api.base import Model, Operational
+from hindcast.api.base import Extendable, Model, Operational
 from hindcast.api.options import is_custom, normalised
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
@@ -17,7 +17,27 @@ def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
     default counts as not given, so that neither writing a default out nor a later version with more fields
     changes the hash.
     """
-    content = {"kind": resource.kind, "spec": _defining(resource.spec)}
+    return _hash(resource, _defining(resource.spec))
+
+
+def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
+    """16 hex digits over the run-defining fields that no attempt of a revision may change.
+
+    Those marked extendable (`stop` and `evaluation` of a training) say how far the run goes, not where: a training
+    of more updates makes the same ones first.
+    """
+    fields = type(resource.spec).model_fields
+    extendable = {
+        field.alias or name
+        for name, field in fields.items()
+        if any(isinstance(mark, Extendable) for mark in field.metadata)
+    }
+    defining = _defining(resource.spec)
+    return _hash(resource, {name: value for name, value in defining.items() if name not in extendable})
+
+
+def _hash(resource: OfflineRecording | OfflineTraining, defining: dict[str, Any]) -> str:
+    content = {"kind": resource.kind, "spec": defining}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -108,6 +108,8 @@ class RunStatus(Model):
     """uid of its RayJob, once it was seen."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
+    course_hash: ShortText | None = None
+    """Hash of those without `stop` and `evaluation`, with which a run goes on when they change."""
     image: Text | None = None
     """Its image."""
     inputs: FreeForm = {}

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from hindcast.api.base import (
     API_VERSION,
+    EXTENDABLE,
     LOCATION,
     OPERATIONAL,
     ApiVersion,
@@ -125,10 +126,10 @@ class OfflineTrainingSpec(Model):
     """How data reach the learners."""
     learners: LearnersSpec = LearnersSpec()
     """The learners."""
-    evaluation: EvaluationSpec | None = None
-    """Evaluation in the environment. Default: none."""
-    stop: StopSpec
-    """When the training ends."""
+    evaluation: Annotated[EvaluationSpec | None, EXTENDABLE] = None
+    """Evaluation in the environment. Default: none. A run goes on with another one from its next attempt on."""
+    stop: Annotated[StopSpec, EXTENDABLE]
+    """When the training ends. Raised, also after the end, the run goes on as if it had been so from the start."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """Where the run folder lies and what is kept."""
     initial_checkpoint: Location | None = None

@@ -211,6 +211,10 @@ class OfflineData:
         self._waited = self._feed.metrics()["data_wait_seconds"]
         return self.updates_per_iteration - updates % self.updates_per_iteration
 
+    def iterations(self, iteration: int, updates: int) -> int:
+        """Iterations finished, where one that an earlier, lower stop cut short goes on."""
+        return min(iteration, updates // self.updates_per_iteration)
+
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()

@@ -174,6 +174,7 @@ def training_commands(
             ),
         ]
     commands += [
+        Command("Train longer: raise spec.stop in its YAML file, then", "hindcast run FILE"),
         Command("Run it anew: change its YAML file, raise spec.revision, then", "hindcast run FILE"),
         Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
     ]

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
-from hindcast.errors import OutputConflict
+from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
+from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.unfinished import MARK
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
@@ -33,17 +33,24 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
             mistake in its spec did not, and the mended spec takes its place.
 
     Returns:
-        True where the folder already carried this resource's hash: an earlier run left off there.
+        True where an earlier run of this resource left off there.
 
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
     mark = state.child(MARK)
     if mark.exists() and not carries_another(state, resource):
+        _extend(mark, resource)
         return True
     refuse_another(state, resource, is_worth_keeping)
     mark.write_bytes(orjson.dumps(_mark(resource), option=orjson.OPT_INDENT_2))
     return False
+
+
+def claimed_hashes(state: Location) -> set[str]:
+    """Spec hashes of the run in `state`: the one it has now, and those before `stop` or `evaluation` was changed."""
+    found = orjson.loads(state.child(MARK).read_bytes())
+    return {found["specHash"], *found.get("earlierHashes", ())}
 
 
 def refuse_another(
@@ -59,9 +66,12 @@ def refuse_another(
 
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
-    """Whether `state` carries the hash of another spec."""
+    """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
     mark = state.child(MARK)
-    return mark.exists() and orjson.loads(mark.read_bytes())["specHash"] != spec_hash(resource)
+    if not mark.exists():
+        return False
+    found = orjson.loads(mark.read_bytes())
+    return bool(found["specHash"] != spec_hash(resource)) and _course(found) != course_hash(resource)
 
 
 def has_other_files(folder: Location, state: Location) -> bool:
@@ -81,6 +91,24 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
         return resource.spec.learners.replicas
     learners = orjson.loads(mark.read_bytes())["spec"]["spec"].get("learners", {})
     return int(learners.get("replicas", 1))
+
+
+def _course(found: dict[str, Any]) -> str | None:
+    """None where this version cannot read the spec in a mark."""
+    try:
+        return course_hash(validate_resource(found["spec"]))
+    except SpecError:
+        return None
+
+
+def _extend(mark: Location, resource: OfflineRecording | OfflineTraining) -> None:
+    """Put the spec hash that the run goes on with into its mark; the rest stays as the run began."""
+    found = orjson.loads(mark.read_bytes())
+    if found["specHash"] == spec_hash(resource):
+        return
+    found["earlierHashes"] = [*found.get("earlierHashes", ()), found["specHash"]]
+    found["specHash"] = spec_hash(resource)
+    mark.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
 
 
 def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:

@@ -90,6 +90,10 @@ class Sampled:
         }
         return len(chosen)
 
+    def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+        """As counted: no iteration is cut short."""
+        return iteration
+
     def next(self) -> Batch:
         """The rows of the next minibatch."""
         chosen = next(self._minibatches)

@@ -47,6 +47,9 @@ class Experience(Protocol):
     def start(self, iteration: int, updates: int) -> int:
         """Begin an iteration, or go on in it, after so many iterations and updates; how many batches are left of it."""
 
+    def iterations(self, iteration: int, updates: int) -> int:
+        """Iterations finished, where one that an earlier, lower stop cut short goes on; `iteration` counts it."""
+
     def next(self) -> Batch:
         """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
 
@@ -203,6 +206,8 @@ class Trainer:
             self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
+        if self.experience is not None and self.learner.updates < self._most_updates:
+            self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
 
     def close(self) -> None:

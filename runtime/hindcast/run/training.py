@@ -17,7 +17,7 @@ from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.claim import claim, first_learners, refuse_another, title
+from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.interruption import Interruption
@@ -78,7 +78,10 @@ class TrainingRun:
             claim(self._folder, self._resource, self._is_started())
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
-                return self._outcome(orjson.loads(marker.read_bytes()), "AlreadyFinished", begun)
+                finished = orjson.loads(marker.read_bytes())
+                if finished["specHash"] == spec_hash(self._resource):
+                    return self._outcome(finished, "AlreadyFinished", begun)
+                marker.delete()  # it goes on: `stop` or `evaluation` is another now
             success = self._train()
             outcome = self._outcome(success, "Succeeded", begun)
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
@@ -126,7 +129,7 @@ class TrainingRun:
         if latest is None:
             trainer.begin()
             return
-        if latest.training.spec_hash != spec_hash(self._resource):
+        if latest.training.spec_hash not in claimed_hashes(self._folder):
             raise OutputConflict(
                 f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
