@@ -1,4 +1,4 @@
-"""A training that is suspended, resumed and then loses its head: nothing is lost, nothing is done twice."""
+"""A training that is suspended, resumed to go further and then loses its head: nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> N
         "cluster": IN_PODS,
         "checkpoint": {"path": "runs", "every": 3},
     }
-    kube.apply(code(slow=slow(1.0)), training("clone", "data", **WORK, **evaluated))
+    shorter = {**WORK, "stop": {"iterations": ITERATIONS - 20}}
+    kube.apply(code(slow=slow(1.0)), training("clone", "data", **shorter, **evaluated))
     kube.wait_iteration("clone", 5)
     suspended_at = suspend(kube)
     assert suspended_at >= 5
 
-    kube.patch("OfflineTraining", "clone", suspend=False)
+    kube.patch("OfflineTraining", "clone", suspend=False, stop=WORK["stop"])
     kube.wait_state("OfflineTraining", "clone", "Running")
     kube.wait_iteration("clone", suspended_at + 5)
     status = kube.status("OfflineTraining", "clone")

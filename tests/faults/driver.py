@@ -1,9 +1,9 @@
 """Carries out one resource in a process of its own, for tests that kill it.
 
-    python driver.py RESOURCE.yaml [KILL_POINT]
+    python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
 
-KILL_POINT is one of kill_points.py in the output folder. Prints a line when it begins, at every progress and at the
-end.
+KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL how often it is come to.
+Prints a line when it begins, at every progress and at the end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 
 from kill_points import die_at
+from moments import die
 
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.errors import UserError
@@ -36,7 +37,9 @@ class Spoken:
 
 def main() -> int:
     loaded = load_resources(sys.argv[1])[0].resource
-    kill_at = sys.argv[2] if len(sys.argv) > 2 else None
+    kill_at = sys.argv[2] if len(sys.argv) == 3 else None
+    if len(sys.argv) > 3:
+        die(sys.argv[2], int(sys.argv[3]))
     reporter = Spoken()
     print("begun", flush=True)
     try:

@@ -28,7 +28,7 @@ class Script:
     warm: ClassVar[WarmPython]
 
     def __init__(self, name: str, *arguments: object) -> None:
-        paths = [str(_FAULTS.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(_FAULTS.parent), str(_FAULTS.parent / "learn"), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self.lines: list[str] = []
         self.process = self.warm.start([str(_FAULTS / name), *map(str, arguments)], environment)
@@ -71,15 +71,14 @@ class Driver(Script):
     Args:
         resource: what to carry out.
         folder: where its YAML is put.
-        kill_at: point in the output folder at which it kills itself (kill_points.py).
+        kill_at: where it kills itself: a point in the output folder (kill_points.py), or a moment and the number of
+            times that it is come to (moments.py).
     """
 
-    def __init__(
-        self, resource: OfflineRecording | OfflineTraining, folder: Path, kill_at: str | None = None
-    ) -> None:
+    def __init__(self, resource: OfflineRecording | OfflineTraining, folder: Path, *kill_at: object) -> None:
         file = folder / "resource.yaml"  # JSON is YAML
         file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
-        super().__init__("driver.py", file, *([] if kill_at is None else [kill_at]))
+        super().__init__("driver.py", file, *(each for each in kill_at if each is not None))
 
 
 def adopt_orphans(adopt: bool) -> None:

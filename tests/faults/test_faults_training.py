@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kill_points import points
+from moments import MOMENTS
 from processes import Driver, ends
 
 from hindcast.api import OfflineTraining
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.soak
 
 KILLS = repeats(1, soak=10)  # at every kind of file operation
 PARALLEL_KILLS = repeats(2, soak=20)
+MOMENT_ROUNDS = repeats(1, soak=20)
 
 TIMINGS = {"time_total_s", "timesteps_per_s", "timers"}
 
@@ -139,30 +142,40 @@ def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
     assert_clean(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("toy", ["LambdaReturns", "NStepQ", "CausalMean"])
-def test_killed_in_the_middle_of_a_window(tmp_path: Path, walks: Path, toy: str) -> None:
-    """Targets, n-step returns and sequences are what they would have been."""
+def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+    """48 updates in iterations of 6, four windows of data, targets every 4 updates where the algorithm has any."""
+    options = {"targetsEvery": 4} if algorithm.endswith("LambdaReturns") else {}
+    return training(
+        folder,
+        data,
+        algorithm=algorithm,
+        config={},
+        customConfig={"trainBatchSizePerLearner": 16, **options},
+        pipeline={"datasetNumItersPerLearner": 6, "windowSteps": 100, "residency": "Streaming"},
+        checkpoint={"every": 1, "keep": 2},
+        stop={"iterations": 8},
+    )
 
-    def resource(name: str) -> OfflineTraining:
-        return training(
-            tmp_path / name,
-            walks,
-            algorithm=f"algorithm_toys:{toy}",
-            config={},
-            customConfig={"trainBatchSizePerLearner": 16},
-            pipeline={"datasetNumItersPerLearner": 5, "windowSteps": 100, "residency": "Streaming"},
-            checkpoint={"every": 2, "keep": 2},
-            stop={"iterations": 12},
-        )
 
-    assert "outcome Succeeded" in Driver(resource("whole"), tmp_path).finish()
-    for kill in range(PARALLEL_KILLS):
-        driver = Driver(resource("killed"), tmp_path)
-        assert driver.listen("progress", times=3 + kill % 3)
-        driver.kill()
-    said = Driver(resource("killed"), tmp_path).finish()
-    assert "goes on at update" in said and "outcome Succeeded" in said, said
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+@pytest.mark.parametrize(
+    "algorithm",
+    ["algorithm_toys:LambdaReturns", "algorithm_toys:NStepQ", "algorithm_toys:CausalMean", "learn_iql:IQL"],
+)
+def test_killed_at_named_moments(tmp_path: Path, walks: Path, algorithm: str) -> None:
+    """Targets, n-step returns, sequences and several optimisers: killed wherever it is, a training is the same."""
+    assert "outcome Succeeded" in Driver(of_items(tmp_path / "whole", walks, algorithm), tmp_path).finish()
+    whole = contents(tmp_path / "whole")
+    rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
+    moments = [name for name in MOMENTS if algorithm.endswith("LambdaReturns") or "targets" not in name]
+    for number in range(MOMENT_ROUNDS):
+        resource = of_items(tmp_path / f"killed{number}", walks, algorithm)
+        for moment in rng.permutation(moments):
+            driver = Driver(resource, tmp_path, moment, rng.integers(1, 4))
+            said = driver.finish()
+            assert driver.process.wait() == -signal.SIGKILL, (moment, said)
+        said = Driver(resource, tmp_path).finish()
+        assert "outcome Succeeded" in said, said
+        assert contents(Path(resource.spec.checkpoint.path)) == whole
 
 
 def carry_out(folder: Path, data: Path, kill_at: str | None = None) -> int:

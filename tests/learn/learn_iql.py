@@ -31,8 +31,10 @@ class IQL(Algorithm):
     """See `IQLOptions`."""
 
     Options = IQLOptions
-    needs = Needs(columns=frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
     options: IQLOptions
+
+    def needs(self):
+        return Needs(columns=frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
 
     def networks(self, inputs):
         critics = inputs.critics(members=2, layer_norm=True)

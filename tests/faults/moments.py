@@ -1,0 +1,57 @@
+"""Named moments of a training at which a process kills itself (SIGKILL): before or after a call of a function."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+MOMENTS = {
+    "before an update": "before hindcast.learn.learner:Learner._moved",
+    "between the losses of an update": "after hindcast.learn.learner:Learner._check_loss",
+    "between gradients and step": "before hindcast.learn.optimisers:Optimiser.step",
+    "between the steps of two optimisers": "after hindcast.learn.optimisers:Optimiser.step",
+    "after an update": "after hindcast.learn.learner:Learner.update",
+    "in mid-window": "after hindcast.pipeline.offline_data:OfflineData.next",
+    "before targets are computed": "before hindcast.run.offline:window_targets",
+    "after targets are computed": "after hindcast.run.offline:window_targets",
+    "between an iteration and its checkpoint": "after hindcast.report.results:ResultsLog.append",
+    "before a checkpoint": "before hindcast.learn.checkpoint:CheckpointStore.save",
+    "before a checkpoint counts": "before hindcast.learn.checkpoint:dump",
+    "before old checkpoints are removed": "before hindcast.learn.checkpoint:CheckpointStore._prune",
+}
+
+
+def die(moment: str, call: int) -> None:
+    """Kill this process at the n-th time that it comes to a moment."""
+    when, _, path = MOMENTS[moment].partition(" ")
+    owner, name = _owner(path)
+    function = getattr(owner, name)
+    setattr(owner, name, _dying(function, when == "before", call))
+
+
+def _owner(path: str) -> tuple[Any, str]:
+    module, _, names = path.partition(":")
+    *classes, name = names.split(".")
+    owner: Any = importlib.import_module(module)
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, name
+
+
+def _dying(function: Callable[..., Any], before: bool, call: int) -> Callable[..., Any]:
+    calls = 0
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if before and calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*arguments, **named)
+        if calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return wrapped
