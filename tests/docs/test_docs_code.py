@@ -1,7 +1,8 @@
 """Every code block of README and docs runs, in order, as a reader would run it.
 
 A page is carried out in an empty folder. A YAML block with a resource, or with a first comment that names a file, is
-saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, a `python` block after all those before it.
+saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, and before one, or at the end, all `python`
+blocks so far as one program.
 A page that names `s3://bucket` finds one there, in a server of the test's.
 Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
 """
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -76,19 +78,16 @@ def test_code_of_the_page_runs(
     page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
-    script = ["set -euo pipefail"]
-    python: list[str] = []
-    for number, (kind, code) in enumerate(blocks_of(page)):
-        if kind == "yaml":
-            if "apiVersion" in code or NAMED.match(code):
-                (tmp_path / file_name(code)).write_text(code)
-        elif kind == "python":
-            python.append(code)
-            file = tmp_path / f"block{number}.py"
-            file.write_text("\n".join(python))
-            script.append(f"python {file.name}")
-        else:
+    script, python = ["set -euo pipefail"], ""
+    blocks = [block for block in blocks_of(page) if not saved(block, tmp_path)]
+    for number, ((kind, code), following) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
+        if kind == "bash":
             script.append(code)
+            continue
+        python += code
+        if following[0] != "python":
+            (tmp_path / f"block{number}.py").write_text(python)
+            script.append(f"python block{number}.py")
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
@@ -100,9 +99,13 @@ def test_code_of_the_page_runs(
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
-def file_name(code: str) -> str:
+def saved(block: tuple[str, str], folder: Path) -> bool:
+    """Whether a block is YAML; that of a file is saved."""
+    kind, code = block
     named = NAMED.match(code)
-    return named[1] if named else "cartpole.yaml"
+    if kind == "yaml" and (named or "apiVersion" in code):
+        (folder / (named[1] if named else "cartpole.yaml")).write_text(code)
+    return kind == "yaml"
 
 
 def test_pages_have_code() -> None:
