@@ -22,6 +22,30 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
+def mean_learnt(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """The mean of `values`, `[B]` or `[B, T]`, over the steps of the batch that are learnt from."""
+    mask = batch.get(Columns.LOSS_MASK)
+    return values.mean() if mask is None else masked_mean(values, mask)
+
+
+def with_padding_filled(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with the first step of each sequence in its padding; a batch of timesteps as it is.
+
+    Padding is zero, which an action or observation of `Discrete(3, start=1)` cannot be. The first place of a sequence
+    is always a step.
+    """
+    if Columns.SEQ_LENS not in batch:
+        return dict(batch)
+    lead = batch[Columns.LOSS_MASK].shape
+    known = torch.arange(lead[1], device=batch[Columns.SEQ_LENS].device) < batch[Columns.SEQ_LENS].unsqueeze(1)
+    return {
+        leaf: torch.where(known.reshape(*lead, *[1] * (values.dim() - 2)), values, values[:, :1])
+        if values.shape[:2] == lead and leaf != Columns.LOSS_MASK
+        else values
+        for leaf, values in batch.items()
+    }
+
+
 def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     """The actions as distributions take them: one tensor, or leaf -> tensor of a composite space."""
     if Columns.ACTIONS in batch:
