@@ -76,17 +76,23 @@ def fit(
 
 
 def results(folder: Path) -> list[Any]:
-    lines = [orjson.loads(line) for line in (folder / "test" / "r1" / "results.jsonl").read_text().splitlines()]
+    lines = [
+        orjson.loads(line) for line in (folder / "test" / "r1" / "results.jsonl").read_text().splitlines()
+    ]
     return [(line["learners"], line.get("evaluation")) for line in lines]
 
 
 def mean_return(policy: Policy, num_envs: int = 8) -> float:
-    report = evaluate_policy(policy, EnvironmentSpec.model_validate(RECALL), duration=60, num_envs=num_envs, seed=5)
+    report = evaluate_policy(
+        policy, EnvironmentSpec.model_validate(RECALL), duration=60, num_envs=num_envs, seed=5
+    )
     return float(np.mean(report.returns))
 
 
 @KINDS
-def test_a_policy_with_memory_learns_what_one_without_cannot(kind: str, recalled: Path, tmp_path: Path) -> None:
+def test_a_policy_with_memory_learns_what_one_without_cannot(
+    kind: str, recalled: Path, tmp_path: Path
+) -> None:
     policy = fit(tmp_path, recalled, recurrent=kind)
     assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
     last = results(tmp_path)[-1]

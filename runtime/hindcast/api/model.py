@@ -77,7 +77,7 @@ class ModelSpec(Model):
     burn_in: NonNegative = 0
     """First timesteps of a sequence that only warm up the state; they repeat the end of the sequence before."""
     initial_state: Literal["zero", "recorded"] = "zero"
-    """The state in which a sequence begins in training: zero, or the one recorded with it (`output.recurrentStates`)."""
+    """The state in which a sequence begins in training: zero, or as recorded (`output.recurrentStates`)."""
 
     @model_validator(mode="after")
     def _check_burn_in(self) -> Self:

@@ -66,7 +66,15 @@ class DefaultModelConfig:
 
 METHOD: Final = "DefaultModelConfig"
 _LEFT_OUT: Final = frozenset(
-    {"distribution", "observation_filter", "frame_stack", "recurrent", "use_lstm", "lstm_cell_size", "max_seq_len"}
+    {
+        "distribution",
+        "observation_filter",
+        "frame_stack",
+        "recurrent",
+        "use_lstm",
+        "lstm_cell_size",
+        "max_seq_len",
+    }
 )
 """Fields that say nothing at their defaults, which the resource shares."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())

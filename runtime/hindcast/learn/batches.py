@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, root
+
+_OF_SEQUENCES = (Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN)
+"""Columns that tell of a sequence as a whole, or of its padding."""
 
 
 def num_timesteps(batch: Mapping[str, Tensor]) -> int:
@@ -36,14 +39,14 @@ def with_padding_filled(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     if Columns.SEQ_LENS not in batch:
         return dict(batch)
-    lead = batch[Columns.LOSS_MASK].shape
-    known = torch.arange(lead[1], device=batch[Columns.SEQ_LENS].device) < batch[Columns.SEQ_LENS].unsqueeze(1)
-    return {
-        leaf: torch.where(known.reshape(*lead, *[1] * (values.dim() - 2)), values, values[:, :1])
-        if values.shape[:2] == lead and leaf != Columns.LOSS_MASK
-        else values
-        for leaf, values in batch.items()
-    }
+    _, width = batch[Columns.LOSS_MASK].shape
+    lengths = batch[Columns.SEQ_LENS]
+    known = torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+
+    def filled(values: Tensor) -> Tensor:
+        return torch.where(known.reshape(*known.shape, *[1] * (values.dim() - 2)), values, values[:, :1])
+
+    return {leaf: each if root(leaf) in _OF_SEQUENCES else filled(each) for leaf, each in batch.items()}
 
 
 def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:

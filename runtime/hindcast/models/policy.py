@@ -213,7 +213,9 @@ class Policy:
             DataError: the policy stacks frames, which it keeps itself; or the state is another policy's.
         """
         if self.preprocessing.stacked_leaves:
-            raise DataError("compute_actions: the policy stacks frames, which it keeps itself: use policy(obs).")
+            raise DataError(
+                "compute_actions: the policy stacks frames, which it keeps itself: use policy(obs)."
+            )
         rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
         noise = self.draw_noise(self._generator, _count(rows)) if explore else None
         acted, _ = self._forward(self._tensors(rows), noise)

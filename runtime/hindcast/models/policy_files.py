@@ -36,10 +36,21 @@ WEIGHTS = "weights.safetensors"
 STATISTICS = "preprocessing.safetensors"
 NAMES = (WEIGHTS, STATISTICS, DESCRIPTION)
 _ALWAYS_WRITTEN = frozenset(
-    "fcnet_hiddens fcnet_activation vf_share_layers head_fcnet_hiddens distribution free_log_std log_std_clip "
-    "conv_filters conv_activation observation_filter frame_stack".split()
+    {
+        "conv_activation",
+        "conv_filters",
+        "distribution",
+        "fcnet_activation",
+        "fcnet_hiddens",
+        "frame_stack",
+        "free_log_std",
+        "head_fcnet_hiddens",
+        "log_std_clip",
+        "observation_filter",
+        "vf_share_layers",
+    }
 )
-"""The fields of a model that the first policies were saved with. Later ones stand in the file where they are not at their
+"""The fields of a model that the first policies were saved with. Later ones are written where they are not at their
 defaults, so that a policy without them keeps its bytes, and with these its digest."""
 
 

@@ -20,14 +20,12 @@ T = TypeVar("T")
 State = dict[str, Tensor]
 """Name -> `[B, *shape]`."""
 
-_LAYERS: dict[str, tuple[type[nn.RNNBase], tuple[str, ...]]] = {
-    "lstm": (nn.LSTM, ("h", "c")),
-    "gru": (nn.GRU, ("h",)),
-}
-
 
 class Recurrent(nn.Module):
-    """One LSTM or GRU layer (Hochreiter and Schmidhuber, 1997; arXiv 1406.1078), orthogonal weights, no bias at first.
+    """One LSTM (Hochreiter and Schmidhuber, 1997) or GRU layer (arXiv 1406.1078).
+
+    Each gate's weights are orthogonal, from torch's global generator. The gate that keeps the state begins with a bias
+    of 1 (Jozefowicz et al., ICML 2015), the others with none.
 
     Args:
         kind: "lstm" or "gru".
@@ -40,14 +38,18 @@ class Recurrent(nn.Module):
 
     def __init__(self, kind: str, size_in: int, size: int) -> None:
         super().__init__()
-        layer, self._names = _LAYERS[kind]
         self.output_size = size
-        self._layer = layer(size_in, size, batch_first=True)
+        self._is_lstm = kind == "lstm"
+        self._names = ("h", "c") if self._is_lstm else ("h",)
+        self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size, batch_first=True)
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
-                nn.init.orthogonal_(parameter)
+                for gate in parameter.detach().split(size):
+                    nn.init.orthogonal_(gate)
             else:
                 nn.init.zeros_(parameter)
+        _, _, bias, _ = self._layer.all_weights[0]
+        nn.init.ones_(bias.detach()[size : 2 * size])  # the forget gate of an LSTM, the update gate of a GRU
 
     def initial_state(self) -> State:
         """Zeros, `[H]` each: `h`, and of an LSTM `c`."""
@@ -67,27 +69,36 @@ class Recurrent(nn.Module):
         Raises:
             DataError: a state of another kind or size.
         """
-        steps = features.unsqueeze(1) if features.dim() == 2 else features
-        before = self._checked(state, len(steps)) if state else None
-        if before is not None and len(before) == 1:
-            outputs, after = self._layer(steps, before[0])
-        else:
-            outputs, after = self._layer(steps, before)
-        last = (after,) if isinstance(after, Tensor) else after
-        found = {name: tensor.squeeze(0) for name, tensor in zip(self._names, last, strict=True)}
-        return (outputs.squeeze(1) if features.dim() == 2 else outputs), found
+        before = self._before(state, features)
+        if features.dim() == 2:
+            after = self._step(features, before)
+            return after[0], dict(zip(self._names, after, strict=True))
+        hidden = [tensor.unsqueeze(0) for tensor in before]
+        outputs, last = self._layer(features, tuple(hidden) if self._is_lstm else hidden[0])
+        after = last if self._is_lstm else (last,)
+        return outputs, {name: tensor.squeeze(0) for name, tensor in zip(self._names, after, strict=True)}
 
-    def _checked(self, state: Mapping[str, Tensor], count: int) -> tuple[Tensor, ...]:
-        """The tensors as torch takes them, `[1, B, H]`."""
+    def _step(self, features: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One step, for an LSTM several times faster than a sequence of one."""
+        weights = self._layer.all_weights[0]
+        if self._is_lstm:
+            return torch.lstm_cell(features, before, *weights)
+        return (torch.gru_cell(features, before[0], *weights),)
+
+    def _before(self, state: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, ...]:
+        """`[B, H]` each: the state given, or the initial one."""
+        shape = [len(features), self.output_size]
+        if not state:
+            return tuple(start.expand(shape).contiguous() for start in self.initial_state().values())
         for name in self._names:
             found = list(state[name].shape) if name in state else None
-            if found != [count, self.output_size]:
+            if found != shape:
                 given = "is missing" if found is None else f"has shape {found}"
                 raise DataError(
-                    f"the recurrent state {name!r} {given}, where the policy has [{count}, {self.output_size}]: "
-                    "recorded states are of use to a model with the recurrent and cellSize that they were recorded with"
+                    f"the recurrent state {name!r} {given}, where the policy has {shape}: states are of use to a "
+                    "model with the recurrent and cellSize of the one that they come from"
                 )
-        return tuple(state[name].unsqueeze(0) for name in self._names)
+        return tuple(state[name] for name in self._names)
 
 
 class SlotStates:
@@ -115,7 +126,9 @@ class SlotStates:
             return as_leaves(Columns.STATE_IN, fresh)
         known = len(next(iter(self._now.values())))
         if known != count:
-            raise ValueError(f"{count} slots, where the recurrent states are of {known}; begin their episodes")
+            raise ValueError(
+                f"{count} slots, where the recurrent states are of {known}; begin their episodes"
+            )
         if is_first is None or not is_first.any():
             return as_leaves(Columns.STATE_IN, self._now)
         begin = torch.from_numpy(is_first).to(next(iter(initial.values())).device)

@@ -81,7 +81,7 @@ class RLModule(nn.Module):
         return self._forward_exploration(batch)
 
     def forward_train(self, batch: Batch) -> dict[str, Tensor]:
-        """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`; of sequences `[B, T, …]`."""
+        """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`; with T of sequences."""
         return self._forward_train(batch)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ class Recorder:
     def __init__(self, task: Task, policy: Actor) -> None:
         self._task = task
         self._runner = EnvRunner(
-            task.environment, policy, task.width, task.seed, task.explore, task.output.recurrent_states
+            task.environment, policy, task.width, task.seed, task.explore, states=task.output.recurrent_states
         )
         self._folder = task.location
         self._writer_id = uuid.uuid4().hex[:8]

@@ -83,6 +83,7 @@ class EnvRunner:
         width: int,
         seed: int,
         explore: bool,
+        *,
         states: bool = False,
     ) -> None:
         self.slots = Slots(environment, width)
@@ -124,7 +125,8 @@ class EnvRunner:
         history = Trajectories(slots.width)
         infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
         playing: dict[int, int] = {}
-        is_first = np.ones(slots.width, dtype=np.bool_)  # those that stay idle forget what another runner played
+        # Of idle slots too: the policy may have played elsewhere, in another number of slots.
+        is_first = np.ones(slots.width, dtype=np.bool_)
         rewards = np.zeros(slots.width, dtype=np.float64)
 
         def start(slot: int) -> None:
