@@ -119,10 +119,17 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 def replaced_model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> list[str]:
     """Sentences on the fields whose values something else stands for."""
-    given = as_dict(config)
-    if not given.get("head_fcnet_hiddens") or "head_fcnet_activation" not in given:
-        return []
-    return [f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}"]
+    given, lines = as_dict(config), []
+    if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
+        lines.append(f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}")
+    if not given.get("use_lstm") and given.get("recurrent", "none") == "none":
+        idle = [
+            name
+            for name in ("lstm_cell_size", "max_seq_len")
+            if given.get(name, _DEFAULTS[name]) != _DEFAULTS[name]
+        ]
+        lines += [f"{name}: it has no effect without use_lstm or recurrent" for name in idle]
+    return lines
 
 
 def observation_filter(name: Any) -> Any:
