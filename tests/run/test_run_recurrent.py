@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+from hindcast import PPOConfig
 from hindcast.api import EnvironmentSpec
 from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
@@ -201,20 +202,20 @@ def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -
 
 
 def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_path: Path) -> None:
-    refusal = "model.recurrent: {} learns from single timesteps, and cannot train a policy with a recurrent"
+    refusal = "{} learns from single timesteps and cannot train a recurrent policy"
     expert = {"algorithm": "PPO", "model": {"recurrent": "lstm"}, "stop": {"iterations": 1}}
-    with pytest.raises(SpecError, match=refusal.format("PPO")):
-        record(recording(tmp_path / "data", policy={"train": expert}))
-    toy = training(
-        tmp_path,
-        recalled,
-        algorithm="algorithm_toys:NStepQ",
-        config={},
-        customConfig={},
-        model={"recurrent": "gru"},
-    )
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+        recording(tmp_path / "data", policy={"train": expert})
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+        PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
+    toy = {
+        "algorithm": "algorithm_toys:NStepQ",
+        "config": {},
+        "customConfig": {},
+        "model": {"recurrent": "gru"},
+    }
     with pytest.raises(SpecError, match=refusal.format("NStepQ")):
-        train(toy)
+        train(training(tmp_path, recalled, **toy))
 
 
 def test_states_of_a_policy_without_are_refused(tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
         return needs
     if not algorithm.recurrent:
         raise SpecError(
-            f"model.recurrent: {type(algorithm).__name__} learns from single timesteps, and cannot train a policy with "
-            "a recurrent state"
+            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
+            "model.recurrent at none"
         )
     model = policy.model_config
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
