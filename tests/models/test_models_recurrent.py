@@ -75,6 +75,7 @@ class TestLayer:
         layer, features = Recurrent(kind, 4, UNITS), torch.zeros(ROWS, 4)
         with pytest.raises(DataError, match=r"state 'h' has shape \[5, 8\], where the policy has \[5, 6\]"):
             layer(features, {"h": torch.zeros(ROWS, 8), "c": torch.zeros(ROWS, 8)})
+        layer(features, {"h": torch.zeros(ROWS, UNITS).double(), "c": torch.zeros(ROWS, UNITS).double()})
         with pytest.raises(DataError, match="state 'h' is missing"):
             layer(features, {"x": torch.zeros(ROWS, UNITS)})
 

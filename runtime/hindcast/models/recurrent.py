@@ -98,7 +98,7 @@ class Recurrent(nn.Module):
                     f"the recurrent state {name!r} {given}, where the policy has {shape}: states are of use to a "
                     "model with the recurrent and cellSize of the one that they come from"
                 )
-        return tuple(state[name] for name in self._names)
+        return tuple(state[name].to(features.dtype) for name in self._names)
 
 
 class SlotStates:
