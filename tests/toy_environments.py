@@ -167,3 +167,41 @@ class Continuous(gym.Env):
 
     def _observe(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+class Recall(gym.Env):
+    """A cue, +1 or -1, is shown with the first observation alone; the last action is right if it names the cue.
+
+    Observations are [cue, whether the next action is the last]. Actions are 1 and 2, of which 2 names a cue of +1.
+
+    Args:
+        shortest: least steps of an episode.
+        longest: most steps.
+    """
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2, start=1)
+
+    def __init__(self, shortest: int = 4, longest: int = 7) -> None:
+        self._limits = (shortest, longest)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._t = 0
+        self._length = int(self.np_random.integers(self._limits[0], self._limits[1] + 1))
+        self._cue = int(self.np_random.integers(2))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self.action_space.contains(action), action
+        self._t += 1
+        done = self._t == self._length
+        return self._observe(), float(done and action == 1 + self._cue), done, False, {}
+
+    def right_action(self) -> int:
+        """What an expert does, who remembers."""
+        return 1 + self._cue if self._t == self._length - 1 else 1
+
+    def _observe(self) -> np.ndarray:
+        cue = 2 * self._cue - 1 if self._t == 0 else 0
+        return np.array([cue, self._t == self._length - 1], dtype=np.float32)

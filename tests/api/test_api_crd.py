@@ -219,6 +219,7 @@ def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
         "output.maxFileSize",
         "output.compression",
         "output.compressColumns",
+        "output.recurrentStates",
         "seed",
     }
 

@@ -41,6 +41,7 @@ STUB: dict[str, dict[str, Any]] = {
     "Plain": {
         "properties": {"lr": {"type": "number", "default": 1e-3}},
         "x-kinds": ["OfflineTraining", "OfflineRecording"],
+        "x-recurrent": True,
     },
 }
 
@@ -53,8 +54,16 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     options.options_model.cache_clear()
 
 
-def said(algorithm: str, config: object, kind: str = "OfflineTraining") -> list[str]:
-    return [sentence(problem) for problem in check_algorithm(kind, algorithm, config, ("spec",))]
+def said(algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None) -> list[str]:
+    return [sentence(problem) for problem in check_algorithm(kind, algorithm, config, model, ("spec",))]
+
+
+@pytest.mark.usefixtures("_stub")
+def test_a_recurrent_model_needs_an_algorithm_that_trains_it() -> None:
+    refusal = "spec.model.recurrent is 'gru', but Stub learns from single timesteps and cannot train a recurrent policy"
+    assert said("Stub", {}, model={"recurrent": "gru"}) == [refusal]
+    assert said("Plain", {}, model={"recurrent": "gru"}) == []
+    assert said("Stub", {}, model={"recurrent": "none"}) == said("Stub", {}, model="no mapping") == []
 
 
 @pytest.mark.parametrize(

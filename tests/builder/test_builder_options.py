@@ -49,6 +49,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_cpus_per_env_runner": (2, None, 2.0),
     "explore": (False, None, False),
     "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
+    "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",
@@ -81,6 +82,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "materialize_mapped_data": (False, "Streaming", None),
     "prelearner_class": (OfflinePreLearner, "hindcast.pipeline.prelearner:OfflinePreLearner", None),
     "prelearner_kwargs": ({"a": 1}, {"a": 1}, None),
+    "prelearner_use_recorded_module_states": (True, "recorded", None),
     "offline_data_class": (OfflineData, "hindcast.pipeline.offline_data:OfflineData", None),
     "sampling": ("WithReplacement", "WithReplacement", None),
     "window_steps": (128, 128, None),
@@ -95,6 +97,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_max_file_size": (2.0**20, None, "1048576"),
     "output_filesystem": ("s3", None, "s3://out"),
     "output_compress_columns": (["obs"], None, ["obs"]),
+    "output_recurrent_states": (True, None, True),
     "output_compression": ("zstd", None, "zstd"),
     "output_on_existing": ("Fail", None, "Fail"),
     "evaluation_interval": (3, 3, None),
@@ -126,6 +129,10 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "distribution": ("gaussian", "gaussian"),
     "observation_filter": ("MeanStdFilter", "meanStd"),
     "frame_stack": (4, 4),
+    "use_lstm": (True, "lstm"),
+    "recurrent": ("gru", "gru"),
+    "lstm_cell_size": (8, 8),
+    "max_seq_len": (30, 30),
 }
 
 
@@ -314,11 +321,31 @@ def test_refused_option_says_why(option: Option) -> None:
 
 
 def test_refused_model_field_says_why_unless_at_its_default() -> None:
-    with pytest.raises(SpecError, match="use_lstm is True: recurrent modules are not available yet"):
-        bc().rl_module(model_config=DefaultModelConfig(use_lstm=True)).to_resource()
-    with pytest.raises(SpecError, match=r"model_config\.lstm_cell_size is 8"):
-        bc().rl_module(model_config={"lstm_cell_size": 8}).to_resource()
-    bc().rl_module(model_config={"use_lstm": False, "max_seq_len": 20}).to_resource()
+    with pytest.raises(
+        SpecError, match="lstm_use_prev_action is True: the recurrent layer sees observations"
+    ):
+        bc().rl_module(model_config=DefaultModelConfig(lstm_use_prev_action=True)).to_resource()
+    with pytest.raises(SpecError, match=r"model_config\.lstm_use_prev_reward is True"):
+        bc().rl_module(model_config={"lstm_use_prev_reward": True}).to_resource()
+    bc().rl_module(model_config={"lstm_use_prev_action": False}).to_resource()
+
+
+def test_a_recurrent_model_of_rllib() -> None:
+    config = bc().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
+    config.rl_module(model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=64))
+    model = config.to_resource().spec.model
+    given = (model.recurrent, model.cell_size, model.max_seq_len, model.burn_in, model.initial_state)
+    assert given == ("lstm", 64, 20, 3, "recorded")
+    assert config.plan().model == model
+    assert config.replaced == []
+    config.rl_module(model_config=DefaultModelConfig(use_lstm=True, recurrent="gru"))
+    assert config.to_resource().spec.model.recurrent == "gru"
+    config.rl_module(model_config=DefaultModelConfig(max_seq_len=30))
+    assert config.replaced == [
+        "burnin_len: it has no effect without model.recurrent",
+        "prelearner_use_recorded_module_states: it has no effect without model.recurrent",
+        "model_config: max_seq_len: it has no effect without use_lstm or recurrent",
+    ]
 
 
 class TestMistakes:

@@ -49,6 +49,10 @@ ANYWHERE = {
         good=("tmp/data", "/tmpfs/data", "/data/tmp", "file:///mnt/data", "memory/data"),
         bad=("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data"),
     ),
+    "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from": Examples(
+        good=({"burnIn": 19}, {"burnIn": 20, "maxSeqLen": 21}, {"maxSeqLen": 1}),
+        bad=({"burnIn": 20}, {"burnIn": 3, "maxSeqLen": 3}),
+    ),
 }
 
 # Rules by the place in the spec and their sentence.

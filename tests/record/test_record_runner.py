@@ -116,6 +116,8 @@ POLICIES = {
     "stacked": (WALK, {"frameStack": 3}),
     "filtered": (WALK, {"observationFilter": "meanStd", "frameStack": 2}),
     "composite": (COMPOSITE, {}),
+    "lstm": (WALK, {"recurrent": "lstm", "cellSize": 32}),
+    "gru": (COMPOSITE, {"recurrent": "gru", "cellSize": 32}),
     "by position": (WALK, {"frameStack": 2}),
 }
 
@@ -155,6 +157,14 @@ class TestIndependence:
         runner = EnvRunner(EnvironmentSpec.model_validate(environment), actor(name), 4, 0, explore=True)
         next(iter(runner.play(range(20))))
         assert hashes(list(runner.play(range(20)))) == hashes(play(environment, actor(name)))
+
+    @pytest.mark.parametrize("name", POLICIES)
+    def test_of_what_the_policy_played_elsewhere(self, name: str) -> None:
+        """With slots that stay idle, after acting in another number of them."""
+        environment, policy = POLICIES[name][0], actor(name)
+        before = EnvRunner(EnvironmentSpec.model_validate(environment), policy, 1, 0, explore=True)
+        list(before.play(range(2)))
+        assert hashes(play(environment, policy, range(3))) == hashes(play(environment, actor(name), range(3)))
 
     @pytest.mark.parametrize("name", ["wide", "by position"])
     def test_of_its_neighbours(self, name: str) -> None:

@@ -37,6 +37,16 @@ def test_defaults_are_not_told() -> None:
     assert notes_on(given, is_one_machine=True) == []
 
 
+def test_options_of_a_state_need_a_recurrent_layer() -> None:
+    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
+    notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)
+    assert notes == [f"spec.model.{option} has no effect without model.recurrent" for option in idle]
+    assert notes_on(training("runs", "data", model={**idle, "recurrent": "gru"}), is_one_machine=True) == []
+    expert = {"train": {"model": {"burnIn": 3}, "stop": {"iterations": 1}}}
+    (note,) = notes_on(recording("data", policy=expert), is_one_machine=True)
+    assert note == "spec.policy.train.model.burnIn has no effect without policy.train.model.recurrent"
+
+
 def test_a_training_tells_them(tmp_path: Path, walks: Path, heard: Heard) -> None:
     train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=heard)
     assert [note for note in heard.notes if "spec.learners.cpus has no effect on one machine" in note]

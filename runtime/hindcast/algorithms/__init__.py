@@ -79,9 +79,12 @@ def resolve(name: str) -> type[Algorithm]:
 
 
 def option_schemas() -> dict[str, dict[str, Any]]:
-    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in."""
+    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in, `x-recurrent`
+    says whether it trains policies with a recurrent state.
+    """
     return {
-        name: algorithm.Options.model_json_schema() | {"x-kinds": sorted(algorithm.kinds)}
+        name: algorithm.Options.model_json_schema()
+        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent}
         for name, algorithm in REGISTRY.items()
     }
 

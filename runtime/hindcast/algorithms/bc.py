@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
-from hindcast.learn.batches import actions_of
+from hindcast.learn.batches import actions_of, mean_learnt, with_padding_filled
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.models.distributions import Actions
@@ -21,7 +21,8 @@ class BCOptions(AlgorithmOptions):
     """Behaviour cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
 
     Stochastic policies minimise the negative log-likelihood, L = -E[log π(a|s)]; deterministic ones the
-    squared error, L = E[(π(s) - a)²], averaged over the elements of an action.
+    squared error, L = E[(π(s) - a)²], averaged over the elements of an action. A policy with a recurrent state
+    learns from sequences, over whose steps the mean is taken, padding and burn-in left out.
     """
 
     lr: Schedule = 1e-4
@@ -33,6 +34,7 @@ class BC(Algorithm):
     """Behaviour cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
+    recurrent = True
     options: BCOptions
 
     def needs(self) -> Needs:
@@ -45,22 +47,24 @@ class BC(Algorithm):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
-        policy = cast(RLModule, nets["policy"])
+        policy, batch = cast(RLModule, nets["policy"]), with_padding_filled(batch)
         distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
         actions = actions_of(batch)
-        loss = distribution.imitation_loss(actions).mean()
+        losses = distribution.imitation_loss(actions)
+        loss = mean_learnt(losses, batch)
         metrics = {"policy_loss": loss}
         with torch.no_grad():
             if policy.action_head.stochastic:
-                metrics["entropy"] = distribution.entropy().mean()
+                metrics["entropy"] = mean_learnt(distribution.entropy(), batch)
             if policy.action_head.discrete:
-                metrics["action_accuracy"] = _agreement(distribution.mode(), actions)
+                agreement = _agreement(distribution.mode(), actions, losses.shape)
+                metrics["action_accuracy"] = mean_learnt(agreement, batch)
         return Losses({"policy": loss}, metrics)
 
 
-def _agreement(chosen: Actions, recorded: Actions) -> Tensor:
-    """Share of single decisions on which both agree."""
+def _agreement(chosen: Actions, recorded: Actions, steps: torch.Size) -> Tensor:
+    """`[*steps]` share of single decisions on which both agree."""
     if isinstance(chosen, Tensor) and isinstance(recorded, Tensor):
-        return (chosen == recorded).float().mean()
+        return (chosen == recorded).float().reshape(*steps, -1).mean(-1)
     assert not isinstance(chosen, Tensor) and not isinstance(recorded, Tensor)
-    return torch.stack([_agreement(chosen[leaf], recorded[leaf]) for leaf in chosen]).mean()
+    return torch.stack([_agreement(chosen[leaf], recorded[leaf], steps) for leaf in chosen]).mean(0)

@@ -123,7 +123,7 @@ def _check_algorithms(value: dict[str, Any]) -> list[Problem]:
     default = None if value["kind"] == "OfflineTraining" else TrainPolicy.model_fields["algorithm"].default
     algorithm = here.get("algorithm", default)
     return (
-        check_algorithm(value["kind"], algorithm, here.get("config", {}), at)
+        check_algorithm(value["kind"], algorithm, here.get("config", {}), here.get("model"), at)
         if isinstance(algorithm, str)
         else []
     )

@@ -1,10 +1,10 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from hindcast.api.base import Model, Positive
+from hindcast.api.base import Model, NonNegative, Positive, Rule
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
@@ -38,6 +38,14 @@ Filters = Annotated[
 class ModelSpec(Model):
     """Encoder and heads of the policy network, and what is done to observations before it."""
 
+    rules: ClassVar = (
+        Rule(
+            "self.burnIn < self.maxSeqLen",
+            "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from",
+            at=".burnIn",
+        ),
+    )
+
     fcnet_hiddens: Hiddens = [256, 256]
     """Units of the encoder's dense layers."""
     fcnet_activation: Activation = "tanh"
@@ -60,3 +68,22 @@ class ModelSpec(Model):
     """`meanStd` normalises observations by running mean and deviation, saved with the policy."""
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
+    recurrent: Literal["none", "lstm", "gru"] = "none"
+    """A recurrent layer between the encoder and the heads. Its state begins at zero with every episode."""
+    cell_size: Positive = 256
+    """Units of the recurrent layer."""
+    max_seq_len: Positive = 20
+    """Timesteps of the sequences that a policy with a state learns from."""
+    burn_in: NonNegative = 0
+    """First timesteps of a sequence that only warm up the state; they repeat the end of the sequence before."""
+    initial_state: Literal["zero", "recorded"] = "zero"
+    """The state in which a sequence begins in training: zero, or as recorded (`output.recurrentStates`)."""
+
+    @model_validator(mode="after")
+    def _check_burn_in(self) -> Self:
+        if self.burn_in >= self.max_seq_len:
+            raise ValueError(
+                f"has burnIn {self.burn_in} and maxSeqLen {self.max_seq_len}: burnIn must be less, or nothing of a "
+                "sequence would be learnt from"
+            )
+        return self

@@ -40,7 +40,9 @@ _CONFIG: Final = ConfigDict(
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in."""
+    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in, and
+    `x-recurrent` is true where it trains policies with a recurrent state.
+    """
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
     loaded: dict[str, Schema] = json.loads(text)
     return loaded
@@ -69,8 +71,8 @@ def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != model.model_fields[name].default}
 
 
-def check_algorithm(kind: str, algorithm: str, config: Any, at: Steps) -> list[Problem]:
-    """What is wrong with an algorithm's name and options. `at` is the place of the two (`("spec",)`)."""
+def check_algorithm(kind: str, algorithm: str, config: Any, model: Any, at: Steps) -> list[Problem]:
+    """What is wrong with an algorithm's name, its options and its model. `at` is their place (`("spec",)`)."""
     if is_custom(algorithm) and kind == "OfflineTraining":
         return []
     if algorithm not in schemas():
@@ -81,10 +83,11 @@ def check_algorithm(kind: str, algorithm: str, config: Any, at: Steps) -> list[P
         return [
             Problem((*at, "algorithm"), f"is {algorithm}, which an {kind} cannot use; it can use {names}")
         ]
+    problems = _check_recurrent(algorithm, model, at)
     if not isinstance(config, dict):
-        return []
+        return problems
     others, own = _foreign(algorithm, config)
-    problems = [
+    problems += [
         Problem((*at, "config", name), f"does not apply to {algorithm}; it is a field of {', '.join(owners)}")
         for name, owners in others.items()
     ]
@@ -93,6 +96,16 @@ def check_algorithm(kind: str, algorithm: str, config: Any, at: Steps) -> list[P
     except ValidationError as error:
         problems += problems_of(error, options_model(algorithm), own, (*at, "config"))
     return problems
+
+
+def _check_recurrent(algorithm: str, model: Any, at: Steps) -> list[Problem]:
+    recurrent = model.get("recurrent", "none") if isinstance(model, dict) else "none"
+    if recurrent == "none" or schemas()[algorithm].get("x-recurrent"):
+        return []
+    why = (
+        f"is '{recurrent}', but {algorithm} learns from single timesteps and cannot train a recurrent policy"
+    )
+    return [Problem((*at, "model", "recurrent"), why)]
 
 
 def _foreign(algorithm: str, config: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:

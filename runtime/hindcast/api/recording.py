@@ -148,6 +148,9 @@ class OutputSpec(Model):
     nothing there."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256)] = []
     """Of SampleBatch: columns that are packed, as RLlib packs `obs` and `new_obs`. Default: none."""
+    recurrent_states: bool = False
+    """Also write the policy's recurrent state after each step (`state_out`), for trainings with `model.initialState:
+    recorded`."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
     """When the folder holds a dataset: `Resume` it (of the same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""

@@ -61,10 +61,22 @@ class DefaultModelConfig:
     distribution: str = "auto"
     observation_filter: str = "none"
     frame_stack: int = 1
+    recurrent: str = "none"
 
 
 METHOD: Final = "DefaultModelConfig"
-_OWN: Final = ("distribution", "observation_filter", "frame_stack")
+_LEFT_OUT: Final = frozenset(
+    {
+        "distribution",
+        "observation_filter",
+        "frame_stack",
+        "recurrent",
+        "use_lstm",
+        "lstm_cell_size",
+        "max_seq_len",
+    }
+)
+"""Fields that say nothing at their defaults, which the resource shares."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
 _FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
@@ -96,7 +108,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
         option = OPTIONS[METHOD].get(name)
         if option is None:
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[METHOD])}")
-        if name in _OWN and value == _DEFAULTS[name]:
+        if name in _LEFT_OUT and value == _DEFAULTS[name]:
             continue
         if option.kind == "mapped":
             section[option.training.removeprefix("model.")] = _converted(name, value)
@@ -107,10 +119,17 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 def replaced_model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> list[str]:
     """Sentences on the fields whose values something else stands for."""
-    given = as_dict(config)
-    if not given.get("head_fcnet_hiddens") or "head_fcnet_activation" not in given:
-        return []
-    return [f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}"]
+    given, lines = as_dict(config), []
+    if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
+        lines.append(f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}")
+    if not given.get("use_lstm") and given.get("recurrent", "none") == "none":
+        idle = [
+            name
+            for name in ("lstm_cell_size", "max_seq_len")
+            if given.get(name, _DEFAULTS[name]) != _DEFAULTS[name]
+        ]
+        lines += [f"{name}: it has no effect without use_lstm or recurrent" for name in idle]
+    return lines
 
 
 def observation_filter(name: Any) -> Any:
@@ -123,6 +142,8 @@ def _converted(name: str, value: Any) -> Any:
         return _ACTIVATIONS.get(value, value)
     if name == "observation_filter":
         return observation_filter(value)
+    if name == "use_lstm":
+        return "lstm" if value else "none"
     if name == "conv_filters" and value is not None:
         return [[_square(size) for size in layer] for layer in value]
     return value

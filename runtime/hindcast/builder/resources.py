@@ -21,7 +21,7 @@ Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 _ONE_ITERATION: Final = {"iterations": 1}
-_MODEL: Final = ("model_config", "observation_filter")
+_MODEL: Final = ("model_config", "observation_filter", "burnin_len", "prelearner_use_recorded_module_states")
 _OF_SOURCES: Final = ("input_", "input_filesystem")
 """Of these `spec.input` is a list; the other options of the input go to each of its entries."""
 
@@ -58,9 +58,8 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     spec["customConfig" if is_custom(algorithm) else "config"] = config
     spec["input"] = [{"sampler": {}}] if online else sources(options, spec.get("input", {}))
     _need_environment(spec, online)
-    problems = check_algorithm(
-        "OfflineRecording" if online else "OfflineTraining", algorithm, config, ("spec",)
-    )
+    kind = "OfflineRecording" if online else "OfflineTraining"
+    problems = check_algorithm(kind, algorithm, config, spec.get("model"), ("spec",))
     if not online:
         problems += check_samplers(spec["input"], ("spec", "input"))
     return _checked(OfflineTraining, "OfflineTraining", name, spec, problems)
@@ -95,7 +94,8 @@ def recording(
         if duration.get("episodes"):
             train["evaluation"] = {"duration": duration["episodes"]}
         policy = {"train": {**train, **given.get("train", {})}}
-        problems = check_algorithm("OfflineRecording", algorithm, config, ("spec", "policy", "train"))
+        model = policy["train"].get("model")
+        problems = check_algorithm("OfflineRecording", algorithm, config, model, ("spec", "policy", "train"))
     explore = {"explore": given["explore"]} if "explore" in given else {}
     spec |= {"policy": {**policy, **explore}, "duration": duration}
     if spec["runners"].get("replicas") == 0:

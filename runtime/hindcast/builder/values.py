@@ -228,6 +228,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,
     "prelearner_class": partial(importable, "prelearner_class"),
+    "prelearner_use_recorded_module_states": lambda value: "recorded" if value else "zero",
     "offline_data_class": partial(importable, "offline_data_class"),
     "output_write_episodes": lambda value: "Episodes" if value else "Columns",
     "output_write_method": partial(_choice, "output_write_method", _WRITE_METHODS),

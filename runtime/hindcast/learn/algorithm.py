@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
 from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
@@ -155,10 +156,13 @@ class Algorithm(ABC):
     Attributes:
         Options: its options.
         kinds: the resources that it can stand in.
+        recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
+            trains policies with a recurrent state.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
+    recurrent: ClassVar[bool] = False
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
@@ -197,6 +201,24 @@ class Algorithm(ABC):
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Runs after every update, on the moved weights (target networks). `step` is the update's."""
+
+
+def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
+    """What the algorithm takes of the data to train this policy: of one with a state sequences, as its model says.
+
+    Raises:
+        SpecError: the policy has a state, and the algorithm learns from single timesteps.
+    """
+    needs = algorithm.needs()
+    if needs.seq_len is not None or not policy.is_stateful():
+        return needs
+    if not algorithm.recurrent:
+        raise SpecError(
+            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
+            "model.recurrent at none"
+        )
+    model = policy.model_config
+    return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
 
 
 def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.ModuleDict:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, root
+
+_OF_SEQUENCES = (Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN)
+"""Columns that tell of a sequence as a whole, or of its padding."""
 
 
 def num_timesteps(batch: Mapping[str, Tensor]) -> int:
@@ -20,6 +23,30 @@ def num_timesteps(batch: Mapping[str, Tensor]) -> int:
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """The mean of `values`, `[B, T]`, where `mask` (`loss_mask`, bool) says to learn from the step."""
     return torch.where(mask, values, 0.0).sum() / mask.sum()
+
+
+def mean_learnt(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """The mean of `values`, `[B]` or `[B, T]`, over the steps of the batch that are learnt from."""
+    mask = batch.get(Columns.LOSS_MASK)
+    return values.mean() if mask is None else masked_mean(values, mask)
+
+
+def with_padding_filled(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with the first step of each sequence in its padding; a batch of timesteps as it is.
+
+    Padding is zero, which an action or observation of `Discrete(3, start=1)` cannot be. The first place of a sequence
+    is always a step.
+    """
+    if Columns.SEQ_LENS not in batch:
+        return dict(batch)
+    _, width = batch[Columns.LOSS_MASK].shape
+    lengths = batch[Columns.SEQ_LENS]
+    known = torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+
+    def filled(values: Tensor) -> Tensor:
+        return torch.where(known.reshape(*known.shape, *[1] * (values.dim() - 2)), values, values[:, :1])
+
+    return {leaf: each if root(leaf) in _OF_SEQUENCES else filled(each) for leaf, each in batch.items()}
 
 
 def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,18 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
+from hindcast.models.recurrent import SlotStates, as_leaves, state_of
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
 
 F32 = NDArray[np.float32]
 
-_VALUE_HEAD = ("vf.", "vf_encoder.")
+_VALUE_HEAD = ("vf.", "vf_encoder.", "vf_memory.")
 """Prefixes of the weights that a policy acts without."""
 
 
@@ -37,19 +39,21 @@ class Actions(NamedTuple):
         logp: `[B]` float32 log-probability of `actions` under the distribution they were taken from: 0 for
             greedy discrete actions; None where none exists (greedy continuous actions, a deterministic head).
         dist_inputs: `[B, P]` float32 `action_dist_inputs`; None where no network acted.
+        state_out: the recurrent state after the step, leaf (`state_out/h`) -> `[B, *shape]`; empty without one.
     """
 
     env_actions: EnvActions
     actions: dict[str, NDArray[Any]]
     logp: F32 | None
     dist_inputs: F32 | None
+    state_out: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 class Policy:
     """A module and its preprocessing.
 
-    `policy(obs)` acts on one observation and keeps that environment's frames itself; `act` does a step of
-    many slots at once.
+    `policy(obs)` acts on one observation and keeps that environment's frames and recurrent state itself; `act` does a
+    step of many slots at once, and `compute_actions` one of environments whose states the caller keeps.
 
     Args:
         module: on the device where it shall compute.
@@ -72,6 +76,7 @@ class Policy:
         self._leaves = flatten_space(observation_space, Columns.OBS)
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
+        self._states = SlotStates(module.get_initial_state)
         self.reset()
 
     @classmethod
@@ -165,6 +170,7 @@ class Policy:
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode for `policy(obs)`; with a seed, its exploration is the same each time."""
         self._alone = self.preprocessing.fork()
+        self._alone_states = SlotStates(self.module.get_initial_state)
         self._generator = np.random.default_rng(seed)
 
     def __call__(self, obs: Any, explore: bool = False) -> Any:
@@ -175,7 +181,7 @@ class Policy:
         """
         rows = self._one_row(obs)
         noise = self.draw_noise(self._generator, 1) if explore else None
-        return self._act(self._alone, rows, noise, None).env_actions[0]
+        return self._act(self._alone, self._alone_states, rows, noise, None).env_actions[0]
 
     def act(self, obs: Any, noise: F32 | None = None, is_first: NDArray[np.bool_] | None = None) -> Actions:
         """Act in B slots. A row's action depends on its own observations and noise only, and, in the last bits,
@@ -184,9 +190,36 @@ class Policy:
         Args:
             obs: raw observations, `[B, *shape]` or leaf -> rows (see `Preprocessing.observe`).
             noise: `[B, K]` of the kind `module.action_head.noise`; None acts greedily.
-            is_first: `[B]` slots that begin an episode; only frame stacking looks at it.
+            is_first: `[B]` slots that begin an episode; frame stacking and recurrent states look at it. None: none of
+                them, or, in the very first step, all.
         """
-        return self._act(self.preprocessing, obs, noise, is_first)
+        return self._act(self.preprocessing, self._states, obs, noise, is_first)
+
+    def compute_actions(
+        self, obs: Any, state: Mapping[str, NDArray[Any]] | None = None, explore: bool = False
+    ) -> tuple[EnvActions, dict[str, NDArray[Any]]]:
+        """Act in B environments whose states the caller keeps, as RLlib's `forward_inference` with `state_in`.
+
+        Args:
+            obs: raw observations, as of `act`.
+            state: as returned by the step before, name -> `[B, *shape]`; None where all episodes begin, and without a
+                recurrent layer.
+            explore: sample actions; False takes the policy's mode.
+
+        Returns:
+            Actions, item i for the i-th `env.step`, and the state after the step, empty without a recurrent layer.
+
+        Raises:
+            DataError: the policy stacks frames, which it keeps itself; or the state is another policy's.
+        """
+        if self.preprocessing.stacked_leaves:
+            raise DataError(
+                "compute_actions: the policy stacks frames, which it keeps itself: use policy(obs)."
+            )
+        rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
+        noise = self.draw_noise(self._generator, _count(rows)) if explore else None
+        acted, _ = self._forward(self._tensors(rows), noise)
+        return acted.env_actions, state_of(Columns.STATE_OUT, acted.state_out)
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
         """`[count, K]` noise of the kind that `act` wants."""
@@ -196,19 +229,29 @@ class Policy:
 
     @torch.inference_mode()
     def _act(
-        self, preprocessing: Preprocessing, obs: Any, noise: F32 | None, is_first: NDArray[np.bool_] | None
+        self,
+        preprocessing: Preprocessing,
+        states: SlotStates,
+        obs: Any,
+        noise: F32 | None,
+        is_first: NDArray[np.bool_] | None,
     ) -> Actions:
+        rows = preprocessing.observe(obs, is_first)
+        batch = {**self._tensors(rows), **states.before(_count(rows), is_first)}
+        acted, outputs = self._forward(batch, noise)
+        states.keep(outputs)
+        return acted
+
+    @torch.inference_mode()
+    def _forward(
+        self, batch: Mapping[str, Tensor], noise: F32 | None
+    ) -> tuple[Actions, Mapping[str, Tensor]]:
+        """What the module does with a step of all slots, and all its outputs."""
         module = self.module
-        seen = preprocessing.observe(obs, is_first)
-        batch = {leaf: self._tensor(rows) for leaf, rows in seen.items()}
-        if noise is None:
-            dist_inputs = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
-            distribution = module.distribution(dist_inputs)
-            chosen = distribution.mode()
-        else:
-            dist_inputs = module.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS]
-            distribution = module.distribution(dist_inputs)
-            chosen = distribution.sample(self._tensor(noise))
+        outputs = module.forward_inference(batch) if noise is None else module.forward_exploration(batch)
+        dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
+        distribution = module.distribution(dist_inputs)
+        chosen = distribution.mode() if noise is None else distribution.sample(self._tensor(noise))
         actions = (
             {Columns.ACTIONS: _array(chosen)}
             if isinstance(chosen, Tensor)
@@ -218,7 +261,9 @@ class Policy:
         if self.has_logp(explore=noise is not None):
             greedy = np.zeros(len(dist_inputs), dtype=np.float32)
             logp = greedy if noise is None else _array(distribution.logp(chosen))
-        return Actions(preprocessing.to_env(actions), actions, logp, _array(dist_inputs))
+        state = {leaf: _array(outputs[leaf]) for leaf in leaves_of(Columns.STATE_OUT, list(outputs))}
+        env_actions = self.preprocessing.to_env(actions)
+        return Actions(env_actions, actions, logp, _array(dist_inputs), state), outputs
 
     def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
         values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}
@@ -232,11 +277,18 @@ class Policy:
                 )
         return {leaf: values[leaf][None] for leaf in self._leaves}
 
+    def _tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        return {leaf: self._tensor(each) for leaf, each in rows.items()}
+
     def _tensor(self, rows: NDArray[Any]) -> Tensor:
         if not rows.flags.writeable:  # torch has no read-only tensors, and warns
             rows = rows.copy()
         tensor = torch.from_numpy(rows)
         return tensor if self._device is None else tensor.to(self._device)
+
+
+def _count(rows: Mapping[str, NDArray[Any]]) -> int:
+    return len(next(iter(rows.values())))
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

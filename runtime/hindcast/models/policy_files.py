@@ -18,7 +18,7 @@ import gymnasium as gym
 import safetensors.numpy
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_serializer
 from pydantic.alias_generators import to_camel
 from safetensors import SafetensorError
 
@@ -35,6 +35,23 @@ DESCRIPTION = "module.json"
 WEIGHTS = "weights.safetensors"
 STATISTICS = "preprocessing.safetensors"
 NAMES = (WEIGHTS, STATISTICS, DESCRIPTION)
+_ALWAYS_WRITTEN = frozenset(
+    {
+        "conv_activation",
+        "conv_filters",
+        "distribution",
+        "fcnet_activation",
+        "fcnet_hiddens",
+        "frame_stack",
+        "free_log_std",
+        "head_fcnet_hiddens",
+        "log_std_clip",
+        "observation_filter",
+        "vf_share_layers",
+    }
+)
+"""The fields of a model that the first policies were saved with. Later ones are written where they are not at their
+defaults, so that a policy without them keeps its bytes, and with these its digest."""
 
 
 class Parts(NamedTuple):
@@ -118,6 +135,13 @@ class _Description(BaseModel):
     value: bool
     preprocessing: dict[str, Any]
     checksums: dict[str, str]
+
+    @field_serializer("model")
+    def _model_written(self, model: ModelSpec) -> dict[str, Any]:
+        later = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
+        defaults = ModelSpec()
+        left_out = {name for name in later if getattr(model, name) == getattr(defaults, name)}
+        return model.model_dump(mode="json", by_alias=True, exclude=left_out)
 
 
 def _describe(data: bytes, where: str) -> _Description:

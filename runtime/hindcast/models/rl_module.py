@@ -1,6 +1,7 @@
 """Policy (and value) networks, under RLlib's `RLModule` interface.
 
-A batch is a flat mapping leaf -> tensor `[B, …]` (`obs`, or `obs/camera`, …) of *preprocessed* observations.
+A batch is a flat mapping leaf -> tensor `[B, …]` (`obs`, or `obs/camera`, …) of *preprocessed* observations. A module
+with a state also takes sequences, `[B, T, …]`, and the state before their first step, `state_in/h` `[B, …]`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.models.action_head import ActionHead, distribution_for
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
+from hindcast.models.recurrent import Recurrent, as_leaves, state_of
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
@@ -57,6 +59,19 @@ class RLModule(nn.Module):
     def setup(self) -> None:
         """Build the layers. Weights come from torch's global generator."""
 
+    def get_initial_state(self) -> dict[str, Tensor]:
+        """The state before an episode's first step, name -> `[*shape]`; empty for a module without one.
+
+        A module that gives one takes the leaf `state_in/<name>` with a batch, `[B, *shape]` (where it is left out, the
+        initial state), and puts out `state_out/<name>`, the state after the batch's last step. It takes single steps
+        `[B, …]` to act and sequences `[B, T, …]` to learn, and puts out `[B, …]` or `[B, T, …]` accordingly.
+        """
+        return {}
+
+    def is_stateful(self) -> bool:
+        """Whether it carries a state from step to step."""
+        return bool(self.get_initial_state())
+
     def forward_inference(self, batch: Batch) -> dict[str, Tensor]:
         """For acting greedily: `action_dist_inputs` `[B, P]` at least."""
         return self._forward_inference(batch)
@@ -66,7 +81,7 @@ class RLModule(nn.Module):
         return self._forward_exploration(batch)
 
     def forward_train(self, batch: Batch) -> dict[str, Tensor]:
-        """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`."""
+        """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`; with T of sequences."""
         return self._forward_train(batch)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -116,36 +131,58 @@ class PolicyModule(RLModule):
     The value head has an encoder of its own unless `vf_share_layers`. Heads are `head_fcnet_hiddens` with the
     encoder's activation, then one linear layer; the policy's starts near zero (gain 0.01), so that the first
     policy hardly depends on the observation (arXiv 2006.05990, section 3.2).
+
+    With `recurrent`, a recurrent layer follows each encoder. The state is that of the policy's; a value head with an
+    encoder of its own begins at zero in each batch, so that it values sequences, not single steps.
     """
 
     def setup(self) -> None:
         model = self.model_config
         self.encoder = Encoder(self.observation_space, model)
+        self.memory = _memory(self.encoder, model)
+        features = self.encoder.output_size if self.memory is None else self.memory.output_size
         self.log_std = _FreeLogStd(self.action_head) if self._wants_free_log_std() else None
         policy_outputs = self.action_head.inputs_size
         if self.log_std is not None:
             policy_outputs -= self.log_std.size
-        self.pi = _head(self.encoder.output_size, policy_outputs, model, _FIRST_POLICY_GAIN)
+        self.pi = _head(features, policy_outputs, model, _FIRST_POLICY_GAIN)
         if self.value:
             self.vf_encoder = None if model.vf_share_layers else Encoder(self.observation_space, model)
-            self.vf = _head(self.encoder.output_size, 1, model, 1.0)
+            self.vf_memory = None if self.vf_encoder is None else _memory(self.vf_encoder, model)
+            self.vf = _head(features, 1, model, 1.0)
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        return {} if self.memory is None else self.memory.initial_state()
 
     def compute_values(self, batch: Batch) -> Tensor:
         if not self.value:
             return super().compute_values(batch)
-        features = self.encoder(batch) if self.vf_encoder is None else self.vf_encoder(batch)
-        return self._values(features)
+        return self._values(self._features(batch)[0] if self.vf_encoder is None else self._vf_features(batch))
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
-        return {Columns.ACTION_DIST_INPUTS: self._dist_inputs(self.encoder(batch))}
+        features, state = self._features(batch)
+        return {Columns.ACTION_DIST_INPUTS: self._dist_inputs(features), **state}
 
     def _forward_train(self, batch: Batch) -> dict[str, Tensor]:
-        features = self.encoder(batch)
-        outputs = {Columns.ACTION_DIST_INPUTS: self._dist_inputs(features)}
+        features, state = self._features(batch)
+        outputs = {Columns.ACTION_DIST_INPUTS: self._dist_inputs(features), **state}
         if self.value:
-            value_features = features if self.vf_encoder is None else self.vf_encoder(batch)
+            value_features = features if self.vf_encoder is None else self._vf_features(batch)
             outputs[Columns.VF_PREDS] = self._values(value_features)
         return outputs
+
+    def _features(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the heads see, and the leaves `state_out/…`."""
+        features: Tensor = self.encoder(batch)
+        if self.memory is None:
+            return features, {}
+        features, state = self.memory(features, state_of(Columns.STATE_IN, batch))
+        return features, as_leaves(Columns.STATE_OUT, state)
+
+    def _vf_features(self, batch: Batch) -> Tensor:
+        assert self.vf_encoder is not None
+        features: Tensor = self.vf_encoder(batch)
+        return features if self.vf_memory is None else self.vf_memory(features, {})[0]
 
     def _dist_inputs(self, features: Tensor) -> Tensor:
         inputs: Tensor = self.pi(features)
@@ -196,6 +233,12 @@ def build_module(
         SpecError: the options do not fit the spaces.
     """
     return module_class(observation_space, action_space, model, value)
+
+
+def _memory(encoder: Encoder, model: ModelSpec) -> Recurrent | None:
+    if model.recurrent == "none":
+        return None
+    return Recurrent(model.recurrent, encoder.output_size, model.cell_size)
 
 
 def _head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:

@@ -14,6 +14,7 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
 from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
 from hindcast.formats.dataset_folder.exported import exported_files
 from hindcast.formats.layouts import layout_of_output
@@ -88,7 +89,9 @@ class Recorder:
 
     def __init__(self, task: Task, policy: Actor) -> None:
         self._task = task
-        self._runner = EnvRunner(task.environment, policy, task.width, task.seed, task.explore)
+        self._runner = EnvRunner(
+            task.environment, policy, task.width, task.seed, task.explore, states=task.output.recurrent_states
+        )
         self._folder = task.location
         self._writer_id = uuid.uuid4().hex[:8]
 
@@ -145,10 +148,13 @@ def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterat
         yield group
 
 
-def describe(environment: EnvironmentSpec, policy: Actor, explore: bool) -> DataSpec:
+def describe(environment: EnvironmentSpec, policy: Actor, explore: bool, states: bool = False) -> DataSpec:
     """The columns that recording with `policy` writes: the spaces' leaves and what the policy gives besides.
 
     Found by letting the policy act once, on a first observation.
+
+    Raises:
+        SpecError: recurrent `states` are to be written, and the policy has none.
     """
     slots = Slots(environment, width=1)
     check_spaces(policy, slots)
@@ -161,6 +167,10 @@ def describe(environment: EnvironmentSpec, policy: Actor, explore: bool) -> Data
         rows[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
     if acted.logp is not None:
         rows[Columns.ACTION_LOGP] = acted.logp
+    if states:
+        if not acted.state_out:
+            raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
+        rows |= acted.state_out
     leaves = {name: _leaf(row) for name, row in rows.items()}
     leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64), (), "array")
     leaves[Columns.INFOS] = Leaf(None, (), "json")

@@ -73,15 +73,24 @@ class EnvRunner:
         width: B, slots.
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         explore: sample from the policy; False takes its mode.
+        states: episodes have the policy's recurrent state after each step, `state_out/…`.
     """
 
     def __init__(
-        self, environment: EnvironmentSpec, policy: Actor, width: int, seed: int, explore: bool
+        self,
+        environment: EnvironmentSpec,
+        policy: Actor,
+        width: int,
+        seed: int,
+        explore: bool,
+        *,
+        states: bool = False,
     ) -> None:
         self.slots = Slots(environment, width)
         check_spaces(policy, self.slots)
         self._policy = policy
         self._seed = seed
+        self._states = states
         self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
@@ -116,7 +125,8 @@ class EnvRunner:
         history = Trajectories(slots.width)
         infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
         playing: dict[int, int] = {}
-        is_first = np.zeros(slots.width, dtype=np.bool_)
+        # Of idle slots too: the policy may have played elsewhere, in another number of slots.
+        is_first = np.ones(slots.width, dtype=np.bool_)
         rewards = np.zeros(slots.width, dtype=np.float64)
 
         def start(slot: int) -> None:
@@ -144,6 +154,8 @@ class EnvRunner:
                 row[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
             if acted.logp is not None:
                 row[Columns.ACTION_LOGP] = acted.logp
+            if self._states:
+                row |= acted.state_out
             history.append(row)
             ended: list[tuple[int, bool, bool]] = []
             env_actions = _plain(acted.env_actions)

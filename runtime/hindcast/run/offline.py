@@ -10,7 +10,7 @@ from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.algorithm import Algorithm
+from hindcast.learn.algorithm import Algorithm, needs_for
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
@@ -58,7 +58,7 @@ def offline_trainer(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
     with calling(f"{spec.algorithm}.needs"):
-        needs = algorithm.needs()
+        needs = needs_for(algorithm, policy.module)
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
     shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.share.size, first_learners)
     data = offline_data_class(spec.pipeline)(

@@ -15,6 +15,7 @@ from hindcast.api.recording import TrainPolicy
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
+from hindcast.learn.algorithm import needs_for
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
@@ -144,6 +145,7 @@ def online_trainer(
         )
     spaces = environment_spaces(environment)
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
+    needs_for(algorithm, policy.module)  # refuses a policy that it cannot train
     experience = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
     return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource))
 

@@ -214,7 +214,7 @@ class RecordingRun:
     def _task(self, policy: str) -> Task:
         spec = self._spec
         actor = load_actor(policy, spec.environment)
-        data = describe(spec.environment, actor, spec.policy.explore)
+        data = describe(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
         return Task(
             environment=spec.environment,
             width=spec.runners.envs_per_runner,

@@ -29,12 +29,25 @@ ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command goes on",
 }
 
+OF_STATES: Final = ("cellSize", "maxSeqLen", "burnIn", "initialState")
+"""The options of a model that has a recurrent layer."""
+
 
 def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
     """The fields given, and not at their defaults, that change nothing: by their YAML names, with what is so."""
-    table = {**NOWHERE, **ON_ONE_MACHINE} if is_one_machine else NOWHERE
+    table = {**NOWHERE, **(ON_ONE_MACHINE if is_one_machine else {}), **_of_a_missing_state(resource)}
     given = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
     return {field: why for field, why in table.items() if _is_in(given, field)}
+
+
+def _of_a_missing_state(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
+    """The options of sequences and states where the model has no recurrent layer."""
+    expert = resource.spec.policy.train if isinstance(resource, OfflineRecording) else None
+    model = expert.model if expert else resource.spec.model if isinstance(resource, OfflineTraining) else None
+    if model is None or model.recurrent != "none":
+        return {}
+    at = "policy.train.model" if expert else "model"
+    return {f"{at}.{option}": f"has no effect without {at}.recurrent" for option in OF_STATES}
 
 
 def notes_on(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> list[str]:

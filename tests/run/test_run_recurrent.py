@@ -1,0 +1,223 @@
+"""Policies with a recurrent state through training, evaluation, recording and loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from hindcast import PPOConfig
+from hindcast.api import EnvironmentSpec
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import Interrupted, SpecError, UserError
+from hindcast.evaluate.environment import evaluate_policy
+from hindcast.formats.spec import DataSpec
+from hindcast.models.policy import Policy
+from hindcast.run.interruption import Interruption
+from hindcast.storage.location import resolve
+from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
+from toy_environments import Recall
+
+RECALL = {"id": "toy_environments:Recall"}
+KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
+
+
+@pytest.fixture(scope="module")
+def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of an expert who remembers the cue."""
+    folder = tmp_path_factory.mktemp("recalled")
+    blocks = Block.concat([expert_episode(number) for number in range(200)])
+    spec = DataSpec.of_block(blocks, Recall.observation_space, Recall.action_space, RECALL["id"])
+    with EpisodeWriter(resolve(folder), spec, "all") as writer:
+        writer.write(blocks)
+    return folder
+
+
+def expert_episode(number: int) -> Block:
+    env, actions, rewards = Recall(), [], []
+    seen = [env.reset(seed=number)[0]]
+    done = False
+    while not done:
+        actions.append(env.right_action())
+        obs, reward, done, _, _ = env.step(actions[-1])
+        seen.append(obs)
+        rewards.append(reward)
+    assert rewards[-1] == 1
+    columns = {"obs": np.stack(seen), "actions": np.array(actions), "rewards": np.array(rewards)}
+    return Block(
+        columns=columns,
+        length=np.array([len(actions)]),
+        eps_id=np.array([f"e{number}"], dtype=object),
+        t_started=np.zeros(1, dtype=np.int64),
+        terminated=np.ones(1, dtype=np.bool_),
+        truncated=np.zeros(1, dtype=np.bool_),
+    )
+
+
+def fit(
+    folder: Path, data: Path, interruption: Interruption | None = None, updates: int = 75, **model: Any
+) -> Policy:
+    """Clones the data; the run folder is `folder/test/r1`."""
+    resource = training(
+        folder,
+        data,
+        config={"lr": 1e-2, "trainBatchSizePerLearner": 280},
+        model={"fcnetHiddens": [16], "cellSize": 16, "maxSeqLen": 7, **model},
+        stop={"updates": updates},
+        pipeline={"datasetNumItersPerLearner": 25},
+        environment=RECALL,
+        evaluation={"interval": 1, "duration": 40},
+    )
+    train(resource, interruption)
+    return Policy.load(folder / "test" / "r1")
+
+
+def last_result(folder: Path) -> Any:
+    return orjson.loads((folder / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
+
+
+def mean_return(policy: Policy, num_envs: int = 8) -> float:
+    environment = EnvironmentSpec.model_validate(RECALL)
+    return float(
+        np.mean(evaluate_policy(policy, environment, duration=60, num_envs=num_envs, seed=5).returns)
+    )
+
+
+@KINDS
+def test_a_policy_with_memory_learns_what_one_without_cannot(
+    kind: str, recalled: Path, tmp_path: Path
+) -> None:
+    policy = fit(tmp_path, recalled, recurrent=kind)
+    assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
+    last = last_result(tmp_path)
+    assert last["evaluation"]["env_runners"]["episode_return_mean"] == 1
+    assert last["learners"]["default_policy"]["action_accuracy"] > 0.99
+
+
+def test_one_without_memory_stays_at_chance(recalled: Path, tmp_path: Path) -> None:
+    assert 0.25 < mean_return(fit(tmp_path, recalled)) < 0.75
+
+
+@KINDS
+def test_a_training_in_pieces_is_the_training_in_one(kind: str, recalled: Path, tmp_path: Path) -> None:
+    model = {"recurrent": kind, "maxSeqLen": 5, "burnIn": 2}
+    whole = fit(tmp_path / "whole", recalled, **model)
+    for updates in (40, 20):
+        with pytest.raises(Interrupted):
+            fit(tmp_path / "parted", recalled, After(updates), **model)
+    assert fit(tmp_path / "parted", recalled, **model).digest == whole.digest
+    counters = [
+        last_result(tmp_path / each)["num_env_steps_trained_lifetime"] for each in ("whole", "parted")
+    ]
+    assert counters[0] == counters[1] == 75 * (280 // 5) * 5
+
+
+@pytest.fixture(scope="module")
+def checkpoint(recalled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that remembers."""
+    folder = tmp_path_factory.mktemp("trained")
+    fit(folder, recalled, recurrent="lstm")
+    return folder / "test" / "r1"
+
+
+def recorded(
+    folder: Path, checkpoint: Path, interruption: Interruption | None = None, **output: Any
+) -> Block:
+    resource = recording(
+        folder,
+        environment=RECALL,
+        policy={"checkpoint": {"path": str(checkpoint)}},
+        runners={"envsPerRunner": 3},
+        duration={"episodes": 40},
+        output={"recurrentStates": True, **output},
+    )
+    record(resource, interruption)
+    assert not leftovers(folder)
+    return read_all(folder)
+
+
+@pytest.mark.parametrize("encoding", ["Arrow", "MessagePack"])
+def test_a_recording_in_pieces_is_the_recording_in_one(
+    encoding: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    whole = recorded(tmp_path / "whole", checkpoint, encoding=encoding)
+    for episodes in (5, 15, 3):
+        with pytest.raises(Interrupted):
+            recorded(tmp_path / "parted", checkpoint, After(episodes), encoding=encoding)
+    assert episode_hashes(recorded(tmp_path / "parted", checkpoint, encoding=encoding)) == episode_hashes(
+        whole
+    )
+
+
+def test_recorded_states_are_those_of_the_steps(checkpoint: Path, tmp_path: Path) -> None:
+    block = recorded(tmp_path, checkpoint)
+    policy = Policy.load(checkpoint)
+    assert block.columns["state_out/h"].shape == block.columns["state_out/c"].shape == (block.num_steps, 16)
+    for episode in range(block.num_episodes):
+        seen = block.columns["obs"][block.rows_of("obs", episode)][:-1]
+        state = None
+        for obs, h in zip(seen, block.columns["state_out/h"][block.rows_of("rewards", episode)], strict=True):
+            _, state = policy.compute_actions(obs[None], state)
+            np.testing.assert_allclose(state["h"][0], h, atol=1e-5)
+
+
+def test_a_recording_has_no_states_unless_asked(checkpoint: Path, tmp_path: Path) -> None:
+    columns = recorded(tmp_path, checkpoint, recurrentStates=False).columns
+    assert not [name for name in columns if name.startswith("state")]
+
+
+def test_sequences_begin_in_the_states_that_were_recorded(checkpoint: Path, tmp_path: Path) -> None:
+    """From sequences too short for the cue, a policy learns by what the one that was recorded remembered."""
+    recorded(tmp_path / "data", checkpoint)
+    model = {"recurrent": "lstm", "maxSeqLen": 3}
+    cloned = fit(tmp_path / "zero", tmp_path / "data", **model)
+    informed = fit(tmp_path / "recorded", tmp_path / "data", initialState="recorded", **model)
+    assert last_result(tmp_path / "zero")["learners"]["default_policy"]["action_accuracy"] < 0.95
+    assert last_result(tmp_path / "recorded")["learners"]["default_policy"]["action_accuracy"] > 0.99
+    assert cloned.digest != informed.digest
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "no states": ({"initialState": "recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
+    "long sequences": ({"maxSeqLen": 281}, "280 timesteps, which make 0 sequences of 281"),
+    "burn-in": ({"burnIn": 7}, r"burnIn 7 and maxSeqLen 7: burnIn must be less"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_in_a_sentence(mistake: str, recalled: Path, tmp_path: Path) -> None:
+    model, sentence = MISTAKES[mistake]
+    with pytest.raises(UserError, match=sentence):
+        fit(tmp_path, recalled, recurrent="gru", **model)
+
+
+def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    recorded(tmp_path / "data", checkpoint)
+    with pytest.raises(UserError, match=r"state 'h' has shape \[40, 16\], where the policy has \[40, 8\]"):
+        fit(tmp_path, tmp_path / "data", recurrent="lstm", cellSize=8, initialState="recorded")
+
+
+def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_path: Path) -> None:
+    refusal = "{} learns from single timesteps and cannot train a recurrent policy"
+    expert = {"algorithm": "PPO", "model": {"recurrent": "lstm"}, "stop": {"iterations": 1}}
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+        recording(tmp_path / "data", policy={"train": expert})
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+        PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
+    toy = {
+        "algorithm": "algorithm_toys:NStepQ",
+        "config": {},
+        "customConfig": {},
+        "model": {"recurrent": "gru"},
+    }
+    with pytest.raises(SpecError, match=refusal.format("NStepQ")):
+        train(training(tmp_path, recalled, **toy))
+
+
+def test_states_of_a_policy_without_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"spec\.output\.recurrentStates: the policy has no recurrent state"):
+        record(recording(tmp_path, output={"recurrentStates": True}))
