@@ -20,7 +20,7 @@ ALONE = (
     "learner_overhead.py",
     "training.py",
     "cartpole.py",
-    "ray_data.py",
+    "data_workers.py",
     "inspect_dataset.py",
 )
 

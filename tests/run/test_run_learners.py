@@ -13,9 +13,9 @@ from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.pools import Pools
 from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Input
-from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.share import Share
 from hindcast.run.machine import learner_device
 from hindcast.run.offline import offline_trainer
@@ -87,7 +87,7 @@ class TestDevice:
 class TestDataWorkers:
     def test_of_a_cluster_are_actors_in_their_pool(self) -> None:
         workers = DataWorkersSpec(minReplicas=2, maxReplicas=5, cpus=1.5, gpus=1)
-        assert pools().data_workers(workers) == RayData(
+        assert pools().data_workers(workers) == DataWorkers(
             (2, 5), num_cpus=2, num_gpus=1, remote_args={"label_selector": {"hindcast.dev/pool": "data"}}
         )
 
@@ -98,7 +98,7 @@ class TestDataWorkers:
 
     def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
         trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))], pools())
-        assert trainer.experience.plan()["executor"] == "RayData"
+        assert trainer.experience.plan()["executor"] == "DataWorkers"
         trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))])
         assert trainer.experience.plan()["executor"] == "Local"
 

@@ -16,10 +16,10 @@ from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import StorageError
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.ray_data import RayData
 from hindcast.storage.location import resolve
 from support import episode_hashes, read_all, record, recording
 
@@ -59,7 +59,7 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
     needs = Needs(frozenset({"obs", "actions", "rewards"}))
     s3.fail(every=5, status=503)
     credentials = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    workers = RayData((1, 1), num_cpus=1, remote_args={"runtime_env": {"env_vars": credentials}})
+    workers = DataWorkers((1, 1), num_cpus=1, remote_args={"runtime_env": {"env_vars": credentials}})
     there, here = (
         OfflineData(
             [Source("data", open_dataset(f"{s3.uri}/data"))],

@@ -23,7 +23,7 @@ from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import PeerLost, Ranks
 from hindcast.memory import oom_kills
-from hindcast.pipeline.ray_data import KILLED_FOR_MEMORY
+from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.report.events import Outcome
 from hindcast.run.claim import title
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder

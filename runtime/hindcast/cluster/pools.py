@@ -91,13 +91,13 @@ class Pools:
         return RayPlayers(evaluator, count, self.options("data", cpus=1))
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
-        """Actors of Ray Data's in the pool of data workers, one a pod; without any, the learner's own process."""
+        """Actors in the pool of data workers, one a pod; without any, the learner's own process."""
+        from hindcast.pipeline.data_workers import DataWorkers
         from hindcast.pipeline.executors import Local
-        from hindcast.pipeline.ray_data import RayData
 
         fewest, most = workers.interval
         if not most:
             return Local()
         options = self.options("data", workers.cpus, workers.gpus)
         cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
-        return RayData((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)
+        return DataWorkers((fewest, most), num_cpus=cpus, num_gpus=gpus, remote_args=options)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hindcast.errors import Interrupted
 from hindcast.learn.group import Group
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor
-from hindcast.pipeline.ray_data import RayData
 from hindcast.pipeline.relay import Following, Leading, find_relay, open_relay
 from hindcast.pipeline.share import Share
 
@@ -42,7 +42,7 @@ class Ranks(Group):
 
     def shared(self, executor: Executor) -> Executor:
         """See `Group.shared`: the others receive from the first what its data workers read."""
-        if not isinstance(executor, RayData):
+        if not isinstance(executor, DataWorkers):
             return executor
         if self.leads:
             relay, name = open_relay(self.share.size - 1)

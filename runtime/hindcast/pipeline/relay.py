@@ -13,8 +13,8 @@ from typing import Any
 
 from hindcast.episodes.block import Block
 from hindcast.errors import UserError, WorkerLost
+from hindcast.pipeline.data_workers import DataWorkers, fetch
 from hindcast.pipeline.executors import PreLearn, Work
-from hindcast.pipeline.ray_data import RayData, fetch
 
 _MOST_WAITING = 1000
 
@@ -81,7 +81,7 @@ def find_relay(name: str) -> Any:
 class Leading:
     """The executor of the first learner: posts what it reads."""
 
-    def __init__(self, executor: RayData, relay: Any) -> None:
+    def __init__(self, executor: DataWorkers, relay: Any) -> None:
         self._executor = executor
         self._relay = relay
         self._streams: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""How fast units arrive through the RayData executor: timesteps/s, beside reading in this process.
+"""How fast units arrive through the DataWorkers executor: timesteps/s, beside reading in this process.
 
-    python benchmarks/ray_data.py [--workers 2] [--megabytes 768]
+    python benchmarks/data_workers.py [--workers 2] [--megabytes 768]
 
 17 observations, 6 actions, episodes of 1000 timesteps, units of 16 MiB, page cache. Both read the same units in the
 same order through the same pre-learner; each delivered array is looked at once (a sum), as the copy into a window
@@ -23,9 +23,9 @@ from training import LENGTH, write_data
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor, Local, Work
 from hindcast.pipeline.prelearner import OfflinePreLearner
-from hindcast.pipeline.ray_data import RayData
 from hindcast.ray_session import connected
 
 
@@ -39,19 +39,19 @@ def main() -> None:
         episodes = args.megabytes * 1024 * 1024 // (LENGTH * 24 * 4)
         write_data(Path(folder) / "data", episodes)
         dataset = open_dataset(Path(folder) / "data")
-        pool = RayData((args.workers, args.workers))
+        pool = DataWorkers((args.workers, args.workers))
         starts: list[float] = []
         with connected(num_cpus=args.workers):
             found = take_turns(
                 {
-                    "RayData": lambda: speed(pool, dataset, starts),
+                    "DataWorkers": lambda: speed(pool, dataset, starts),
                     "Local": lambda: speed(Local(), dataset, []),
                 },
                 args.rounds,
             )
         title = f"blocks of 16 MiB, {args.workers} data workers"
-        report(title, "timesteps/s", found, "RayData", {})
-        print(f"RayData / Local: {ratio(found, 'RayData', 'Local'):.2f} x")
+        report(title, "timesteps/s", found, "DataWorkers", {})
+        print(f"DataWorkers / Local: {ratio(found, 'DataWorkers', 'Local'):.2f} x")
         print(f"seconds until the first block: {statistics.median(starts):.1f}")
 
 

@@ -1,4 +1,4 @@
-"""`RayData` delivers what `Local` delivers, whoever dies meanwhile."""
+"""`DataWorkers` delivers what `Local` delivers, whoever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeline_fakes import FakeDataset
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local, Work
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.ray_data import RayData
 from ray_here import POOL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
@@ -83,11 +83,11 @@ def assert_same_batches(one, other, count):
 
 
 def test_batches_are_those_of_local(recorded):
-    """Over epochs and segments, with randomness in a connector, and after a jump."""
+    """Over epochs, with randomness in a connector, and after a jump."""
     dataset = recorded(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
     there = {"label_selector": POOL}
-    ray = data(dataset, RayData((3, 3), num_cpus=0.5, remote_args=there, segment=12), **pipeline)
+    ray = data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=there), **pipeline)
     local = data(dataset, Local(), **pipeline)
     assert_same_batches(ray, local, 12)
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
@@ -96,17 +96,37 @@ def test_batches_are_those_of_local(recorded):
     assert_same_batches(ray, local, 3)
 
 
+def test_two_weighted_sources_share_a_worker_that_takes_all_processors(recorded):
+    """Each with a pool of its own, the second one's would wait for ever for the first one's processors."""
+    spec = PipelineSpec(window_steps=25)
+    sources = [Source(name, recorded(UNITS), weight) for name, weight in (("one", 1.0), ("other", 3.0))]
+
+    def mixed(executor):
+        return OfflineData(sources, NEEDS, batch_size=10, seed=3, pipeline=spec, executor=executor)
+
+    assert_same_batches(mixed(DataWorkers((1, 2), num_cpus=4)), mixed(Local()), 40)
+
+
+def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
+    dataset = FakeDataset(UNITS)
+    work = [Work(dataset.units[number % 6], number // 6) for number in range(60)]
+    blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, Slow(dataset, tmp_path, 0.2))
+    assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
+    readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
+    assert len(readers) == 3
+
+
 def test_resident_data_are_read_by_data_workers_once(recorded):
     dataset = recorded(UNITS)
-    ray = data(dataset, RayData((1, 2), num_cpus=0.5), residency="Resident")
-    assert ray.plan()["executor"] == "RayData"
+    ray = data(dataset, DataWorkers((1, 2), num_cpus=0.5), residency="Resident")
+    assert ray.plan()["executor"] == "DataWorkers"
     assert_same_batches(ray, data(dataset, Local(), residency="Resident"), 20)
 
 
 def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
     dataset = FakeDataset(UNITS)
     work = [Work(dataset.units[number % 6], number // 6) for number in range(30)]
-    blocks = RayData((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
+    blocks = DataWorkers((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     assert (tmp_path / "died").exists()
 
@@ -114,11 +134,11 @@ def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
 def test_data_workers_that_keep_dying_end_the_run():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
-        next(RayData((1, 1), num_cpus=0.5).stream("data", [Work(dataset.units[0], 0)], Dies()))
+        next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [Work(dataset.units[0], 0)], Dies()))
 
 
 def test_a_users_mistake_comes_back_as_its_sentence(recorded):
-    broken = data(recorded(UNITS), RayData((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
+    broken = data(recorded(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
     with pytest.raises(
         UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps.py:\d+: 'sen"
     ):
@@ -131,7 +151,7 @@ def test_invalid_data_are_named_by_file_and_row():
     dataset.blocks[1] = dataset.blocks[1].with_columns(
         {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
     )
-    invalid = data(dataset, RayData((1, 1), num_cpus=0.5))
+    invalid = data(dataset, DataWorkers((1, 1), num_cpus=0.5))
     with pytest.raises(DataError, match=r"file-1\.parquet, row 1 .*'obs' has nan"):
         invalid.next()
     invalid.close()
@@ -142,7 +162,7 @@ def test_a_closed_stream_gives_its_cpus_back():
 
     dataset = FakeDataset(UNITS)
     endless = (Work(dataset.units[0], epoch) for epoch in itertools.count())
-    blocks = RayData((2, 2), num_cpus=1, segment=50).stream("data", endless, Reads(dataset))
+    blocks = DataWorkers((2, 2), num_cpus=1).stream("data", endless, Reads(dataset))
     next(blocks)
     assert ray.available_resources()["CPU"] == 2
     blocks.close()
