@@ -1,11 +1,11 @@
-"""How fast units arrive through the DataWorkers executor: timesteps/s, beside reading in this process.
+"""How fast units arrive through DataWorkers: timesteps/s, beside reading in this process; and two sources beside one.
 
     python benchmarks/data_workers.py [--workers 2] [--megabytes 768]
 
 17 observations, 6 actions, episodes of 1000 timesteps, units of 16 MiB, page cache. Both read the same units in the
 same order through the same pre-learner; each delivered array is looked at once (a sum), as the copy into a window
 would. Workers and this process share the machine's processors. Counted from the first block on; until it is there the
-actors start, which is printed as seconds.
+actors start, which is printed as seconds. Two sources, in turns, and one alone have one worker.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from measuring import ratio, report, take_turns
@@ -40,25 +41,30 @@ def main() -> None:
         write_data(Path(folder) / "data", episodes)
         dataset = open_dataset(Path(folder) / "data")
         pool = DataWorkers((args.workers, args.workers))
+        single = DataWorkers((1, 1))
         starts: list[float] = []
         with connected(num_cpus=args.workers):
             found = take_turns(
                 {
                     "DataWorkers": lambda: speed(pool, dataset, starts),
                     "Local": lambda: speed(Local(), dataset, []),
+                    "one worker": lambda: speed(single, dataset, []),
+                    "one worker, two sources": lambda: speed(single, dataset, [], sources=2),
                 },
                 args.rounds,
             )
         title = f"blocks of 16 MiB, {args.workers} data workers"
         report(title, "timesteps/s", found, "DataWorkers", {})
         print(f"DataWorkers / Local: {ratio(found, 'DataWorkers', 'Local'):.2f} x")
+        two = ratio(found, "one worker, two sources", "one worker")
+        print(f"two sources / one, on one worker: {two:.2f} x")
         print(f"seconds until the first block: {statistics.median(starts):.1f}")
 
 
-def speed(executor: Executor, dataset: Dataset, starts: list[float]) -> float:
+def speed(executor: Executor, dataset: Dataset, starts: list[float], sources: int = 1) -> float:
     """Timesteps/s from the first block on; the seconds until then go to `starts`."""
     started = time.perf_counter()
-    arriving = blocks(executor, dataset)
+    arriving = blocks(executor, dataset, sources)
     next(arriving)
     first = time.perf_counter()
     starts.append(first - started)
@@ -70,9 +76,12 @@ def speed(executor: Executor, dataset: Dataset, starts: list[float]) -> float:
     return steps / (time.perf_counter() - first)
 
 
-def blocks(executor: Executor, dataset: Dataset) -> Iterator[Block]:
+def blocks(executor: Executor, dataset: Dataset, sources: int) -> Iterator[Block]:
+    """All blocks, read as so many sources, in turns."""
     work = [Work(unit, 0) for unit in dataset.units]
-    return executor.stream("data", work, OfflinePreLearner(dataset))
+    parts = [work[number::sources] for number in range(sources)]
+    streams = [executor.stream(f"data{i}", part, OfflinePreLearner(dataset)) for i, part in enumerate(parts)]
+    return chain.from_iterable(zip(*streams, strict=False))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ as a whole works with what there is.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -60,6 +61,7 @@ class DataWorkers:
     remote_args: Mapping[str, Any] = field(default_factory=dict)
     _pool: list[_Worker] = field(default_factory=list, init=False, compare=False, repr=False)
     _streams: int = field(default=0, init=False, compare=False, repr=False)
+    _memory: float = field(default=math.inf, init=False, compare=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
     def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
@@ -97,8 +99,12 @@ class DataWorkers:
     @contextmanager
     def _opened(self, count: int) -> Iterator[None]:
         """Have at least so many workers for a stream; without any stream there are none."""
+        import ray
+
         with self._lock:
             self._streams += 1
+            stores = ray.cluster_resources().get("object_store_memory", math.inf)
+            self._memory = _SHARE_OF_STORE * stores
             self._pool += [self._worker() for _ in range(count - len(self._pool))]
         try:
             yield
@@ -118,15 +124,12 @@ class DataWorkers:
 
     def _has_room(self, under_way: deque[tuple[Any, int]], following: Work) -> bool:
         """Whether a stream may have another unit under way."""
-        import ray
-
         if not under_way:
             return True
         if len(under_way) >= _OF_A_STREAM * len(self._pool):
             return False
-        store = ray.cluster_resources().get("object_store_memory", float("inf"))
         taken = sum(nbytes for _, nbytes in under_way) + following.unit.nbytes
-        return bool(taken * self._streams <= store * _SHARE_OF_STORE)
+        return taken * self._streams <= self._memory
 
     def _submit(self, job: list[Any], work: Work, is_needed: bool) -> Any | None:
         """Give a unit to the worker with the least to do; None where all have enough, unless it `is_needed` now."""
