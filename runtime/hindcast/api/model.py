@@ -40,7 +40,7 @@ class ModelSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "self.burnIn < self.maxSeqLen",
+            "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
             "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from",
             at=".burnIn",
         ),
