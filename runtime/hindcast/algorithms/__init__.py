@@ -9,7 +9,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
+from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.iql import IQL
+from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
+from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.learn.algorithm import Algorithm
@@ -17,7 +21,11 @@ from hindcast.user_code import refuse_uncalled
 
 REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
+    "CQL": CQL,
+    "IQL": IQL,
+    "MARWIL": MARWIL,
     "PPO": PPO,
+    "TD3BC": TD3BC,
 }
 """Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the
 reference page follow."""

@@ -7,6 +7,9 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from hindcast.api.base import Model, NonNegative, Positive, Rule
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
+Distribution = Literal[
+    "auto", "categorical", "gaussian", "squashedGaussian", "deterministic", "squashedDeterministic"
+]
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
 
 
@@ -54,8 +57,9 @@ class ModelSpec(Model):
     """The value head uses the policy's encoder rather than one of its own."""
     head_fcnet_hiddens: Hiddens = []
     """Units of dense layers between the encoder and each head."""
-    distribution: Literal["auto", "categorical", "gaussian", "squashedGaussian", "deterministic"] = "auto"
-    """Distribution of actions. `auto`: categorical for discrete, gaussian for continuous spaces."""
+    distribution: Distribution = "auto"
+    """Distribution of actions. `auto`: the algorithm's own, mostly categorical for discrete, gaussian for continuous
+    spaces. Squashed ones stay within the bounds of the actions."""
     free_log_std: bool = False
     """Gaussian log standard deviations are parameters of their own that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0

@@ -99,11 +99,13 @@ class Critics(nn.Module):
 
         Args:
             batch: of observations.
-            actions: as distributions give them: `[B, *shape]`, or leaf -> tensor.
+            actions: as distributions give them: `[B, *shape]`, or leaf -> tensor. Of several for each observation,
+                `[K, B, *shape]`, the values are `[E, K, B]`.
         """
-        taken = batch if actions is None else _as_leaves(actions)
-        values: Tensor = self.stack(torch.cat([self.observations(batch), self.actions(taken)], -1))
-        return values.squeeze(-1)
+        taken = self.actions(batch if actions is None else _as_leaves(actions))
+        seen = self.observations(batch).expand(*taken.shape[:-1], -1)
+        values: Tensor = self.stack(torch.cat([seen, taken], -1).flatten(0, -2))
+        return values.reshape(-1, *taken.shape[:-1])
 
 
 class ActionValues(nn.Module):
