@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hindcast.builder.algorithm_configs import *  # noqa: F403  generated
     from hindcast.builder.config import AlgorithmConfig as AlgorithmConfig
     from hindcast.builder.model_config import DefaultModelConfig as DefaultModelConfig
+    from hindcast.builder.module_spec import RLModuleSpec as RLModuleSpec
     from hindcast.builder.user_objects import register_env as register_env
     from hindcast.episodes.episode import SingleAgentEpisode as SingleAgentEpisode
     from hindcast.models.policy import Policy as Policy
@@ -27,6 +28,7 @@ _WHERE = {
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
     "Policy": "hindcast.models.policy",
     "RLModule": "hindcast.models.rl_module",
+    "RLModuleSpec": "hindcast.builder.module_spec",
     "RunningAlgorithm": "hindcast.builder.algorithm",
     "SingleAgentEpisode": "hindcast.episodes.episode",
     "register_env": "hindcast.builder.user_objects",

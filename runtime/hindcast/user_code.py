@@ -9,7 +9,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +90,17 @@ def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
     for name, advice in instead.items():
         if getattr(kind, name, None) is not getattr(base, name, None):
             raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
+
+
+def definition(function: Callable[..., Any]) -> str:
+    """`file:line` of a function, method or class; its name where it has none."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
+    except (OSError, TypeError):
+        return repr(function)
 
 
 def source_digest(kind: type) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
-from test_builder_options import MAPPED, MODEL_SAMPLES, SAMPLES
+from test_builder_options import CLASSES, MAPPED, MODEL_SAMPLES, SAMPLES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_model
@@ -27,7 +27,7 @@ CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
         PPOConfig().environment("CartPole-v1").offline_data(output="out")
     ),
 }
-METHODS = [method for method in OPTIONS if method != "DefaultModelConfig"]
+METHODS = [method for method in OPTIONS if method not in CLASSES]
 VALUES: dict[str, Any] = {
     **{name: given for name, (given, *_) in SAMPLES.items()},
     "initial_checkpoint": "there",

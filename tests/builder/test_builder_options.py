@@ -13,14 +13,27 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 
-from hindcast import AlgorithmConfig, BCConfig, DefaultModelConfig, OfflineData, OfflinePreLearner, PPOConfig
+from hindcast import (
+    AlgorithmConfig,
+    BCConfig,
+    DefaultModelConfig,
+    OfflineData,
+    OfflinePreLearner,
+    PPOConfig,
+    RLModule,
+    RLModuleSpec,
+)
 from hindcast.api.loading import validate_resource
 from hindcast.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
+from module_toys import Net
 
 ROOT = Path(__file__).parents[2]
 
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+CLASSES = ("DefaultModelConfig", "RLModuleSpec")
+"""Of the table, those that are no methods."""
 
 # Option -> (value given, what the training's field is, what the recording's field is).
 SAMPLES: dict[str, tuple[Any, Any, Any]] = {
@@ -109,13 +122,18 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_config": ({"explore": False}, False, False),
     "custom_evaluation_function": ("my.module:evaluate", "my.module:evaluate", None),
     "model_config": ({"fcnet_hiddens": (8, 8)}, {"fcnetHiddens": [8, 8]}, {"fcnetHiddens": [8, 8]}),
+    "rl_module_spec": (
+        RLModuleSpec(module_class=Net, model_config={"units": (8, 8)}),
+        {"moduleClass": "module_toys:Net", "moduleOptions": {"units": [8, 8]}},
+        {"moduleClass": "module_toys:Net", "moduleOptions": {"units": [8, 8]}},
+    ),
     "seed": (11, 11, 11),
 }
 MAPPED = {
     name: option
     for options in OPTIONS.values()
     for name, option in options.items()
-    if option.kind == "mapped" and option.method != "DefaultModelConfig"
+    if option.kind == "mapped" and option.method not in CLASSES
 }
 MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "fcnet_hiddens": ([8], [8]),
@@ -177,8 +195,8 @@ def test_option_reaches_its_field_of_a_training(name: str) -> None:
     elif name == "input_read_method_kwargs":
         assert resource.spec.input[0].columns == expected["columns"]
         assert resource.spec.input[0].read_options == expected["readOptions"]
-    elif name == "model_config":
-        assert at(resource, "model.fcnetHiddens") == expected["fcnetHiddens"]
+    elif name in ("model_config", "rl_module_spec"):
+        assert {field: at(resource, f"model.{field}") for field in expected} == expected
     else:
         assert at(resource, option.training) == expected
 
@@ -190,8 +208,8 @@ def test_option_reaches_its_field_of_a_recording(name: str) -> None:
     if name == "output_compress_columns":
         config.offline_data(output_format="SampleBatch")
     resource = take(config, option, given).to_resource()
-    if name == "model_config":
-        assert at(resource, "policy.train.model.fcnetHiddens") == expected["fcnetHiddens"]
+    if name in ("model_config", "rl_module_spec"):
+        assert {field: at(resource, f"policy.train.model.{field}") for field in expected} == expected
     else:
         assert at(resource, option.recording) == expected
 
@@ -209,13 +227,13 @@ REPLACED = [
     (option.method, name)
     for options in OPTIONS.values()
     for name, option in options.items()
-    if option.kind == "replaced" and option.method not in ("DefaultModelConfig", "framework")
+    if option.kind == "replaced" and option.method not in (*CLASSES, "framework")
 ]
 REFUSED = [
     option
     for options in OPTIONS.values()
     for option in options.values()
-    if option.kind == "refused" and option.method != "DefaultModelConfig"
+    if option.kind == "refused" and option.method not in CLASSES
 ]
 
 
@@ -624,6 +642,62 @@ def test_runner_filter_stays_beside_a_model_config() -> None:
 def test_default_model_config_shares_layers_as_the_reference_does() -> None:
     assert bc().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
     assert not bc().to_resource().spec.model.vf_share_layers
+
+
+class TestModuleSpec:
+    def test_options_and_model_config_stand_side_by_side(self) -> None:
+        config = bc().rl_module(
+            rl_module_spec=RLModuleSpec("module_toys:Net", {"units": np.int64(9)}),
+            model_config={"max_seq_len": 30, "observation_filter": "MeanStdFilter"},
+        )
+        model = config.to_resource().spec.model
+        assert (model.module_class, model.module_options) == ("module_toys:Net", {"units": 9})
+        assert (model.max_seq_len, model.observation_filter) == (30, "meanStd")
+        assert config.plan().model == model
+        assert config.replaced == []
+
+    @pytest.mark.parametrize("module_class", [None, Net])
+    def test_a_default_model_config_is_that_of_rl_module(self, module_class: Any) -> None:
+        spec = RLModuleSpec(module_class, DefaultModelConfig(fcnet_hiddens=[8]))
+        assert bc().rl_module(rl_module_spec=spec).to_resource().spec.model.fcnet_hiddens == [8]
+        given = bc().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
+        assert given.to_resource().spec.model.fcnet_hiddens == [8]
+
+    def test_what_follows_from_the_config_is_told(self) -> None:
+        spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
+        assert [line.split(":")[1].strip() for line in bc().rl_module(rl_module_spec=spec).replaced] == [
+            "observation_space",
+            "inference_only",
+        ]
+
+    def test_a_dictionary_holds_it(self) -> None:
+        options = bc().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
+        assert options["rl_module_spec"] == {"module_class": "module_toys:Net", "model_config": {"units": 9}}
+        again = BCConfig.from_dict(options)
+        assert again.to_resource().spec.model.module_options == {"units": 9}
+
+    @pytest.mark.parametrize(
+        ("spec", "sentence"),
+        [
+            (3, "rl_module_spec is a int, expected an RLModuleSpec"),
+            (
+                RLModuleSpec(type("Mine", (RLModule,), {})),
+                "module_class is Mine, which cannot be imported by its name",
+            ),
+            (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is no JSON"),
+            (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
+            (
+                RLModuleSpec(Net, load_state_path="there"),
+                "load_state_path is 'there': give initial_checkpoint",
+            ),
+            (RLModuleSpec("Net"), "spec.model.moduleClass is 'Net', expected \"package.module:Name\""),
+            ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),
+        ],
+    )
+    def test_a_mistake_is_one_sentence(self, spec: Any, sentence: str) -> None:
+        with pytest.raises(SpecError) as error:
+            bc().rl_module(rl_module_spec=spec).to_resource()
+        assert sentence in str(error.value)
 
 
 def test_copies_are_apart() -> None:

@@ -14,10 +14,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
-from hindcast.errors import DataError
+from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
+from module_toys import Net
 
 OBS = Box(-np.inf, np.inf, (4,))
 COMPOSITE_OBS = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3))
@@ -317,15 +318,38 @@ class TestClasses:
         assert isinstance(loaded.module, _Own)
         np.testing.assert_array_equal(loaded.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
 
-    def test_it_is_not_imported_because_a_file_names_it(self, tmp_path: Path) -> None:
-        _policy(module_class=_Own).save(tmp_path)
-        with pytest.raises(DataError, match=r":_Own', and no class is imported because a file says so"):
+    def test_it_is_not_imported_because_a_file_names_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "never_imported.py").write_text("from module_toys import Net\nclass Other(Net): pass\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        policy = _policy(module_class=Net)
+        policy.save(tmp_path)
+        self._name(tmp_path, "never_imported:Other")
+        with pytest.raises(DataError, match=r":Other', and no class is imported because a file says so"):
             Policy.load(tmp_path)
+        assert "never_imported" not in sys.modules
+        loaded = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
+        np.testing.assert_array_equal(loaded.act(_rows()).dist_inputs, policy.act(_rows()).dist_inputs)
+
+    def test_one_that_is_imported_already_need_not_be_given(self, tmp_path: Path) -> None:
+        _policy(module_class=Net).save(tmp_path)
+        assert type(Policy.load(tmp_path).module) is Net
+
+    def test_an_allowed_class_that_is_not_there(self, tmp_path: Path) -> None:
+        _policy().save(tmp_path)
+        self._name(tmp_path, "no_such_module:Net")
+        with pytest.raises(SpecError, match="moduleClass is 'no_such_module:Net': there is no module"):
+            Policy.load(tmp_path, allow_classes=["no_such_module:Net"])
 
     @pytest.mark.parametrize("path", ["os:system", "hindcast.models.policy:Policy", "hindcast.nothing:X"])
     def test_nor_is_anything_that_is_no_module_of_hindcasts(self, tmp_path: Path, path: str) -> None:
         _policy().save(tmp_path)
-        file = tmp_path / "module.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))
+        self._name(tmp_path, path)
         with pytest.raises(DataError, match=path):
             Policy.load(tmp_path)
+
+    @staticmethod
+    def _name(saved: Path, path: str) -> None:
+        file = saved / "module.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))

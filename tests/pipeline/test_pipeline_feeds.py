@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_fakes import KINDS, FakeDataset, loader_of
 
+from hindcast.episodes.batched import batch_dtype
 from hindcast.errors import DataError
-from hindcast.pipeline.building import batch_dtype
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe

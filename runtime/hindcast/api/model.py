@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from hindcast.api.base import Model, NonNegative, Positive, Rule
+from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
@@ -82,6 +82,10 @@ class ModelSpec(Model):
     """First timesteps of a sequence that only warm up the state; they repeat the end of the sequence before."""
     initial_state: Literal["zero", "recorded"] = "zero"
     """The state in which a sequence begins in training: zero, or as recorded (`output.recurrentStates`)."""
+    module_class: ClassPath | None = None
+    """An `RLModule` of one's own in place of the default networks, "package.module:Class"."""
+    module_options: FreeForm = {}
+    """Keyword arguments of its `setup()`."""
 
     @model_validator(mode="after")
     def _check_burn_in(self) -> Self:

@@ -9,6 +9,7 @@ from hindcast.api.base import (
     LOCATION,
     OPERATIONAL,
     ApiVersion,
+    ClassPath,
     Location,
     Model,
     NonNegative,
@@ -89,6 +90,14 @@ class PolicySpec(Model):
     """Act at random."""
     explore: bool = True
     """Sample actions from the policy's distribution; false takes its mode."""
+    module_class: Annotated[ClassPath | None, OPERATIONAL] = None
+    """The `model.moduleClass` of the policy of `checkpoint` or `trainingRef`: no class is imported because a checkpoint
+    names it."""
+
+    @property
+    def own_class(self) -> str | None:
+        """The path of the policy's class where it is the user's own."""
+        return self.train.model.module_class if self.train else self.module_class
 
 
 class Duration(Model):

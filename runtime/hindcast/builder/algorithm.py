@@ -323,9 +323,12 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
         made = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
         return Trainer(plan.algorithm, *made, experience=None)
     if plan.online:
-        return online_trainer(plan.training, plan.training.spec, plan.width)
+        trainer = online_trainer(plan.training, plan.training.spec, plan.width)
+        for note in trainer.notes:
+            reporter.note(title(plan.training), note)
+        return trainer
     if (initial := plan.training.spec.initial_checkpoint) is not None:
-        initial_policy(initial)  # is looked for before data are prepared
+        initial_policy(initial, plan.model)  # is looked for before data are prepared
     inputs = ready_inputs(plan.training, inputs_of(plan.training, InFiles({})), reporter)
     trainer = offline_trainer(plan.training, inputs)
     for note in trainer.notes:

@@ -30,6 +30,7 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.builder.model_config import as_dict
+from hindcast.builder.module_spec import spec_as_dict
 from hindcast.builder.names import GONE, UnknownName, check_names, default_of, method_of
 from hindcast.builder.plan import Plan, plan_of
 from hindcast.builder.replaced import replaced
@@ -50,7 +51,7 @@ _UNCALLED = {
     "build_env_to_module_connector": _AS_RECORDED,
     "build_module_to_env_connector": _AS_RECORDED,
     "get_default_learner_class": 'an own loss is an own algorithm: AlgorithmConfig("package.module:Class")',
-    "get_default_rl_module_spec": "give model_config to rl_module(); own modules are not available yet",
+    "get_default_rl_module_spec": "give rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
 }
 """RLlib's methods of a config that have no place here, and what to do instead of overriding them."""
 _OWN = ("algorithm", "_options", "_is_frozen")
@@ -264,6 +265,8 @@ class AlgorithmConfig:
             options["env"] = portable(options["env"])
         if "model_config" in options:
             options["model_config"] = as_dict(options["model_config"])
+        if "rl_module_spec" in options:
+            options["rl_module_spec"] = spec_as_dict(options["rl_module_spec"])
         return options
 
     def update_from_dict(self, options: Mapping[str, Any]) -> Self:

@@ -117,12 +117,19 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     return section
 
 
-def replaced_model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> list[str]:
-    """Sentences on the fields whose values something else stands for."""
+def replaced_model_fields(
+    config: DefaultModelConfig | Mapping[str, Any], is_default: bool = True
+) -> list[str]:
+    """Sentences on the fields whose values something else stands for, or that change nothing.
+
+    Args:
+        config: of the networks.
+        is_default: they are the default ones; one's own may have a state without a recurrent layer of ours.
+    """
     given, lines = as_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
         lines.append(f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}")
-    if not given.get("use_lstm") and given.get("recurrent", "none") == "none":
+    if is_default and not given.get("use_lstm") and given.get("recurrent", "none") == "none":
         idle = [
             name
             for name in ("lstm_cell_size", "max_seq_len")

@@ -17,7 +17,7 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-        method: the config's method that takes it; `MODEL` is the class of a model config.
+        method: the config's method that takes it; or the class whose field it is (`MODEL`, `MODULE`).
         name: its name.
         kind: what becomes of it.
         training: field of an OfflineTraining's spec ("" for none), by its YAML names.
@@ -36,6 +36,9 @@ class Option(NamedTuple):
 
 
 MODEL: Final = "DefaultModelConfig"
+MODULE: Final = "RLModuleSpec"
+_CLASSES: Final = (MODEL, MODULE)
+"""Classes that an option's value may be of, with fields of their own."""
 
 
 def _options(method: str, row: dict[str, Any]) -> list[Option]:
@@ -60,14 +63,14 @@ OPTIONS: Final = {
 
 def methods_with(name: str) -> list[str]:
     """The methods of a config that take an option of this name."""
-    return [method for method, options in OPTIONS.items() if name in options and method != MODEL]
+    return [method for method, options in OPTIONS.items() if name in options and method not in _CLASSES]
 
 
 BY_NAME: Final = {
     name: OPTIONS[methods_with(name)[0]][name]
     for method, options in OPTIONS.items()
     for name in options
-    if method != MODEL
+    if method not in _CLASSES
 }
 """The options of a config, in the table's order; the same name means the same in all methods."""
 

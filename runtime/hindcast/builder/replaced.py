@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_snake
 
 from hindcast.builder.model_config import replaced_model_fields
+from hindcast.builder.module_spec import names_a_class, replaced_module_fields
 from hindcast.builder.names import schema_of
 from hindcast.builder.options import BY_NAME, Option
 from hindcast.builder.plan import plan_of
@@ -65,7 +66,9 @@ def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
     """On parts of a value."""
     value = given[name]
     if name == "model_config":
-        yield from replaced_model_fields(value)
+        yield from replaced_model_fields(value, not names_a_class(given.get("rl_module_spec")))
+    if name == "rl_module_spec":
+        yield from replaced_module_fields(value)
     yield from replaced_parts(name, value)
     if name == "output_compress_columns" and not packs_columns(given):
         yield "it is of output_format='SampleBatch'; Parquet's columns have output_compression"

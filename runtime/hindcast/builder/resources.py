@@ -21,7 +21,13 @@ Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 _ONE_ITERATION: Final = {"iterations": 1}
-_MODEL: Final = ("model_config", "observation_filter", "burnin_len", "prelearner_use_recorded_module_states")
+_MODEL: Final = (
+    "model_config",
+    "rl_module_spec",
+    "observation_filter",
+    "burnin_len",
+    "prelearner_use_recorded_module_states",
+)
 _OF_SOURCES: Final = ("input_", "input_filesystem")
 """Of these `spec.input` is a list; the other options of the input go to each of its entries."""
 

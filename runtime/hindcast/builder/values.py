@@ -9,6 +9,7 @@ from typing import Any, Final
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
 from hindcast.builder.model_config import model_fields, observation_filter
+from hindcast.builder.module_spec import module_fields
 from hindcast.builder.user_objects import environment_id, importable
 from hindcast.errors import SpecError
 
@@ -237,5 +238,6 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "evaluation_config": _explore,
     "custom_evaluation_function": partial(importable, "custom_evaluation_function"),
     "model_config": model_fields,
+    "rl_module_spec": module_fields,
 }
 """How the value of an option becomes that of its field, where it is not the same; None leaves the field out."""

@@ -10,6 +10,19 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.nested import Nested, is_composite, leaves, map_leaves, outline
 
+_CHANGED = {
+    "float64": "float32",
+    "float16": "float32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "uint64": "int64",
+}
+
+
+def batch_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which networks get values of another: floats are float32, integers signed except uint8."""
+    return np.dtype(_CHANGED.get(dtype.name, dtype.name))
+
 
 def is_batch(value: Any) -> bool:
     """Whether it is an array, or dicts and tuples, rather than a sequence of samples."""

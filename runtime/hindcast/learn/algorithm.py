@@ -22,7 +22,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.models.networks import ActionValues, Critics, StateValue
-from hindcast.models.rl_module import PolicyModule, RLModule, build_module
+from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
 
@@ -52,14 +52,12 @@ class ModelInputs:
     Attributes:
         observation_space: of the module's input, after preprocessing.
         action_space: of the module's actions.
-        model: sizes, activations, distribution.
-        module_class: of the policy.
+        model: sizes, activations, distribution; the policy's class.
     """
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     model: ModelSpec
-    module_class: type[RLModule] = PolicyModule
 
     def policy(self, value: bool, auto: str = "auto") -> RLModule:
         """A new policy module, with a value head or without.
@@ -70,11 +68,12 @@ class ModelInputs:
 
         Raises:
             SpecError: the model's options do not fit the spaces.
+            UserCodeError: the user's own class (`model.moduleClass`) raised.
         """
         model = self.model
         if model.distribution == "auto":
             model = model.model_copy(update={"distribution": auto})
-        return build_module(self.observation_space, self.action_space, model, value, self.module_class)
+        return build_module(self.observation_space, self.action_space, model, value)
 
     def state_value(self) -> StateValue:
         """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.

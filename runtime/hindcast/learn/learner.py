@@ -70,9 +70,9 @@ class Learner:
     ) -> None:
         self.algorithm = algorithm
         self.device = torch.device(device)
-        self.nets = nets.to(self.device).train()
-        for net in self.nets.values():
-            net.train(not is_frozen(net))
+        self.nets = nets.to(self.device).eval()
+        self._trained = [net for net in self.nets.values() if not is_frozen(net)]
+        self._train_mode()
         self.updates = 0
         self.timesteps = 0
         self.generator = torch.Generator(self.device).manual_seed(seed_of(seed, "losses"))
@@ -172,6 +172,7 @@ class Learner:
     def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
         """All of an update that computes; returns its metrics."""
         before = self._buffers()
+        self._train_mode()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
@@ -184,6 +185,12 @@ class Learner:
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
         return metrics
+
+    def _train_mode(self) -> None:
+        """Networks that are trained back from evaluation mode, in which the policy acts."""
+        for net in self._trained:
+            if not net.training:
+                net.train()
 
     def _move(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
@@ -81,36 +82,35 @@ class Policy:
 
     @classmethod
     def load(
-        cls, path: str | Path | Location, device: str = "cpu", allow_classes: Sequence[type[RLModule]] = ()
+        cls, path: str | Path | Location, device: str = "cpu", allow_classes: policy_files.Allowed = ()
     ) -> Policy:
         """Read a policy from a checkpoint folder, or from the `module` folder in it.
 
         Args:
             path: any path or URI that the store resolves.
             device: where the module shall compute.
-            allow_classes: module classes of your own that the checkpoint may name.
+            allow_classes: module classes of your own, or their paths "package.module:Class", that the checkpoint may
+                name; those that are imported already need not be given.
 
         Raises:
             DataError: a file is missing, damaged, of a newer format, or names a class that is not allowed.
+            UserError: an allowed class cannot be imported, or raised.
         """
         folder = policy_files.find_folder(resolve(path))
         files = {name: folder.child(name).read_bytes() for name in policy_files.NAMES}
-        return cls.from_files(files, device, allow_classes, str(folder))
+        return cls._of(policy_files.read(files, allow_classes, str(folder)), device)
 
     @classmethod
-    def from_files(
-        cls,
-        files: Mapping[str, bytes],
-        device: str = "cpu",
-        allow_classes: Sequence[type[RLModule]] = (),
-        where: str = "policy",
-    ) -> Policy:
-        """The inverse of `to_files`; `where` names the place in messages.
+    def from_files(cls, files: Mapping[str, bytes], device: str = "cpu") -> Policy:
+        """The inverse of `to_files`, in another process of the same program: a class of the user's own is imported.
 
         Raises:
             DataError: as `load`.
         """
-        parts = policy_files.read(files, allow_classes, where)
+        return cls._of(policy_files.read(files, None, "policy"), device)
+
+    @classmethod
+    def _of(cls, parts: policy_files.Parts, device: str) -> Policy:
         parts.module.to(device).eval()
         return cls(*parts)
 
@@ -248,6 +248,8 @@ class Policy:
     ) -> tuple[Actions, Mapping[str, Tensor]]:
         """What the module does with a step of all slots, and all its outputs."""
         module = self.module
+        if module.training:  # of a learner, which goes back to it
+            module.eval()
         outputs = module.forward_inference(batch) if noise is None else module.forward_exploration(batch)
         dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
         distribution = module.distribution(dist_inputs)
@@ -281,6 +283,7 @@ class Policy:
         return {leaf: self._tensor(each) for leaf, each in rows.items()}
 
     def _tensor(self, rows: NDArray[Any]) -> Tensor:
+        rows = rows.astype(batch_dtype(rows.dtype), copy=False)
         if not rows.flags.writeable:  # torch has no read-only tensors, and warns
             rows = rows.copy()
         tensor = torch.from_numpy(rows)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import safetensors.numpy
@@ -28,6 +30,7 @@ from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.storage.location import Location
+from hindcast.user_code import import_subclass
 
 FORMAT_VERSION = 1
 FOLDER = "module"
@@ -52,6 +55,9 @@ _ALWAYS_WRITTEN = frozenset(
 )
 """The fields of a model that the first policies were saved with. Later ones are written where they are not at their
 defaults, so that a policy without them keeps its bytes, and with these its digest."""
+
+
+Allowed: TypeAlias = Sequence[type[RLModule] | str]
 
 
 class Parts(NamedTuple):
@@ -99,16 +105,18 @@ def write(parts: Parts) -> dict[str, bytes]:
     return {**tensors, DESCRIPTION: text.encode()}
 
 
-def read(files: Mapping[str, bytes], allow_classes: Sequence[type[RLModule]], where: str) -> Parts:
+def read(files: Mapping[str, bytes], allow_classes: Allowed | None, where: str) -> Parts:
     """The parts of a saved policy.
 
     Args:
         files: content by name, all of `NAMES`.
-        allow_classes: module classes that are not Hindcast's own and may be used.
+        allow_classes: module classes, or their paths, that are not Hindcast's own and may be used; those that this
+            process has imported may be anyway. None allows any: for files that a process of the same program sent.
         where: the folder, for messages.
 
     Raises:
         DataError: damaged, of a newer format, or of a class that is not allowed.
+        UserError: an allowed class cannot be imported, or raised.
     """
     described_in = f"{where}/{DESCRIPTION}"
     description = _describe(files[DESCRIPTION], described_in)
@@ -196,18 +204,23 @@ def _class_path(kind: type[RLModule]) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _find_class(path: str, allow_classes: Sequence[type[RLModule]], where: str) -> type[RLModule]:
-    """A class that the caller gave, or one of Hindcast's own; no other is imported because a file says so."""
-    for kind in allow_classes:
-        if _class_path(kind) == path:
+def _find_class(path: str, allow_classes: Allowed | None, where: str) -> type[RLModule]:
+    """A class that the caller gave, that is imported here or Hindcast's own: a file alone has none imported."""
+    for kind in allow_classes or ():
+        if not isinstance(kind, str) and _class_path(kind) == path:
             return kind
+    if allow_classes is None or path in allow_classes:
+        return import_subclass(path, RLModule, f"{where}: moduleClass")
+    module_name, _, name = path.partition(":")
     if path.startswith("hindcast."):
-        module_name, _, name = path.partition(":")
         with suppress(ImportError):
-            found = getattr(importlib.import_module(module_name), name, None)
-            if isinstance(found, type) and issubclass(found, RLModule):
-                return found
+            importlib.import_module(module_name)
+    with suppress(AttributeError):
+        found = attrgetter(name)(sys.modules.get(module_name))
+        if isinstance(found, type) and issubclass(found, RLModule):
+            return found
     raise DataError(
-        f"{where} names the module class {path!r}, and no class is imported because a file says so; "
-        "if it is yours, pass it: Policy.load(path, allow_classes=[YourModule])."
+        f"{where} names the module class {path!r}, and no class is imported because a file says so; if it is yours, "
+        f"import it first, or name it: Policy.load(path, allow_classes=[{path!r}]), hindcast evaluate --module-class, "
+        "spec.policy.moduleClass of a recording."
     )

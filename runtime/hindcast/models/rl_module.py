@@ -6,8 +6,9 @@ with a state also takes sequences, `[B, T, …]`, and the state before their fir
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import torch
@@ -15,21 +16,43 @@ from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
+from hindcast.errors import SpecError, UserCodeError
 from hindcast.models.action_head import ActionHead, distribution_for
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
+from hindcast.models.outputs import problem_with
 from hindcast.models.recurrent import Recurrent, as_leaves, state_of
+from hindcast.user_code import calling, definition, import_subclass, refuse_uncalled
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
 _FIRST_POLICY_GAIN = 0.01
+_FIELD = "spec.model.moduleClass"
+_DISTRIBUTION = (
+    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs"
+)
+_UNCALLED = {
+    "get_inference_action_dist_cls": _DISTRIBUTION,
+    "get_exploration_action_dist_cls": _DISTRIBUTION,
+    "get_train_action_dist_cls": _DISTRIBUTION,
+}
+"""RLlib's methods of a module that have no place here, and what to do instead of overriding them."""
 
 
 class RLModule(nn.Module):
     """Base of all modules. A subclass builds its layers in `setup()` and computes in `_forward()`.
 
+    A subclass of the user's own (`model.moduleClass`) gets a batch of preprocessed observations: `obs` `[B, *shape]`,
+    or a leaf such as `obs/camera` for each part of a composite space; floats are float32, uint8 stays, other integers
+    are signed, and discrete values are integers (a `start` included). Other columns may be there. `_forward` returns
+    `action_dist_inputs`, float `[B, action_head.inputs_size]`: the logits of discrete actions, means and then
+    logarithms of standard deviations of continuous ones. With `value`, `_forward_train` also returns `vf_preds`, float
+    `[B]`. With a state see `get_initial_state`.
+
     `_forward_inference`, `_forward_exploration` and `_forward_train` may be overridden one by one; each
-    is `_forward` unless it is.
+    is `_forward` unless it is. All that training changes is a parameter or a buffer (`register_buffer`): these are in
+    checkpoints, and attributes of Python are lost where a training goes on in another process.
 
     Args:
         observation_space: what the module sees (`Preprocessing.observation_space`).
@@ -54,17 +77,24 @@ class RLModule(nn.Module):
         self.model_config = model
         self.value = value
         self.action_head: ActionHead = distribution_for(action_space, model)
-        self.setup()
+        self._is_the_users = is_the_users(type(self))
+        self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
+        self._first_rank = len(first.shape or ())
+        self.setup(**(model.module_options if self._is_the_users else {}))
 
-    def setup(self) -> None:
-        """Build the layers. Weights come from torch's global generator."""
+    def setup(self, **options: Any) -> None:
+        """Build the layers. Weights come from torch's global generator.
+
+        Args:
+            options: `model.moduleOptions`. A subclass names those that it takes, with their defaults.
+        """
 
     def get_initial_state(self) -> dict[str, Tensor]:
         """The state before an episode's first step, name -> `[*shape]`; empty for a module without one.
 
-        A module that gives one takes the leaf `state_in/<name>` with a batch, `[B, *shape]` (where it is left out, the
-        initial state), and puts out `state_out/<name>`, the state after the batch's last step. It takes single steps
-        `[B, …]` to act and sequences `[B, T, …]` to learn, and puts out `[B, …]` or `[B, T, …]` accordingly.
+        A module that gives one takes the leaf `state_in/<name>` with a batch, `[B, *shape]` (where the caller leaves it
+        out, the initial state), and puts out `state_out/<name>`, the state after the batch's last step. It takes single
+        steps `[B, …]` to act and sequences `[B, T, …]` to learn, and puts out `[B, …]` or `[B, T, …]` accordingly.
         """
         return {}
 
@@ -74,27 +104,29 @@ class RLModule(nn.Module):
 
     def forward_inference(self, batch: Batch) -> dict[str, Tensor]:
         """For acting greedily: `action_dist_inputs` `[B, P]` at least."""
-        return self._forward_inference(batch)
+        return self._computed("_forward_inference", batch)
 
     def forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
         """For acting by sampling: `action_dist_inputs` `[B, P]` at least."""
-        return self._forward_exploration(batch)
+        return self._computed("_forward_exploration", batch)
 
     def forward_train(self, batch: Batch) -> dict[str, Tensor]:
         """For losses: `action_dist_inputs` `[B, P]` and, with a value head, `vf_preds` `[B]`; with T of sequences."""
-        return self._forward_train(batch)
+        return self._computed("_forward_train", batch)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`forward_train`, so that wrappers such as DistributedDataParallel see the training pass."""
         return self.forward_train(batch)
 
     def compute_values(self, batch: Batch) -> Tensor:
-        """`[B]` values of the batch's observations.
+        """`[B]` values of the batch's observations: those of `forward_train`, unless a subclass has a shorter way.
 
         Raises:
             NotImplementedError: the module has no value head.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no value head")
+        if not self.value:
+            raise NotImplementedError(f"{type(self).__name__} has no value head")
+        return self.forward_train(batch)[Columns.VF_PREDS]
 
     def distribution(self, action_dist_inputs: Tensor) -> Distribution:
         """The action distribution for the outputs of a forward pass."""
@@ -124,6 +156,37 @@ class RLModule(nn.Module):
     def _forward_train(self, batch: Batch) -> dict[str, Tensor]:
         return self._forward(batch)
 
+    def _computed(self, name: str, batch: Batch) -> dict[str, Tensor]:
+        """What the method puts out; of a user's own module checked.
+
+        Raises:
+            UserCodeError: it raised, or put out something else than it should.
+        """
+        compute = getattr(self, name)
+        if not self._is_the_users:
+            return compute(batch)
+        kind, lead = type(self), self._lead(batch)
+        with calling(f"{kind.__name__}.{name}"):
+            state = {
+                each: start.expand(lead[0], *start.shape) for each, start in self.get_initial_state().items()
+            }
+            outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
+        wanted = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
+        if self.value and name == "_forward_train":
+            wanted[Columns.VF_PREDS] = lead
+        wanted |= {leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()}
+        if problem := problem_with(outputs, wanted):
+            own = name if getattr(kind, name) is not getattr(RLModule, name) else "_forward"
+            raise UserCodeError(
+                f"{kind.__name__}.{own} ({definition(getattr(self, own))}) returns {problem}."
+            )
+        return outputs
+
+    def _lead(self, batch: Batch) -> tuple[int, ...]:
+        """`[B]` or `[B, T]` of a batch of observations."""
+        rows = batch[self._first_leaf]
+        return tuple(rows.shape[: rows.dim() - self._first_rank])
+
 
 class PolicyModule(RLModule):
     """The default: encoder, policy head and, with `value`, a value head.
@@ -136,7 +199,7 @@ class PolicyModule(RLModule):
     encoder of its own begins at zero in each batch, so that it values sequences, not single steps.
     """
 
-    def setup(self) -> None:
+    def setup(self) -> None:  # type: ignore[override]
         model = self.model_config
         self.encoder = Encoder(self.observation_space, model)
         self.memory = _memory(self.encoder, model)
@@ -218,7 +281,7 @@ def build_module(
     action_space: gym.Space,
     model: ModelSpec,
     value: bool = False,
-    module_class: type[RLModule] = PolicyModule,
+    module_class: type[RLModule] | None = None,
 ) -> RLModule:
     """A module with fresh weights, drawn from torch's global generator (`torch.manual_seed` fixes them).
 
@@ -227,12 +290,54 @@ def build_module(
         action_space: what the module puts out (`Preprocessing.action_space`).
         model: the networks' options.
         value: whether a value head is wanted.
-        module_class: the user's own, or the default.
+        module_class: None is that of the model's options.
 
     Raises:
-        SpecError: the options do not fit the spaces.
+        SpecError: the options do not fit the spaces; or there is no such class, or it does not take its options.
+        UserCodeError: the user's own class raised.
     """
-    return module_class(observation_space, action_space, model, value)
+    kind = module_class or module_class_of(model)
+    if not is_the_users(kind):
+        return kind(observation_space, action_space, model, value)
+    arguments = (observation_space, action_space, model, value)
+    _check_takes(kind.__init__, _FIELD, None, *arguments)
+    _check_takes(kind.setup, "spec.model.moduleOptions", None, **model.module_options)
+    with calling(f"making {kind.__name__}"):
+        module = kind(*arguments)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise SpecError(
+            f"{_FIELD}: {kind.__name__} ({definition(kind)}) has no weights that could be trained."
+        )
+    return module
+
+
+def is_the_users(kind: type[RLModule]) -> bool:
+    """Whether a class is not Hindcast's."""
+    return kind.__module__.partition(".")[0] != "hindcast"
+
+
+def module_class_of(model: ModelSpec) -> type[RLModule]:
+    """The class that a model's options name, or the default.
+
+    Raises:
+        SpecError: there is no such class, it is no module, or it overrides what nothing calls.
+        UserCodeError: importing it raised.
+    """
+    if model.module_class is None:
+        return PolicyModule
+    kind = import_subclass(model.module_class, RLModule, _FIELD)
+    refuse_uncalled(kind, RLModule, _UNCALLED)
+    return kind
+
+
+def _check_takes(function: Any, field: str, *arguments: Any, **options: Any) -> None:
+    """Refuse arguments that a function of the user's own does not take, rather than name a line of ours."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise SpecError(
+            f"{field} does not fit {function.__qualname__} ({definition(function)}): {error}."
+        ) from error
 
 
 def _memory(encoder: Encoder, model: ModelSpec) -> Recurrent | None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation
 from hindcast.errors import DataError
@@ -18,19 +19,6 @@ from hindcast.pipeline.window import Recipe, WindowData
 
 Array = NDArray[Any]
 I64 = NDArray[np.int64]
-
-_CHANGED = {
-    "float64": "float32",
-    "float16": "float32",
-    "uint16": "int32",
-    "uint32": "int64",
-    "uint64": "int64",
-}
-
-
-def batch_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype in batches of a stored one: floats are float32, integers signed except uint8."""
-    return np.dtype(_CHANGED.get(dtype.name, dtype.name))
 
 
 class WindowBuilder:

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import size
-from hindcast.pipeline.building import batch_dtype
 from hindcast.pipeline.window import Recipe
 
 _CUDA_SHARE = 0.5

@@ -28,10 +28,18 @@ NextWork = Callable[[set[int]], Work | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
 
 
-def load_actor(policy: str, environment: EnvironmentSpec) -> Policy | RandomPolicy:
-    """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space."""
+def load_actor(
+    policy: str, environment: EnvironmentSpec, own_class: str | None = None
+) -> Policy | RandomPolicy:
+    """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space.
+
+    Args:
+        policy: the path.
+        environment: of the recording.
+        own_class: path of the policy's class where it is the user's own.
+    """
     if policy != RANDOM:
-        return Policy.load(policy)
+        return Policy.load(policy, allow_classes=[own_class] if own_class else ())
     made = make_environment(environment)
     made.close()
     return RandomPolicy(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
@@ -39,7 +47,7 @@ def load_actor(policy: str, environment: EnvironmentSpec) -> Policy | RandomPoli
 
 def record_here(task: Task, policy: str, next_work: NextWork, on_episode: OnEpisode) -> Iterator[Commit]:
     """Record ranges in this process, one after the other."""
-    recorder = Recorder(task, load_actor(policy, task.environment))
+    recorder = Recorder(task, load_actor(policy, task.environment, task.own_class))
     try:
         while (work := next_work(set())) is not None:
             yield recorder.record(work, on_episode)
@@ -129,7 +137,8 @@ class _RemoteRecorder:
         try:
             if self._recorder is None:
                 self._lock = join_runners(self._task.location)
-                self._recorder = Recorder(self._task, load_actor(self._policy, self._task.environment))
+                actor = load_actor(self._policy, self._task.environment, self._task.own_class)
+                self._recorder = Recorder(self._task, actor)
             return self._recorder.record(work, self._on_episode)
         except UserError as error:
             return error

@@ -48,6 +48,7 @@ class Task(NamedTuple):
     prefix: str
     data: DataSpec
     guard: Guard | None = None
+    own_class: str | None = None
 
     @property
     def layout(self) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.errors import DataError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
+from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
@@ -86,7 +87,10 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     """What can be found wrong before the first resource has worked for minutes."""
     if isinstance(resource, OfflineTraining):
         make_algorithm(resource)
+        module_class_of(resource.spec.model)
         inputs_of(resource, references)
+    elif resource.spec.policy.train is not None:
+        module_class_of(resource.spec.policy.train.model)
     if resource.spec.environment is not None:
         make_environment(resource.spec.environment).close()
 
@@ -99,7 +103,7 @@ def check_start(resource: OfflineTraining) -> None:
     """
     initial, own = resource.spec.initial_checkpoint, run_folder(resource).child(CHECKPOINTS_FOLDER)
     if initial is not None and CheckpointStore(own).latest() is None:
-        initial_policy(initial)
+        initial_policy(initial, resource.spec.model)
 
 
 def carry_out_recording(

@@ -32,6 +32,7 @@ def evaluate_checkpoint(
     path: str | Path,
     *,
     environment: str | None = None,
+    module_class: str | None = None,
     episodes: int = 10,
     seed: int = 0,
     explore: bool = False,
@@ -43,6 +44,7 @@ def evaluate_checkpoint(
             or a dataset (the policy that was recorded).
         environment: Gymnasium id or "package.module:EnvClass"; None takes the one of the run that the
             checkpoint lies in.
+        module_class: the policy's `model.moduleClass`, where it has one.
         episodes: whole episodes to play.
         seed: of resets and exploration.
         explore: sample actions; False takes the policy's mode.
@@ -56,7 +58,7 @@ def evaluate_checkpoint(
         raise missing(location)
     module = _module(location)
     where = EnvironmentSpec(id=environment) if environment is not None else _environment_of(location)
-    policy = Policy.load(str(module))
+    policy = Policy.load(str(module), allow_classes=[module_class] if module_class else ())
     report = evaluate_policy(policy, where, duration=episodes, seed=seed, explore=explore)
     return Evaluation(str(module), where, report)
 

@@ -42,6 +42,8 @@ def train_expert(
         UserError: what went wrong.
     """
     trainer = online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
+    for note in trainer.notes:
+        reporter.note(title(resource), note)
     evaluator = EnvEvaluator(
         resource.spec.environment, spec.evaluation.duration, explore=resource.spec.policy.explore
     )

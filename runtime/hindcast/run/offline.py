@@ -8,12 +8,14 @@ from typing import Any
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.model import ModelSpec
 from hindcast.api.training import StopSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import Algorithm, needs_for
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
+from hindcast.models.trial import try_out
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
 from hindcast.run.machine import learner_device
@@ -57,6 +59,7 @@ def offline_trainer(
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
+    notes = [*([clamped] if clamped else []), *try_out(policy.module)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
@@ -79,7 +82,6 @@ def offline_trainer(
         updates=lambda: learner.updates,
         every=needs.targets_every,
     )
-    notes = [clamped] if clamped else []
     notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
     initial = spec.initial_checkpoint
     return Trainer(
@@ -109,20 +111,20 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     return build(spec.algorithm, spec.config, at="spec.config")
 
 
-def initial_policy(path: str) -> Policy:
-    """The policy that a training starts from.
+def initial_policy(path: str, model: ModelSpec) -> Policy:
+    """The policy that a training of this model starts from.
 
     Raises:
         DataError: there is none at the path.
     """
     try:
-        return Policy.load(path)
+        return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
     except DataError as error:
         raise DataError(f"spec.initialCheckpoint: {error}") from error
 
 
 def _warm_start(policy: Policy, path: str) -> None:
-    saved = initial_policy(path)
+    saved = initial_policy(path, policy.module.model_config)
     own, given = _beside_shapes(policy), _beside_shapes(saved)
     convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
     for option in own:
@@ -147,6 +149,8 @@ def _beside_shapes(policy: Policy) -> dict[str, Any]:
         "frameStack": preprocessing["frameStack"],
         "fcnetActivation": model.fcnet_activation,
         "convActivation": model.conv_activation,
+        "moduleClass": model.module_class,
+        "moduleOptions": model.module_options,
     }
 
 

@@ -19,6 +19,7 @@ from hindcast.learn.algorithm import needs_for
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
+from hindcast.models.trial import try_out
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch
 from hindcast.record.runner import EnvRunner, episodes_to_block
@@ -146,8 +147,9 @@ def online_trainer(
     spaces = environment_spaces(environment)
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs_for(algorithm, policy.module)  # refuses a policy that it cannot train
+    notes = try_out(policy.module)
     experience = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
-    return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource))
+    return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource), notes=notes)
 
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:

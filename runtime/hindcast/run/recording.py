@@ -201,7 +201,9 @@ class RecordingRun:
             if policy.train is not None:
                 train_expert(self._resource, policy.train, folder, self._reporter, self._interruption)
             else:
-                Policy.load(self._given_checkpoint()).save(module)
+                own = policy.module_class
+                given = Policy.load(self._given_checkpoint(), allow_classes=[own] if own else ())
+                given.save(module)
         return str(module)
 
     def _given_checkpoint(self) -> str:
@@ -213,7 +215,7 @@ class RecordingRun:
 
     def _task(self, policy: str) -> Task:
         spec = self._spec
-        actor = load_actor(policy, spec.environment)
+        actor = load_actor(policy, spec.environment, spec.policy.own_class)
         data = describe(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
         return Task(
             environment=spec.environment,
@@ -225,10 +227,11 @@ class RecordingRun:
             prefix=spec_hash(self._resource)[:8],
             data=data,
             guard=self._guard,
+            own_class=spec.policy.own_class,
         )
 
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
-        actor = load_actor(policy, task.environment)
+        actor = load_actor(policy, task.environment, task.own_class)
         preprocessing = actor.preprocessing
         filters = {name: numbers.tolist() for name, numbers in preprocessing.state().items()}
         return Manifest(

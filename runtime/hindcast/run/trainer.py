@@ -20,7 +20,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.models.rl_module import RLModule
+from hindcast.models.rl_module import RLModule, module_class_of
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch, below
 from hindcast.report.results import ITERATION, Result
@@ -226,9 +226,19 @@ def new_learner(
     device: torch.device | str = "cpu",
     group: Group | None = None,
 ) -> tuple[Policy, Learner]:
-    """Fresh networks for an environment of these spaces: the policy that acts with them, and their learner."""
+    """Fresh networks for an environment of these spaces: the policy that acts with them, and their learner.
+
+    Raises:
+        SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
+    """
     preprocessing = Preprocessing.of(spaces.observation, spaces.action, model, environment)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
     nets = new_networks(algorithm, inputs, seed).to(device)
-    policy = Policy(cast(RLModule, nets["policy"]), preprocessing, spaces.observation, spaces.action)
+    module = cast(RLModule, nets["policy"])
+    if model.module_class is not None and type(module) is not module_class_of(model):
+        raise SpecError(
+            f"spec.model.moduleClass is {model.module_class!r}, and {type(algorithm).__name__} builds a policy of its "
+            f"own, {type(module).__name__}: its networks() must take inputs.policy()."
+        )
+    policy = Policy(module, preprocessing, spaces.observation, spaces.action)
     return policy, Learner(algorithm, nets, device, seed, group)

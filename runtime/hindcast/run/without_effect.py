@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 
 NOWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -35,19 +35,32 @@ OF_STATES: Final = ("cellSize", "maxSeqLen", "burnIn", "initialState")
 
 def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
     """The fields given, and not at their defaults, that change nothing: by their YAML names, with what is so."""
-    table = {**NOWHERE, **(ON_ONE_MACHINE if is_one_machine else {}), **_of_a_missing_state(resource)}
+    table = {**NOWHERE, **(ON_ONE_MACHINE if is_one_machine else {}), **_of_the_policy(resource)}
     given = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
     return {field: why for field, why in table.items() if _is_in(given, field)}
 
 
-def _of_a_missing_state(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
-    """The options of sequences and states where the model has no recurrent layer."""
-    expert = resource.spec.policy.train if isinstance(resource, OfflineRecording) else None
-    model = expert.model if expert else resource.spec.model if isinstance(resource, OfflineTraining) else None
-    if model is None or model.recurrent != "none":
+def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
+    """What is of another kind of policy than the one that is trained or played."""
+    if isinstance(resource, OfflineTraining):
+        return _of_another_model(resource.spec.model, "model")
+    if (expert := resource.spec.policy.train) is not None:
+        own = {
+            "policy.moduleClass": "has no effect beside policy.train, whose model has a moduleClass of its own"
+        }
+        return own | _of_another_model(expert.model, "policy.train.model")
+    is_random = resource.spec.policy.random is not None
+    return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
+
+
+def _of_another_model(model: ModelSpec, at: str) -> dict[str, str]:
+    """Options of a module of one's own where there is none, of sequences and states where nothing has a state."""
+    if model.module_class is not None:
         return {}
-    at = "policy.train.model" if expert else "model"
-    return {f"{at}.{option}": f"has no effect without {at}.recurrent" for option in OF_STATES}
+    table = {f"{at}.moduleOptions": f"has no effect without {at}.moduleClass"}
+    if model.recurrent == "none":
+        table |= {f"{at}.{option}": f"has no effect without {at}.recurrent" for option in OF_STATES}
+    return table
 
 
 def notes_on(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> list[str]:

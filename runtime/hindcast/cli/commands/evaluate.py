@@ -19,6 +19,10 @@ def evaluate(
     env: Annotated[
         str | None, typer.Option(help="Environment id or package.module:EnvClass. Default: the run's own.")
     ] = None,
+    module_class: Annotated[
+        str | None,
+        typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     explore: Annotated[
@@ -29,7 +33,14 @@ def evaluate(
     from hindcast import formatting
     from hindcast.run.evaluation import evaluate_checkpoint
 
-    done = evaluate_checkpoint(checkpoint, environment=env, episodes=episodes, seed=seed, explore=explore)
+    done = evaluate_checkpoint(
+        checkpoint,
+        environment=env,
+        module_class=module_class,
+        episodes=episodes,
+        seed=seed,
+        explore=explore,
+    )
     summary = done.report.summary()
     document = {
         "checkpoint": done.policy,

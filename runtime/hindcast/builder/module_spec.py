@@ -1,0 +1,110 @@
+"""`RLModuleSpec`: RLlib's description of a network of one's own, and what becomes of each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from hindcast.api.sentences import nearest
+from hindcast.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
+from hindcast.builder.options import MODULE, OPTIONS
+from hindcast.builder.user_objects import importable
+from hindcast.errors import SpecError
+
+if TYPE_CHECKING:
+    from hindcast.models.rl_module import RLModule
+
+_NAME: Final = "rl_module_spec"
+
+
+@dataclass
+class RLModuleSpec:
+    """A policy network of one's own, for `config.rl_module(rl_module_spec=...)`.
+
+    Attributes:
+        module_class: a subclass of `hindcast.RLModule` at the top level of a module, or its "package.module:Class".
+            None is the default network.
+        model_config: a dictionary is the keyword arguments of the class's `setup()`: JSON. A `DefaultModelConfig`, or,
+            where there is no class, a dictionary is what `rl_module(model_config=...)` takes.
+        observation_space, action_space, inference_only, learner_only: follow from the rest of the config.
+        catalog_class, load_state_path: refused.
+    """
+
+    module_class: type[RLModule] | str | None = None
+    model_config: DefaultModelConfig | Mapping[str, Any] | None = None
+    observation_space: Any = None
+    action_space: Any = None
+    inference_only: bool = False
+    learner_only: bool = False
+    catalog_class: Any = None
+    load_state_path: str | None = None
+
+
+Given = RLModuleSpec | Mapping[str, Any]
+
+
+def spec_as_dict(spec: Given) -> dict[str, Any]:
+    """The fields that are not at their defaults, the class by its path.
+
+    Raises:
+        SpecError: it is no spec, has a field that is refused, or a class that cannot be imported by its name.
+    """
+    if isinstance(spec, RLModuleSpec):
+        given = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    elif isinstance(spec, Mapping):
+        given = dict(spec)
+    else:
+        raise SpecError(f"{_NAME} is a {type(spec).__name__}, expected an RLModuleSpec.")
+    given = {name: value for name, value in given.items() if value is not None and value is not False}
+    for name, value in given.items():
+        if name not in OPTIONS[MODULE]:
+            raise SpecError(f"{_NAME}: {name} is not a field{nearest(name, OPTIONS[MODULE])}")
+        if OPTIONS[MODULE][name].kind == "refused":
+            raise SpecError(f"{_NAME}: {name} is {value!r}: {OPTIONS[MODULE][name].remark}.")
+    if "module_class" in given:
+        given["module_class"] = importable(f"{_NAME}: module_class", given["module_class"])
+    return given
+
+
+def module_fields(spec: Given) -> dict[str, Any]:
+    """The resource's model section, by its YAML names.
+
+    Raises:
+        SpecError: as of `spec_as_dict`; or the options of a class are no JSON.
+    """
+    given = spec_as_dict(spec)
+    path, config = given.get("module_class"), given.get("model_config")
+    own = {} if path is None else {"moduleClass": path}
+    if config is None:
+        return own
+    if path is None or not isinstance(config, Mapping):
+        return own | model_fields(config)
+    try:
+        options = orjson.loads(orjson.dumps(dict(config), option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:
+        raise SpecError(
+            f"{_NAME}: model_config of {path} is no JSON ({error}): give numbers, text, lists and dictionaries."
+        ) from error
+    return own | {"moduleOptions": options}
+
+
+def names_a_class(spec: Given | None) -> bool:
+    """Whether there is a spec with a class."""
+    return spec is not None and "module_class" in spec_as_dict(spec)
+
+
+def replaced_module_fields(spec: Given) -> list[str]:
+    """Sentences on the fields whose values something else stands for."""
+    given = spec_as_dict(spec)
+    config = given.get("model_config")
+    lines = [
+        f"{name}: {OPTIONS[MODULE][name].remark}"
+        for name in given
+        if OPTIONS[MODULE][name].kind == "replaced"
+    ]
+    if config is not None and ("module_class" not in given or isinstance(config, DefaultModelConfig)):
+        lines += replaced_model_fields(config, "module_class" not in given)
+    return lines

@@ -1,0 +1,149 @@
+"""A module of the user's own is tried out before anything is trained: what is wrong shows at once, not after hours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from hindcast.episodes.batched import batch_dtype
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
+from hindcast.errors import UserCodeError
+from hindcast.models.kept_in_python import Place, changed, python_state
+from hindcast.models.outputs import problem_with
+from hindcast.models.rl_module import RLModule, build_module, is_the_users
+from hindcast.user_code import calling, definition
+
+_ROWS, _STEPS = 3, 4
+_FIELD = "spec.model.moduleClass"
+
+
+def try_out(module: RLModule) -> list[str]:
+    """Call another module of the same class and options with random observations.
+
+    Args:
+        module: is not changed, and neither are the generators of torch, NumPy and Python.
+
+    Returns:
+        A sentence for each attribute whose weights have no part in the outputs.
+
+    Raises:
+        UserCodeError: it raised; its outputs do not have the names, shapes and dtypes that they should; it keeps
+            something in Python from call to call, or draws from generators, that no checkpoint holds.
+    """
+    kind = type(module)
+    if not is_the_users(kind) or module.model_config.module_class is None:
+        return []
+    with torch.random.fork_rng(devices=[]), _generators_kept() as drawn:
+        twin = build_module(
+            module.observation_space, module.action_space, module.model_config, module.value, kind
+        )
+        unused = _without_a_part(twin)
+        before = _call(twin, 1)
+        for place in changed(before, _call(twin, 2)):
+            raise UserCodeError(
+                f"{_FIELD}: {place} changes from call to call, and no checkpoint holds it: make it a buffer "
+                "(register_buffer), or a state (get_initial_state)."
+            )
+        for generator in drawn():
+            raise UserCodeError(
+                f"{_FIELD}: {kind.__name__} ({definition(kind)}) draws from {generator} global generator, which no "
+                "checkpoint holds: draw from torch's."
+            )
+    return [
+        f"{_FIELD}: {place} has weights that nothing depends on which the module returns in training: they are never "
+        "trained."
+        for place in unused
+    ]
+
+
+def _call(module: RLModule, seed: int) -> dict[Place, object]:
+    """All three ways, as a training does; the attributes after it."""
+    module.train()
+    with torch.no_grad():
+        module.forward_train(_batch(module, seed, in_training=True))
+    module.eval()
+    with torch.no_grad():
+        module.forward_exploration(_batch(module, seed + 10))
+        module.forward_inference(_batch(module, seed + 20))
+    return python_state(module)
+
+
+def _without_a_part(module: RLModule) -> list[Place]:
+    """The attributes that have weights of which no output of training depends on any."""
+    batch = _batch(module.train(), 0, in_training=True)
+    outputs = list(module.forward_train(batch).values())
+    if module.value:
+        outputs.append(_values(module, batch))
+    reached = [output.sum() for output in outputs if isinstance(output, Tensor) and output.requires_grad]
+    trained = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
+    if not reached:
+        return [
+            Place(type(module), name) for name in dict.fromkeys(name.partition(".")[0] for name in trained)
+        ]
+    gradients = torch.autograd.grad(reached, list(trained.values()), allow_unused=True)
+    used = {name.partition(".")[0] for name, each in zip(trained, gradients, strict=True) if each is not None}
+    return [
+        Place(type(module), name)
+        for name in dict.fromkeys(name.partition(".")[0] for name in trained)
+        if name not in used
+    ]
+
+
+def _values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:
+    kind = type(module)
+    with calling(f"{kind.__name__}.compute_values"):
+        values = module.compute_values(batch)
+    lead = module.forward_train(batch)[Columns.VF_PREDS].shape
+    if problem := problem_with({Columns.VF_PREDS: values}, {Columns.VF_PREDS: tuple(lead)}):
+        raise UserCodeError(
+            f"{kind.__name__}.compute_values ({definition(kind.compute_values)}) returns {problem}."
+        )
+    return values
+
+
+def _batch(module: RLModule, seed: int, in_training: bool = False) -> dict[str, Tensor]:
+    """Random observations: of a module with a state sequences where it is trained."""
+    lead = (_ROWS, _STEPS) if in_training and module.is_stateful() else (_ROWS,)
+    leaves = flatten_space(module.observation_space, Columns.OBS)
+    rng = np.random.default_rng(seed)
+    numbers = {leaf: space for leaf, space in leaves.items() if isinstance(space.dtype, np.dtype)}
+    return {leaf: _rows(space, lead, rng) for leaf, space in numbers.items()}
+
+
+def _rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> Tensor:
+    shape = (*lead, *(space.shape or ()))
+    values: Any
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        values = np.clip(rng.normal(size=shape), space.low, space.high)
+    elif isinstance(space, gym.spaces.Box):
+        values = rng.integers(space.low, space.high, size=shape, dtype=space.dtype, endpoint=True)
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        values = space.start + rng.integers(0, space.nvec, size=shape)
+    else:
+        start, size = (space.start, space.n) if isinstance(space, gym.spaces.Discrete) else (0, 2)
+        values = start + rng.integers(0, size, size=shape)
+    return torch.from_numpy(np.asarray(values).astype(batch_dtype(space.dtype)))
+
+
+@contextmanager
+def _generators_kept() -> Iterator[Callable[[], list[str]]]:
+    """Gives what tells which generators were drawn from since; leaves them as they were."""
+    numpy, python = np.random.get_state(legacy=False), random.getstate()
+
+    def drawn() -> list[str]:
+        moved = str(np.random.get_state(legacy=False)) != str(numpy)
+        return [*(["NumPy's"] if moved else []), *(["Python's"] if random.getstate() != python else [])]
+
+    try:
+        yield drawn
+    finally:
+        np.random.set_state(numpy)
+        random.setstate(python)

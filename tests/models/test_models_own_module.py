@@ -1,0 +1,199 @@
+"""Modules of the user's own: what they get, and what is said of those that do something else than they should."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import module_toys
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError, UserCodeError, UserError
+from hindcast.models.rl_module import RLModule, build_module
+from hindcast.models.trial import try_out
+
+OBS = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+BATCH = {"obs": torch.linspace(-1, 1, 20).reshape(5, 4)}
+FILE = Path(module_toys.__file__)
+
+
+def build(name: str, value: bool = False, space: gym.Space = OBS, **options: Any) -> RLModule:
+    torch.manual_seed(0)
+    model = ModelSpec(module_class=f"module_toys:{name}", module_options=options)
+    return build_module(space, gym.spaces.Discrete(3), model, value)
+
+
+def lines_with(text: str) -> list[int]:
+    return [number for number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line]
+
+
+def test_the_class_is_imported_and_gets_its_options() -> None:
+    module = build("Net", units=5)
+    assert isinstance(module, module_toys.Net)
+    assert module.pi.in_features == 5
+    assert module.forward_train(BATCH)["action_dist_inputs"].shape == (5, 3)
+
+
+def test_values_are_those_of_the_training_pass_unless_there_is_a_shorter_way() -> None:
+    module = build("Net", value=True).eval()
+    assert torch.equal(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
+    with pytest.raises(NotImplementedError, match="Net has no value head"):
+        build("Net").compute_values(BATCH)
+
+
+def test_the_state_is_filled_in() -> None:
+    module = build("Sums")
+    one = module.forward_inference(BATCH)
+    assert torch.equal(one["state_out/sum"], BATCH["obs"])
+    two = module.forward_inference({**BATCH, "state_in/sum": one["state_out/sum"]})
+    assert torch.equal(two["state_out/sum"], 2 * BATCH["obs"])
+    sequences = module.forward_train({"obs": torch.ones(2, 3, 4)})
+    assert sequences["action_dist_inputs"].shape == (2, 3, 3)
+    assert torch.equal(sequences["state_out/sum"], torch.full((2, 4), 3.0))
+
+
+@pytest.mark.parametrize("name", ["Net", "Sums", "Plain"])
+@pytest.mark.parametrize("value", [False, True])
+def test_nothing_is_said_of_a_module_that_is_right(name: str, value: bool) -> None:
+    assert try_out(build(name, value and name == "Net")) == []
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Discrete(4, start=2),
+        gym.spaces.MultiDiscrete([3, 2], start=[1, 0]),
+        gym.spaces.MultiBinary((2, 2)),
+        gym.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        gym.spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        gym.spaces.Dict(a=gym.spaces.Box(-3, 3, (), np.int16), b=gym.spaces.Discrete(2)),
+    ],
+    ids=str,
+)
+def test_it_is_tried_out_in_any_space(space: gym.Space) -> None:
+    assert try_out(build("ByEncoder", space=space)) == []
+
+
+def test_trying_out_changes_nothing() -> None:
+    module = build("Net", dropout=0.5)
+    before = module.get_state()
+    states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
+    try_out(module)
+    with pytest.raises(
+        UserCodeError, match=r"Draws \(.*\) draws from NumPy's global generator, which no checkpoint holds"
+    ):
+        try_out(build("Draws"))
+    torch.manual_seed(0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert module.training
+    assert (str(np.random.get_state()), random.getstate()) == states[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("Raises", {}, r"^Raises\._forward_train raised KeyError at {line}: 'pixels'$"),
+        (
+            "Wide",
+            {},
+            r"^Wide\._forward \({file}\) returns 'action_dist_inputs' as a tensor of shape \[3, 6\], "
+            r"expected shape \[3, 3\]\.$",
+        ),
+        (
+            "Bare",
+            {},
+            r"^Bare\._forward \({file}\) returns a tensor of shape \[3, 3\], expected a dictionary with "
+            r"'action_dist_inputs'\.$",
+        ),
+        (
+            "Nameless",
+            {},
+            r"^Nameless\._forward \({file}\) returns 'logits', and no 'action_dist_inputs' of shape ",
+        ),
+        (
+            "Whole",
+            {},
+            r"^Whole\._forward_inference \({file}\) returns 'action_dist_inputs' of torch.int64, expected ",
+        ),
+        (
+            "Weightless",
+            {},
+            r"^spec\.model\.moduleClass: Weightless \(.*\) has no weights that could be trained\.$",
+        ),
+        ("Unbuildable", {}, r"^making Unbuildable raised AttributeError at {file}: .*no_such_option"),
+        (
+            "Renames",
+            {},
+            r"^Renames overrides get_train_action_dist_cls, which nothing calls: model\.distribution says",
+        ),
+        (
+            "OtherArguments",
+            {},
+            r"^spec\.model\.moduleClass does not fit OtherArguments\.__init__ \({file}\): too many ",
+        ),
+        (
+            "Net",
+            {"unit": 8},
+            r"^spec\.model\.moduleOptions does not fit Net\.setup \({file}\): got an unexpected keyword "
+            r"argument 'unit'\.$",
+        ),
+        (
+            "NoModule",
+            {},
+            r"^spec\.model\.moduleClass is 'module_toys:NoModule', which is no subclass of RLModule\.$",
+        ),
+        (
+            "Missing",
+            {},
+            r"^spec\.model\.moduleClass is 'module_toys:Missing': the module 'module_toys' has no 'Missing'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_line(name: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        try_out(build(name, **options))
+    pattern = sentence.replace("{file}", rf"{re.escape(str(FILE))}:\d+")
+    assert re.search(
+        pattern.replace("{line}", f"{re.escape(str(FILE))}:{lines_with('pixels')[0]}"), str(error.value)
+    )
+    assert "\n" not in str(error.value)
+
+
+def test_values_of_another_shape() -> None:
+    module = build("Net", value=True)
+    module.vf = torch.nn.Linear(8, 2)
+    with pytest.raises(
+        UserCodeError, match=r"Net\._forward_train \(.*\) returns 'vf_preds' as a tensor of shape \[5, 2\]"
+    ):
+        module.forward_train(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "code"), [("Counts.seen", "self.seen +="), ("Remembers.history", "self.history.append")]
+)
+def test_what_no_checkpoint_holds_is_refused_with_its_line(attribute: str, code: str) -> None:
+    place = re.escape(f"{attribute} ({FILE}:{lines_with(code)[0]})")
+    with pytest.raises(
+        UserCodeError, match=rf"{place} changes from call to call, and no checkpoint holds it"
+    ):
+        try_out(build(attribute.partition(".")[0]))
+
+
+def test_a_layer_that_nothing_uses_is_told_with_its_line() -> None:
+    (told,) = try_out(build("Idle"))
+    assert told.startswith(
+        f"spec.model.moduleClass: Idle.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that nothing"
+    )
+
+
+def test_the_default_takes_no_options() -> None:
+    model = ModelSpec(fcnet_hiddens=[8], module_options={"units": 3})
+    assert try_out(build_module(OBS, gym.spaces.Discrete(3), model)) == []
+    with pytest.raises(SpecError, match="there is no module 'nowhere'"):
+        build_module(OBS, gym.spaces.Discrete(3), ModelSpec(module_class="nowhere:Net"))

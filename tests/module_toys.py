@@ -1,0 +1,173 @@
+"""Modules that tests name as `module_toys:Class`: one that is right, and one for each thing that can be wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hindcast.algorithms.bc import BC
+from hindcast.learn.algorithm import ModelInputs
+from hindcast.models.encoders import Encoder
+from hindcast.models.rl_module import RLModule
+
+Outputs = dict[str, Tensor]
+
+
+class Net(RLModule):
+    """Two layers with dropout, and a value head where one is wanted; buffers count and average."""
+
+    def setup(self, units: int = 8, dropout: float = 0.0) -> None:
+        self.body = nn.Sequential(nn.Linear(4, units), nn.BatchNorm1d(units), nn.Tanh(), nn.Dropout(dropout))
+        self.pi = nn.Linear(units, self.action_head.inputs_size)
+        self.register_buffer("calls", torch.zeros(()))
+        if self.value:
+            self.vf = nn.Linear(units, 1)
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
+        return {"action_dist_inputs": self.pi(self.body(batch["obs"]))}
+
+    def _forward_train(self, batch: Mapping[str, Tensor]) -> Outputs:
+        self.calls += 1
+        features = self.body(batch["obs"])
+        outputs = {"action_dist_inputs": self.pi(features)}
+        return {**outputs, "vf_preds": self.vf(features).squeeze(-1)} if self.value else outputs
+
+
+class Sums(RLModule):
+    """Has a state: the sum of the observations so far."""
+
+    def setup(self) -> None:
+        self.pi = nn.Linear(4, self.action_head.inputs_size)
+
+    def get_initial_state(self) -> Outputs:
+        return {"sum": torch.zeros(4)}
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
+        obs, before = batch["obs"], batch["state_in/sum"]
+        sums = obs + before if obs.dim() == 2 else obs.cumsum(1) + before.unsqueeze(1)
+        last = sums if obs.dim() == 2 else sums[:, -1]
+        return {"action_dist_inputs": self.pi(sums.tanh()), "state_out/sum": last}
+
+
+class ByEncoder(RLModule):
+    """Reads observations of any space as the default network does."""
+
+    def setup(self) -> None:
+        self.encoder = Encoder(self.observation_space, self.model_config)
+        self.pi = nn.Linear(self.encoder.output_size, self.action_head.inputs_size)
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
+        return {"action_dist_inputs": self.pi(self.encoder(batch))}
+
+
+class Plain(RLModule):
+    """What the mistakes below change one thing of."""
+
+    def setup(self) -> None:
+        self.pi = nn.Linear(4, self.action_head.inputs_size)
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return {"action_dist_inputs": self.pi(batch["obs"])}
+
+
+class Raises(Plain):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return {"action_dist_inputs": self.pi(batch["pixels"])}
+
+
+class Wide(Plain):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        logits = self.pi(batch["obs"])
+        return {"action_dist_inputs": torch.cat([logits, logits], -1)}
+
+
+class Bare(Plain):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return self.pi(batch["obs"])
+
+
+class Nameless(Plain):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return {"logits": self.pi(batch["obs"])}
+
+
+class Whole(Plain):
+    def _forward_inference(self, batch: Mapping[str, Tensor]) -> Any:
+        return {"action_dist_inputs": self.pi(batch["obs"]).long()}
+
+
+class Weightless(RLModule):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return {"action_dist_inputs": torch.zeros(len(batch["obs"]), self.action_head.inputs_size)}
+
+
+class Unbuildable(Plain):
+    def setup(self) -> None:
+        self.pi = nn.Linear(self.model_config.no_such_option, 3)
+
+
+class Renames(Plain):
+    def get_train_action_dist_cls(self) -> Any:
+        return None
+
+
+class OtherArguments(Plain):
+    def __init__(self, config: Any) -> None:
+        super().__init__(**config)
+
+
+class Counts(Plain):
+    """Keeps a number in Python."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.seen = 0
+
+    def _forward_train(self, batch: Mapping[str, Tensor]) -> Any:
+        self.seen += len(batch["obs"])
+        return self._forward(batch)
+
+
+class Remembers(Plain):
+    """Keeps the last batch in a list, and a mask that it makes once, which is no state."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.history: list[Tensor] = []
+        self.mask: Tensor | None = None
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        if self.mask is None:
+            self.mask = torch.ones(4)
+        self.history.append(batch["obs"])
+        return super()._forward({"obs": batch["obs"] * self.mask})
+
+
+class Idle(Plain):
+    """Has a layer that nothing uses."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.forgotten = nn.Linear(4, 2)
+
+
+class Draws(Plain):
+    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
+        noise = np.random.normal() + random.random()
+        return {"action_dist_inputs": self.pi(batch["obs"]) + noise}
+
+
+class NoModule:
+    """Is none."""
+
+
+class OwnPolicy(BC):
+    """Builds a policy of its own, whatever the model says."""
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        return nn.ModuleDict({"policy": Plain(inputs.observation_space, inputs.action_space, inputs.model)})

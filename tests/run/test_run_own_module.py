@@ -1,0 +1,165 @@
+"""A network of the user's own through training, interruption, evaluation, recording and loading."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast import PPOConfig, RLModuleSpec
+from hindcast.errors import DataError, Interrupted, SpecError, UserCodeError, UserError
+from hindcast.models.policy import Policy
+from hindcast.run.carry_out import InFiles, check_early
+from hindcast.run.evaluation import evaluate_checkpoint
+from hindcast.run.interruption import Interruption
+from module_toys import Net
+from support import WALK, After, Heard, episode_hashes, read_all, record, recording, train, training
+
+NET = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
+
+
+def fit(
+    folder: Path,
+    data: Path,
+    interruption: Interruption | None = None,
+    reporter: Heard | None = None,
+    **spec: Any,
+) -> Policy:
+    """Clones the data; the run folder is `folder/test/r1`."""
+    given = {"model": NET, "stop": {"updates": 9}, "pipeline": {"datasetNumItersPerLearner": 3}, **spec}
+    train(training(folder, data, **given), interruption, reporter)
+    return Policy.load(folder / "test" / "r1")
+
+
+@pytest.fixture(scope="module")
+def trained(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder, whose training was evaluated in another process."""
+    folder = tmp_path_factory.mktemp("trained")
+    evaluation = {"interval": 1, "duration": 4, "parallelToTraining": True}
+    fit(folder, walks, environment=WALK, evaluation=evaluation)
+    return folder / "test" / "r1"
+
+
+def test_a_training_in_pieces_is_the_training_in_one(walks: Path, tmp_path: Path) -> None:
+    whole = fit(tmp_path / "whole", walks)
+    for updates in (4, 3):
+        with pytest.raises(Interrupted):
+            fit(tmp_path / "parted", walks, After(updates))
+    parted = fit(tmp_path / "parted", walks)
+    assert parted.digest == whole.digest
+    assert isinstance(parted.module, Net)
+    assert parted.module.calls == 9
+    assert parted.module.pi.in_features == 6
+
+
+@pytest.mark.parametrize("name", ["Net", "Sums"])
+def test_evaluating_does_not_change_what_is_trained(name: str, walks: Path, tmp_path: Path) -> None:
+    model = {"moduleClass": f"module_toys:{name}", "maxSeqLen": 4}
+    alone = fit(tmp_path / "alone", walks, model=model)
+    evaluation = {"interval": 1, "duration": 4}
+    assert (
+        fit(tmp_path / "both", walks, model=model, environment=WALK, evaluation=evaluation).digest
+        == alone.digest
+    )
+
+
+def test_a_new_process_loads_it_by_name_alone(trained: Path) -> None:
+    code = (
+        "import sys, hindcast\n"
+        "allowed = sys.argv[2:]\n"
+        "policy = hindcast.Policy.load(sys.argv[1], allow_classes=allowed)\n"
+        "print(policy([0.1, 0.2, 0.3, 0.4]), type(policy.module).__name__)"
+    )
+    command = [sys.executable, "-c", code, str(trained)]
+    environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*command, "module_toys:Net"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split()[-1] == "Net", done.stderr
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "no class is imported because a file says so; if it is yours, import it first" in refused.stderr
+
+
+def test_it_is_recorded_and_evaluated_by_name(trained: Path, tmp_path: Path) -> None:
+    policy = {"checkpoint": {"path": str(trained)}, "moduleClass": "module_toys:Net"}
+    resource = recording(tmp_path / "one", policy=policy, duration={"episodes": 12})
+    record(resource)
+    with pytest.raises(Interrupted):
+        record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}), After(5))
+    record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}))
+    assert episode_hashes(read_all(tmp_path / "one")) == episode_hashes(read_all(tmp_path / "two"))
+    assert evaluate_checkpoint(trained, episodes=2, module_class="module_toys:Net").report.returns
+
+
+def test_a_warm_start_is_of_the_same_class_and_options(trained: Path, walks: Path, tmp_path: Path) -> None:
+    start = {"initialCheckpoint": str(trained), "stop": {"updates": 1}}
+    assert fit(tmp_path / "same", walks, **start).module.calls == 10
+    with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this one has"):
+        fit(tmp_path / "other", walks, **start, model={**NET, "moduleOptions": {"units": 7}})
+    with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this one has None"):
+        fit(tmp_path / "default", walks, **start, model={})
+
+
+def test_an_expert_may_have_one(tmp_path: Path) -> None:
+    heard = Heard()
+    train_policy = {
+        "model": {"moduleClass": "module_toys:Idle"},
+        "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
+        "stop": {"iterations": 1},
+    }
+    with pytest.raises(UserError, match=r"Idle\._forward .* and no 'vf_preds'"):
+        record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=heard)
+    train_policy["model"] = {"moduleClass": "module_toys:Net"}
+    record(
+        recording(tmp_path / "b", policy={"train": train_policy}, duration={"episodes": 4}), reporter=heard
+    )
+    assert isinstance(Policy.load(tmp_path / "b" / "_hindcast" / "policy").module, Net)
+
+
+def test_what_is_odd_is_noted_before_training(walks: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    fit(tmp_path, walks, reporter=heard, model={"moduleClass": "module_toys:Idle"})
+    assert [note for note in heard.notes if "Idle.forgotten" in note and "they are never trained" in note]
+    with pytest.raises(UserCodeError, match=r"Counts\.seen \(.*\) changes from call to call"):
+        fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:Counts"})
+
+
+def test_an_algorithm_must_build_the_class_that_is_given(walks: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="OwnPolicy builds a policy of its own, Plain: its networks"):
+        fit(
+            tmp_path,
+            walks,
+            algorithm="module_toys:OwnPolicy",
+            config={},
+            model={"moduleClass": "module_toys:Net"},
+        )
+
+
+def test_it_is_found_missing_before_anything_runs(tmp_path: Path) -> None:
+    missing = {"moduleClass": "nowhere:Net"}
+    expert = {"train": {"model": missing, "stop": {"iterations": 1}}}
+    for resource in (training(tmp_path, "data", model=missing), recording(tmp_path / "out", policy=expert)):
+        with pytest.raises(SpecError, match="there is no module 'nowhere'"):
+            check_early(resource, InFiles({}))
+
+
+def test_the_builder_trains_saves_and_restores_it(tmp_path: Path) -> None:
+    config = (
+        PPOConfig()
+        .environment("toy_environments:Walk")
+        .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+        .rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 5}))
+    )
+    with config.build_algo() as algo:
+        algo.train()
+        saved = algo.save_to_path(tmp_path / "saved")
+        digest = algo.get_policy().digest
+    with type(algo).from_checkpoint(saved) as again:
+        assert again.get_policy().digest == digest
+        assert again.get_module().pi.in_features == 5
+    other = config.copy(copy_frozen=False).rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 6}))
+    with other.build_algo() as algo, pytest.raises(DataError, match="was trained with module_options="):
+        algo.restore_from_path(saved)
