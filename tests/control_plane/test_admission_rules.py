@@ -109,3 +109,15 @@ def test_an_algorithm_takes_its_own_options_and_refuses_others(
     other = next(name for name in usable if name not in owners)
     sentence = f"config.{option} does not apply to {other}; it is a field of {', '.join(owners)}"
     assert refusal(api, namespace, kind, algorithm_spec(kind, other, config)) == [(rule.field, sentence)]
+
+
+# -- the name -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_leave_room_for_those_of_children(api: ApiServer, namespace: str, kind: str) -> None:
+    (rule,) = schema(kind)["x-kubernetes-validations"]
+    for name in ("a", "a" * 36, "cartpole-2-bc"):
+        api.create(document(kind, changed(kind, {}), name), namespace, dryRun="All")
+    for name in ("a" * 37, "1a", "a.b"):
+        assert refusal(api, namespace, kind, changed(kind, {}), name) == [("<nil>", rule["message"])], name

@@ -25,6 +25,7 @@ from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
+from hindcast.user_code import Misuse, calling
 
 Kind = Literal["OfflineTraining", "OfflineRecording"]
 Tensors = Mapping[str, Tensor]
@@ -141,7 +142,7 @@ class Losses:
             gradients are computed before any of these optimisers moves; one that is not named rests.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
         joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
-            backward pass serves all. Where they are not, the learner raises ValueError.
+            backward pass serves all. Where they are not, the learner raises UserCodeError.
     """
 
     losses: Tensors
@@ -224,6 +225,13 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     """The algorithm's networks with weights that follow from `seed`.
 
     Seeds torch's global generator, which also drives dropout; the learner checkpoints it.
+
+    Raises:
+        UserCodeError: making them raised, or they are not what they must be.
     """
     torch.manual_seed(seed)
-    return algorithm.networks(inputs)
+    with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
+        nets = algorithm.networks(inputs)
+        if not isinstance(nets, nn.ModuleDict) or "policy" not in nets:
+            raise Misuse('gave networks that are no nn.ModuleDict with a "policy"')
+        return nets

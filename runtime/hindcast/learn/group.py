@@ -11,6 +11,10 @@ from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.share import WHOLE, Share
 
 
+class PeerLost(Exception):
+    """Another learner is gone, and with it what all do together. Who started the group starts it again."""
+
+
 class Group:
     """A learner alone: it has every batch whole, and nobody to agree with.
 

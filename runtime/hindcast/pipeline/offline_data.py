@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
@@ -19,6 +21,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
+from hindcast.pipeline.contracts import check_again, check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.mixed import MixedFeed
@@ -179,6 +182,7 @@ class OfflineData:
         )
         self._weights = [source.weight for source in sources]
         self._made: Feed | None = None
+        self._tried: set[int] = set()
         self._waited = 0.0
         self._sources: list[SourceFeed] = []
         left = self._budget
@@ -232,19 +236,24 @@ class OfflineData:
         Where batches are changed as a whole, by connectors of scope `batch` or a `sample` of the user's, each
         learner makes the whole batch and keeps its part: the result does not depend on the number of learners.
         """
-        if share == WHOLE:
-            return self.sample(count)
-        if self._batch_connectors or type(self).sample is not OfflineData.sample:
-            return {leaf: tensor[share.of(count)] for leaf, tensor in self.sample(count).items()}
-        return self._feed.take(count, share)
+        if type(self).sample is not OfflineData.sample:
+            with calling(f"{type(self).__name__}.sample", self.sample):
+                batch = self.sample(count)
+                check_batch(batch, count)
+        elif share == WHOLE or self._batch_connectors:
+            batch = self.sample(count)
+        else:
+            return self._feed.take(count, share)
+        return batch if share == WHOLE else {leaf: tensor[share.of(count)] for leaf, tensor in batch.items()}
 
     def sample(self, num_samples: int) -> Batch:
         """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""
         place = self._feed.cursor
         batch = self._feed.take(num_samples)
         for position, connector in enumerate(self._batch_connectors):
-            with calling(f"connector {connector.name}"):
-                batch = connector(batch, Context(self._seed, position, 0, place, connector.stochastic))
+            context = Context(self._seed, position, 0, place, connector.stochastic)
+            with calling(f"connector {connector.name}", connector.function):
+                batch = self._connected(batch, num_samples, connector, context)
         return batch
 
     def state(self) -> State:
@@ -297,6 +306,21 @@ class OfflineData:
                 for source, weight in zip(self._sources, self._weights, strict=True)
             ],
         }
+
+    def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
+        """The first batch is connected twice, with what the connector remembers given back to it in between."""
+        once = None
+        if context.connector not in self._tried:
+            self._tried.add(context.connector)
+            remembered = copy.deepcopy(connector.state())
+            once = connector({leaf: tensor.clone() for leaf, tensor in batch.items()}, replace(context))
+            check_batch(once, items)
+            connector.load(remembered)
+        connected = connector(batch, context)
+        check_batch(connected, items)
+        if once is not None:
+            check_again(once, connected, unless=" but what state() returns and load() takes")
+        return connected
 
     def _course(self) -> State:
         """What fixes the batches, besides the order of the data."""
