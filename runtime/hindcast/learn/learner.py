@@ -89,21 +89,27 @@ class Learner:
         self._seed = seed
         self._part_from_the_first()
 
-    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> None:
+    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> Tensor | None:
         """One update of all optimisers.
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
             timesteps: of the whole batch, where this is one learner's part of it.
+
+        Returns:
+            The priorities that the losses gave, `[items of the whole batch]`; None where they gave none.
         """
         own = num_timesteps(batch)
         timesteps = timesteps or own
         weight = self._weight_of(batch, own / timesteps)
-        metrics = self._moved(batch, weight)
+        metrics, priorities = self._moved(batch, weight)
         self._clock += timesteps
         self.updates += 1
         self.timesteps += timesteps
         self._metrics.add(metrics, self.updates, weight)
+        if priorities is None:
+            return None
+        return self.group.whole(priorities.detach(), len(priorities) * timesteps // own)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call; starts anew.
@@ -169,21 +175,26 @@ class Learner:
         self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
-        """All of an update that computes; returns its metrics."""
+    def _moved(
+        self, batch: Mapping[str, Tensor], weight: float | Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """All of an update that computes; returns its metrics, and priorities of its items."""
         before = self._buffers()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
+        priorities: Tensor | None = None
         for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
             metrics.update(stage.metrics)
             metrics.update(self._move(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
+            if stage.priorities is not None:
+                priorities = stage.priorities
         if losses:
             metrics["total_loss"] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
-        return metrics
+        return metrics, priorities
 
     def _move(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
