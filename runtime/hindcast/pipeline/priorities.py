@@ -42,11 +42,25 @@ class Priorities:
             self._sums.append(torch.zeros(places, dtype=torch.float64, device=device))
             self._least.append(torch.full((places,), torch.inf, dtype=torch.float64, device=device))
 
+    @property
+    def powers(self) -> Tensor:
+        """Float32, at least `[size]`: the priorities to the power of alpha, 0 where there is none."""
+        return self._sums[0]
+
+    def power(self, priority: float) -> float:
+        """A priority to the power of alpha."""
+        return float((abs(priority) + _SMALLEST) ** self._alpha)
+
+    def put(self, powers: Tensor) -> None:
+        """Give the first places these priorities, float32 `[n]` to the power of alpha already."""
+        self._sums[0][: len(powers)] = powers
+        self._refresh(_parents(slice(0, len(powers))))
+
     def fill(self, places: slice, priority: float) -> None:
         """Give adjacent places one priority; 0 takes theirs away."""
         if places.start == places.stop:
             return
-        self._sums[0][places] = (abs(priority) + _SMALLEST) ** self._alpha if priority else 0.0
+        self._sums[0][places] = self.power(priority) if priority else 0.0
         self._refresh(_parents(places))
 
     def set(self, places_B: Tensor, priority_B: Tensor) -> None:
