@@ -130,17 +130,6 @@ def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
             raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
 
 
-def definition(function: Callable[..., Any]) -> str:
-    """`file:line` of a function, method or class; its name where it has none."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    try:
-        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
-    except (OSError, TypeError):
-        return repr(function)
-
-
 def source_digest(kind: type) -> str:
     """sha256 (hex) of the user's code in a class: the files of it and of its bases, but for Hindcast's."""
     digest = hashlib.sha256()

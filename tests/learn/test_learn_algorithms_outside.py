@@ -29,6 +29,7 @@ def batch(number, size=64):
     source = torch.Generator().manual_seed(number)
     place = torch.rand(2, size, 2, generator=source) * 2 - 1
     colour, following, actions = torch.randint(3, (3, size), generator=source)
+    terminateds = torch.rand(size, generator=source) < 0.5
     return {
         "obs/place": place[0],
         "obs/colour": colour,
@@ -36,7 +37,9 @@ def batch(number, size=64):
         "new_obs/colour": following,
         "actions": actions,
         "rewards": (colour == actions).float(),
-        "terminateds": torch.rand(size, generator=source) < 0.5,
+        "terminateds": terminateds,
+        "discounts": 0.9 * ~terminateds,
+        "weights": torch.ones(size),
     }
 
 

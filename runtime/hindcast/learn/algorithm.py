@@ -143,11 +143,14 @@ class Losses:
         metrics: name -> scalar, averaged over updates. Detached by the learner.
         joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
             backward pass serves all. Where they are not, the learner raises UserCodeError.
+        priorities: of each item of the batch, `[B]`, where the algorithm's needs draw by priority: mostly its errors,
+            whose signs do not count. Detached by the learner.
     """
 
     losses: Tensors
     metrics: Tensors = field(default_factory=dict)
     joint: bool = False
+    priorities: Tensor | None = None
 
 
 class Algorithm(ABC):

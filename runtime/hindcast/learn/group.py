@@ -41,6 +41,13 @@ class Group:
             weight: of this learner's; a scalar, where it is on the device.
         """
 
+    def whole(self, part: Tensor, count: int) -> Tensor:
+        """`[count, ...]` what all learners have a part of, `[own, ...]` of floats, in order of rank."""
+        found = part.new_zeros(count, *part.shape[1:])
+        found[self.share.of(count)] = part
+        self.weighted_sum([found])
+        return found
+
     def agree(self, check: Callable[[], None]) -> None:
         """Called before every update: `check`, whose `Interrupted` reaches all learners at the same update.
 

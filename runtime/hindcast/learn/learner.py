@@ -89,12 +89,15 @@ class Learner:
         self._seed = seed
         self._part_from_the_first()
 
-    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> None:
+    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> Tensor | None:
         """One update of all optimisers.
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
             timesteps: of the whole batch, where this is one learner's part of it.
+
+        Returns:
+            The priorities that the losses gave, `[items of the whole batch]`; None where they gave none.
 
         Raises:
             UserCodeError: the algorithm's own code raised, or its losses cannot be used.
@@ -103,7 +106,7 @@ class Learner:
         timesteps = timesteps or own
         weight = self._weight_of(batch, own / timesteps)
         try:
-            metrics = self._moved(batch, weight)
+            metrics, priorities = self._moved(batch, weight)
             self._metrics.add(metrics, self.updates + 1, weight)
         except PeerLost:
             raise
@@ -113,6 +116,9 @@ class Learner:
         self.updates += 1
         self.timesteps += timesteps
         self._watch.updated()
+        if priorities is None:
+            return None
+        return self.group.whole(priorities.detach(), len(priorities) * timesteps // own)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call; starts anew.
@@ -181,13 +187,16 @@ class Learner:
         self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
-        """All of an update that computes; returns its metrics."""
+    def _moved(
+        self, batch: Mapping[str, Tensor], weight: float | Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """All of an update that computes; returns its metrics, and priorities of its items."""
         before = self._buffers()
         self._train_mode()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
+        priorities: Tensor | None = None
         for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
@@ -196,11 +205,13 @@ class Learner:
             metrics.update(stage.metrics)
             metrics.update(self._move(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
+            if stage.priorities is not None:
+                priorities = stage.priorities
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
-        return metrics
+        return metrics, priorities
 
     def _train_mode(self) -> None:
         """Networks that are trained back from evaluation mode, in which the policy acts."""

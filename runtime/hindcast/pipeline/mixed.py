@@ -48,6 +48,10 @@ class MixedFeed:
         self._batches += 1
         return batch
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """See `Feed`: those of the source that the last batch came from."""
+        self._feeds[self.source_of(self._batches - 1)].prioritise(priorities)
+
     def source_of(self, batch: int) -> str:
         """Name of the source that batch number `batch` comes from."""
         draw = generator(self._seed, "mix", batch).random()

@@ -230,6 +230,10 @@ class OfflineData:
         """See `Feed`; of several learners the one's own part."""
         return self.take(self.batch_size, self._share)
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """See `Feed`."""
+        self._feed.prioritise(priorities)
+
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """See `Feed`.
 

@@ -28,7 +28,7 @@ from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
 _TARGETS = "targets/"
-"""Under it a checkpoint holds, beside the learner's tensors, the targets in use."""
+"""Under it a checkpoint holds, beside the learner's tensors, those of the position in the experience."""
 
 
 class Experience(Protocol):
@@ -53,6 +53,9 @@ class Experience(Protocol):
     def next(self) -> Batch:
         """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """The priorities of the last batch's items, where the losses gave any; of all learners."""
+
     def end(self, metrics: dict[str, float]) -> Result:
         """What the iteration's result says of the experience, in `timers` the seconds it took; may add to `metrics`."""
 
@@ -60,7 +63,7 @@ class Experience(Protocol):
         """Where it stands."""
 
     def tensors(self) -> Batch:
-        """What belongs to that place besides, on the CPU: the targets in use."""
+        """What belongs to that place besides, on the CPU: the targets in use, priorities."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go on there."""
@@ -143,7 +146,9 @@ class Trainer:
                 last = min(first + experience.start(self.iteration, first), self._most_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
-                    learner.update(experience.next(), experience.timesteps_per_batch)
+                    priorities = learner.update(experience.next(), experience.timesteps_per_batch)
+                    if priorities is not None:
+                        experience.prioritise(priorities)
         except Interrupted:
             learner.merge_metrics()
             raise
