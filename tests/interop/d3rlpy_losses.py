@@ -98,9 +98,29 @@ def cql(given, batch):
     return {"critics": critic}, gradients({"critics": nets["critics"]})
 
 
-def made(config):
+def dqn(given, batch):
+    return discrete(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), given, batch)
+
+
+def discrete_cql(given, batch):
+    quantiles = d3rlpy.models.QRQFunctionFactory(n_quantiles=4)
+    config = d3rlpy.algos.DiscreteCQLConfig(encoder_factory=ENCODER, q_func_factory=quantiles, alpha=2.0)
+    return discrete(config, given, batch)
+
+
+def discrete(config, given, batch):
+    impl = made(config, actions=3)
+    nets = {"policy": members(impl._modules.q_funcs)}
+    load(nets, given)
+    load({"target": members(impl._modules.targ_q_funcs)}, given)
+    loss = impl.compute_loss(batch, impl.compute_target(batch)).loss
+    loss.backward()
+    return {"policy": loss}, gradients(nets)
+
+
+def made(config, actions=2):
     algorithm = config.create(device="cpu")
-    algorithm.create_impl((3,), 2)
+    algorithm.create_impl((3,), actions)
     return algorithm.impl
 
 
@@ -130,6 +150,9 @@ def gradients(nets):
     return {name: tensor.grad.numpy().copy() for name, tensor in each_tensor(nets) if tensor.grad is not None}
 
 
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+
+
 def batch_of(given):
     columns = {
         name: torch.from_numpy(given[name]) for name in ("obs", "actions", "rewards", "new_obs", "terminals")
@@ -152,7 +175,7 @@ def main():
     folder = Path(sys.argv[1])
     for algorithm in sys.argv[2:]:
         given = dict(np.load(folder / f"{algorithm}.npz"))
-        losses, found = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql}[algorithm](given, batch_of(given))
+        losses, found = CASES[algorithm](given, batch_of(given))
         losses = {f"loss/{name}": loss.detach().numpy() for name, loss in losses.items()}
         np.savez(folder / f"{algorithm}-theirs.npz", **losses, **found)
     print(folder)

@@ -11,17 +11,18 @@ from torch import nn
 
 from hindcast.algorithms import build
 from hindcast.api.model import ModelSpec
-from hindcast.learn.algorithm import ModelInputs, Step, new_networks
+from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
 from hindcast.models.networks import MemberLinear
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
+CHOICES = gym.spaces.Discrete(3)
 GAMMA = 0.99
 
 
-def made(name, config, **model):
+def made(name, config, actions=ACTIONS, **model):
     algorithm = build(name, config)
-    inputs = ModelInputs(OBS, ACTIONS, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    inputs = ModelInputs(OBS, actions, ModelSpec(fcnet_hiddens=[16, 16], **model))
     nets = new_networks(algorithm, inputs, seed=0)
     with torch.no_grad():  # biases that are not 0, and copies that are not the networks
         for number, each in enumerate(nets.parameters()):
@@ -29,21 +30,25 @@ def made(name, config, **model):
     return algorithm, nets
 
 
-def recorded():
+def recorded(discrete=False):
     rng = np.random.default_rng(0)
     terminals = (rng.random(64) < 0.3).astype(np.float32)
     return {
         "obs": rng.uniform(-1, 1, (64, 3)).astype(np.float32),
         "new_obs": rng.uniform(-1, 1, (64, 3)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, (64, 2)).astype(np.float32),
+        "actions": rng.integers(3, size=64) if discrete else rng.uniform(-1, 1, (64, 2)).astype(np.float32),
         "rewards": rng.normal(size=64).astype(np.float32),
         "discounts": GAMMA * (1 - terminals),
         "terminals": terminals,
     }
 
 
-BATCH = recorded()
-TENSORS = {name: torch.from_numpy(column) for name, column in BATCH.items()}
+def tensors(batch):
+    return {name: torch.from_numpy(column) for name, column in batch.items()}
+
+
+BATCH, CHOSEN = recorded(), recorded(discrete=True)
+TENSORS = tensors(BATCH)
 
 
 def layers_of(net, part=lambda parameter: parameter):
@@ -76,15 +81,16 @@ def gradients_of(nets, *names):
     return {key: value for part in parts for key, value in part.items()}
 
 
-def losses_of(algorithm, nets):
+def losses_of(algorithm, nets, batch=TENSORS):
     """By optimiser, with the gradients left in the networks; nothing moves between the stages."""
     step = Step(1, 0, torch.Generator().manual_seed(0))
     losses = {}
-    for stage in algorithm.losses(nets, TENSORS, step):
+    found = algorithm.losses(nets, batch, step)
+    for stage in [found] if isinstance(found, Losses) else found:
         for name, loss in stage.losses.items():
             parameters = [each for each in nets[name].parameters() if each.requires_grad]
-            found = torch.autograd.grad(loss, parameters, retain_graph=True)
-            for parameter, gradient in zip(parameters, found, strict=True):
+            slopes = torch.autograd.grad(loss, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, slopes, strict=True):
                 parameter.grad = gradient
             losses[name] = float(loss.detach())
     return losses
@@ -123,7 +129,23 @@ def cql():
     return weights, losses_of(algorithm, nets), gradients_of(nets, "critics")
 
 
-CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql}
+def dqn():
+    return discrete("DQN", {})
+
+
+def discrete_cql():
+    """With four quantiles."""
+    return discrete("DiscreteCQL", {"minQWeight": 2.0, "numQuantiles": 4})
+
+
+def discrete(name, config):
+    algorithm, nets = made(name, {"dueling": False, **config}, CHOICES)
+    weights = weights_of(nets, "policy", "target")
+    losses = losses_of(algorithm, nets, tensors(CHOSEN))
+    return weights, losses, gradients_of(nets, "policy")
+
+
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +155,8 @@ def both(rllib, tmp_path_factory):
     ours = {}
     for name, case in CASES.items():
         weights, *ours[name] = case()
-        np.savez(folder / f"{name}.npz", **BATCH, **weights)
+        batch = CHOSEN if name in ("DQN", "DiscreteCQL") else BATCH
+        np.savez(folder / f"{name}.npz", **batch, **weights)
     rllib("d3rlpy_losses.py", folder, *CASES)
     return {name: (*found, folder / f"{name}-theirs.npz") for name, found in ours.items()}
 
@@ -142,7 +165,7 @@ def both(rllib, tmp_path_factory):
 def test_losses_and_gradients_are_equal(name, both):
     losses, gradients, file = both[name]
     theirs = dict(np.load(file))
-    assert theirs.keys() & {"loss/critics"}
+    assert theirs.keys() & {"loss/critics", "loss/policy"}
     for key, value in theirs.items():
         if key.startswith("loss/"):
             assert losses[key.removeprefix("loss/")] == pytest.approx(float(value), rel=1e-5), key

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
@@ -21,6 +22,8 @@ from hindcast.user_code import calling, import_subclass, refuse_uncalled
 REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
     "CQL": CQL,
+    "DQN": DQN,
+    "DiscreteCQL": DiscreteCQL,
     "IQL": IQL,
     "MARWIL": MARWIL,
     "PPO": PPO,
