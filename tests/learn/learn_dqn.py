@@ -25,8 +25,7 @@ class DQNOptions(AlgorithmOptions):
     gamma: float = 0.9
     tau: float = 0.05
     n_step: Positive = 3
-    alpha: float = 0.6
-    beta: float = 0.4
+    prioritized: bool = True
 
 
 class Greedy(RLModule):
@@ -48,9 +47,8 @@ class DQN(Algorithm):
     def needs(self):
         o = self.options
         columns = frozenset({"obs", "new_obs", "actions", "rewards", "discounts"})
-        return Needs(
-            columns, n_step=o.n_step, gamma=o.gamma, sampling="prioritized", alpha=o.alpha, beta=o.beta
-        )
+        sampling = "prioritized" if o.prioritized else "epochs"
+        return Needs(columns, n_step=o.n_step, gamma=o.gamma, sampling=sampling)
 
     def networks(self, inputs):
         policy = Greedy(inputs.observation_space, inputs.action_space, inputs.model)
@@ -68,6 +66,8 @@ class DQN(Algorithm):
             wanted = batch[Columns.REWARDS] + batch[Columns.DISCOUNTS] * after
         taken = values.of(values(batch), batch[Columns.ACTIONS])
         losses = functional.smooth_l1_loss(taken, wanted.expand_as(taken), reduction="none")
+        if not self.options.prioritized:
+            return Losses({"policy": losses.mean()}, {"q": taken.mean()})
         loss = (batch[Columns.WEIGHTS] * losses).mean()
         return Losses({"policy": loss}, {"q": taken.mean()}, priorities=(wanted - taken)[0])
 

@@ -60,16 +60,6 @@ def test_they_learn_which_action_is_rewarded(kind):
     assert (chosen == seen["obs/colour"]).float().mean() > 0.95
 
 
-@KINDS
-def test_they_go_on_to_the_bit(kind):
-    straight, goes_on = trained(kind, 20), learner(kind, seed=7)
-    goes_on.load(trained(kind, 10).state())
-    for number in range(10, 20):
-        goes_on.update(batch(number))
-    assert same(straight, goes_on)
-    assert straight.metrics() == goes_on.metrics()
-
-
 def test_one_backward_pass_gives_what_three_give():
     assert same(trained(IQL, 10, joint=True), trained(IQL, 10, joint=False))
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
@@ -32,10 +32,12 @@ Tensors = Mapping[str, Tensor]
 
 
 class AlgorithmOptions(Model):
-    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown.
+    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown; defaults are checked too.
 
     `x-only-with` in an option's schema names the option without which it has no effect.
     """
+
+    model_config = ConfigDict(validate_default=True)
 
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
