@@ -59,7 +59,7 @@ def test_each_item_is_drawn_from_all_data_and_holds_what_belongs_together(sampli
 
 def test_items_are_drawn_by_the_priorities_that_they_got_last():
     feed, slowly = feed_of("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5), np.ones(STEPS)
-    uniform = feed._uniforms.take(0, 6 * 200).reshape(200, 6)
+    uniform = feed._draws._uniforms.take(0, 6 * 200).reshape(200, 6)
     for numbers in uniform:
         batch = feed.next()
         powers = (slowly + 1e-6) ** 0.7

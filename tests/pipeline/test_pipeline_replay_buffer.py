@@ -163,11 +163,14 @@ def test_rows_are_adjacent_steps_of_episodes():
 def test_sequences_are_slices_with_their_lookback():
     buffer = EpisodeReplayBuffer(1000)
     buffer.add([episode(number, 2 + 5 * number) for number in range(3)])
-    found = buffer.sample(100, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
+    starts = set()
+    found = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
     for item in found:
         number, t = item.get_observations(0)
         assert len(item) == min(4, 2 + 5 * number - t) >= 3
+        starts.add((int(number), int(t)))
         assert item.rewards.lookback == min(2, t)
+    assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
     with pytest.raises(ValueError, match="longest episode held has 12"):
         buffer.sample(1, sample_episodes=True, batch_length_T=20, min_batch_length_T=13)
 
@@ -205,7 +208,7 @@ def test_blocks_of_data_are_taken_as_they_are():
 
 @KINDS
 def test_a_buffer_goes_on_exactly_where_it_was(kind):
-    whole, resumed = kind(60), kind(60)
+    whole, resumed = kind(60, seed=7), kind(60)
 
     def learn(buffer, rounds):
         found = []
@@ -261,6 +264,8 @@ def test_new_steps_have_the_greatest_priority_so_far():
 
 def test_what_cannot_be_done_is_refused():
     buffer, prioritised = EpisodeReplayBuffer(100), PrioritizedEpisodeReplayBuffer(100)
+    with pytest.raises(ValueError, match="capacity_bytes is 0"):
+        PrioritizedEpisodeReplayBuffer(capacity_bytes=0)
     with pytest.raises(ValueError, match="the buffer is empty"):
         buffer.sample(1)
     buffer.add(episode(0, 4))
@@ -271,6 +276,9 @@ def test_what_cannot_be_done_is_refused():
         buffer.sample(1, n_step=3)
     with pytest.raises(ValueError, match=r"'obs' is float32 of shape .* held float32 of shape"):
         buffer.add(wider(episode(1, 3)))
+    with pytest.raises(ValueError, match="only one of them has infos"):
+        prioritised.add(episode(1, 3, infos=True))
+    assert prioritised.get_added_timesteps() == 4
     with pytest.raises(ValueError, match="sample before update_priorities"):
         prioritised.update_priorities([1.0])
     prioritised.sample(3)

@@ -45,9 +45,15 @@ class EpisodeStore:
     Attributes:
         blocks: what is held, in order; not to be changed.
         evicted: episodes that have left.
+
+    Raises:
+        ValueError: a capacity below 1.
     """
 
     def __init__(self, capacity: int, capacity_bytes: int | None = None) -> None:
+        for name, bound in {"capacity": capacity, "capacity_bytes": capacity_bytes}.items():
+            if bound is not None and bound < 1:
+                raise ValueError(f"{name} is {bound}; it must be at least 1")
         self.capacity = capacity
         self.capacity_bytes = capacity_bytes
         self.blocks: list[Block] = []
@@ -102,9 +108,9 @@ class EpisodeStore:
         if not self.blocks:
             return
         held = self.blocks[0]
-        if held.columns.keys() != block.columns.keys():
+        if differing := sorted(held.columns.keys() ^ block.columns.keys()):
             raise ValueError(
-                f"the episodes have columns {sorted(block.columns)}, and those that are held {sorted(held.columns)}"
+                f"the episodes differ in columns from those that are held: only one of them has {', '.join(differing)}"
             )
         for name, column in block.columns.items():
             kept = held.columns[name]

@@ -17,6 +17,7 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.projection import Projected
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
@@ -24,13 +25,14 @@ from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
 from hindcast.pipeline.contracts import check_again, check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
+from hindcast.pipeline.live_feed import Live, LiveFeed
 from hindcast.pipeline.mixed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.window import Batch
+from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 _UNCALLED: Final = {
@@ -122,6 +124,7 @@ class OfflineData:
         executor: where units are read; in this process if None.
         connectors: ready connectors, run after those of `pipeline`.
         share: the part of each batch that is this learner's.
+        live: what the policy plays in the meantime, mixed with `sources` by weight.
 
     Attributes:
         batch_size: see above.
@@ -148,6 +151,7 @@ class OfflineData:
         executor: Executor | None = None,
         connectors: Sequence[Any] = (),
         share: Share = WHOLE,
+        live: Sequence[Live] = (),
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -180,7 +184,9 @@ class OfflineData:
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
             added=frozenset().union(*(step.adds(spec) for step in steps)),
         )
-        self._weights = [source.weight for source in sources]
+        self._live = live
+        self._refuse_with_live()
+        self._weights = [source.weight for source in sources] + [each.weight for each in live]
         self._made: Feed | None = None
         self._tried: set[int] = set()
         self._waited = 0.0
@@ -223,7 +229,8 @@ class OfflineData:
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        names = [name for name in ("epoch", "coverage", "targets_age") if name in feed]
+        known = ("epoch", "coverage", "targets_age", "timesteps_played")
+        names = [name for name in known if name in feed]
         return {"timers": timers} | {name: feed[name] for name in names}
 
     def next(self) -> Batch:
@@ -307,7 +314,7 @@ class OfflineData:
             "executor": type(self._settings.executor).__name__,
             "sources": [
                 source.plan() | {"share": weight / sum(self._weights)}
-                for source, weight in zip(self._sources, self._weights, strict=True)
+                for source, weight in zip(self._sources, self._weights, strict=False)
             ],
         }
 
@@ -325,6 +332,25 @@ class OfflineData:
         if once is not None:
             check_again(once, connected, unless=" but what state() returns and load() takes")
         return connected
+
+    def _live_feed(self, live: Live) -> LiveFeed:
+        settings = self._settings
+        needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
+        recipe = Recipe(needs, settings.preprocessing, settings.device)
+        return LiveFeed(live, recipe, self.batch_size, self._seed)
+
+    def _refuse_with_live(self) -> None:
+        if not self._live:
+            return
+        if self._needs.targets:
+            raise SpecError(
+                "The algorithm's targets are of windows of recorded data, which live samples have none of."
+            )
+        if self._settings.connectors:
+            names = ", ".join(connector.name for connector in self._settings.connectors)
+            raise SpecError(
+                f"spec.pipeline.connectors: {names} would change recorded data only, not live samples."
+            )
 
     def _course(self) -> State:
         """What fixes the batches, besides the order of the data."""
@@ -352,8 +378,9 @@ class OfflineData:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if self._needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
+        feeds += [self._live_feed(live) for live in self._live]
         if len(feeds) == 1:
             return feeds[0]
-        names = [source.name for source in self._sources]
+        names = [source.name for source in self._sources] + [live.name for live in self._live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
         return MixedFeed(weighted, self._seed, self.batch_size)

@@ -43,6 +43,9 @@ class EpisodeReplayBuffer:
         batch_length_T: timesteps of an item.
         capacity_bytes: most bytes of all columns; None for no such bound. Not in RLlib.
         seed: of the draws; number d of them follows from the seed and d (RLlib's cannot be seeded).
+
+    Raises:
+        ValueError: a capacity below 1.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class EpisodeReplayBuffer:
         self.batch_length_T = batch_length_T
         self.sampled_timesteps = 0
         self._store = EpisodeStore(capacity, capacity_bytes)
+        self._seed = seed
         self._uniforms = Uniforms(seed, "buffer")
         self._draws = 0
         self._added = 0
@@ -81,8 +85,8 @@ class EpisodeReplayBuffer:
             ValueError: episodes that differ in columns, from each other or from those that are held.
         """
         block = self._block_of(episodes)
-        self._added += block.num_steps
         self._store.add(block)
+        self._added += block.num_steps
 
     def sample(
         self,
@@ -161,18 +165,20 @@ class EpisodeReplayBuffer:
             "blocks": [_state_of(block) for block in self._store.blocks],
             "spaces": [None if space is None else space_to_state(space) for space in self._spaces],
             "num_episodes_evicted": self._store.evicted,
+            "seed": self._seed,
             "draws": self._draws,
             "added_timesteps": self._added,
             "sampled_timesteps": self.sampled_timesteps,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Become the buffer that `state` was taken from, whose seed was the same."""
+        """Go on as the buffer that `state` was taken from, with its seed; the bounds stay this one's."""
         self._store.replace(
             [_block_from(each) for each in state["blocks"]], int(state["num_episodes_evicted"])
         )
         self._spaces = [None if each is None else space_from_state(each) for each in state["spaces"]]
-        self._draws = int(state["draws"])
+        self._seed, self._draws = int(state["seed"]), int(state["draws"])
+        self._uniforms = Uniforms(self._seed, "buffer")
         self._added = int(state["added_timesteps"])
         self.sampled_timesteps = int(state["sampled_timesteps"])
 
@@ -228,26 +234,33 @@ class EpisodeReplayBuffer:
     def _slices(
         self, count: int, length: int, lookback: int, least: int, names: Sequence[str]
     ) -> list[SingleAgentEpisode]:
-        longest = max(int(block.length.max()) for block in self._store.blocks)
+        lengths = self._lengths()
+        longest = int(lengths.max())
         if longest < least:
             raise ValueError(
                 f"min_batch_length_T is {least}, and the longest episode held has {longest} steps"
             )
+        allowed = np.maximum(lengths - max(least, 1) + 1, 0)
+        ends = allowed.cumsum()
+        drawn = (self._next(count) * ends[-1]).astype(np.int64)
+        of = np.searchsorted(ends, drawn, side="right")
+        begins, first = (lengths.cumsum() - lengths)[of], drawn - (ends - allowed)[of]
         found: list[SingleAgentEpisode] = []
-        while len(found) < count:
-            ((block, _, rows),) = self._store.find(self._uniform(1))
-            episode = int(block.episode_of_step[rows[0]])
-            first = int(rows[0] - block.start[episode])
-            if block.length[episode] - first >= least:
-                own = block.with_columns({name: block.columns[name] for name in names}).take([episode])
-                (whole,) = block_to_episodes(own, *self._spaces)
-                found.append(whole.slice(slice(first, first + length), len_lookback_buffer=lookback))
+        for begin, step in zip(begins, first.tolist(), strict=True):
+            ((block, _, rows),) = self._store.find(np.array([begin]))
+            own = block.with_columns({name: block.columns[name] for name in names})
+            (whole,) = block_to_episodes(own.take(block.episode_of_step[rows]), *self._spaces)
+            found.append(whole.slice(slice(step, step + length), len_lookback_buffer=lookback))
         self.sampled_timesteps += sum(map(len, found))
         return found
 
+    def _lengths(self) -> I64:
+        """`[N]` steps of each episode."""
+        return np.concatenate([block.length for block in self._store.blocks])
+
     def _rows(self, count: int, length: int) -> dict[str, Any]:
         """`[count, length, ...]` adjacent observations with what came before and after them."""
-        lengths = np.concatenate([block.length for block in self._store.blocks])
+        lengths = self._lengths()
         ends = lengths.cumsum()
         steps = np.empty(count * length, dtype=np.int64)
         t, total = np.empty_like(steps), np.empty_like(steps)
@@ -288,7 +301,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         seed: of the draws.
 
     Raises:
-        ValueError: a batch_length_T other than 1, or a negative alpha.
+        ValueError: a capacity below 1, a batch_length_T other than 1, or a negative alpha.
     """
 
     def __init__(
@@ -399,11 +412,17 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if len(self):
             self._take_priorities()  # sums as a buffer that takes the state over makes them
         last = None if self._last_sampled is None else self._last_sampled.copy()
-        return super().get_state() | {"max_priority": self._greatest, "last_sampled": last}
+        return super().get_state() | {
+            "alpha": self._alpha,
+            "max_priority": self._greatest,
+            "last_sampled": last,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `EpisodeReplayBuffer.set_state`."""
         super().set_state(state)
+        self._alpha = float(state["alpha"])
+        self._priorities = Priorities(1, self._alpha)
         self._greatest = float(state["max_priority"])
         self._last_sampled = None if state["last_sampled"] is None else np.array(state["last_sampled"])
         if len(self):

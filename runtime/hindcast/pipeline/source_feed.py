@@ -123,12 +123,18 @@ class SourceFeed:
             "units": len(self._dataset.units),
             "windows": len(windows),
             "windowSteps": largest,
-            "feed": "Resident" if self._residency.resident else "Streaming",
+            "feed": self._kind,
             "reason": self._residency.reason,
             "dataBytes": self._nbytes,
             "windowBytes": self._nbytes * largest // self._dataset.num_steps,
             "columns": self._columns,
         }
+
+    @property
+    def _kind(self) -> str:
+        if self._settings.needs.sampling != "epochs":
+            return "Draws"
+        return "Resident" if self._residency.resident else "Streaming"
 
     def _stream(self, work: Iterable[Work]) -> Iterator[Block]:
         return self._settings.executor.stream(self.name, work, self._prelearn)
