@@ -7,7 +7,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hindcast.errors import DataError
 
@@ -15,13 +14,13 @@ FIRST: Final = 1.0
 """The priority of an item that has not been learnt from."""
 _SMALLEST: Final = 1e-6
 """Added to every priority, so that each item is drawn some time."""
-_FANOUT: Final = 64
+_FANOUT: Final = 32
 
 
 class Priorities:
     """A priority for each of `size` places; a place without one is never drawn.
 
-    A sum tree with 64 children a node, one tensor a level: drawing and setting are a fixed number of operations on
+    A sum tree with 32 children a node, one tensor a level: drawing and setting are a fixed number of operations on
     whole batches, on the device of the tensors, and nothing waits for it. Nodes are computed anew from their children,
     so no rounding gathers in them, and learners that set the same priorities hold the same bits.
 
@@ -87,13 +86,14 @@ class Priorities:
         mass = uniform_B * self.total
         places = torch.zeros_like(mass, dtype=torch.int64)
         for sums in reversed(self._sums):
-            ends = functional.pad(sums.view(-1, _FANOUT)[places].double().cumsum(1), (1, 0))
+            ends = _children(sums, places).double().cumsum(1)
             # Rounding may have put the mass at the end, behind the last place that has a priority.
-            mass = torch.minimum(mass, torch.nextafter(ends[:, -1], ends[:, 0])).unsqueeze(1)
-            child = (torch.searchsorted(ends, mass, right=True) - 1).clamp(0, _FANOUT - 1)
-            mass = (mass - ends.gather(1, child)).squeeze(1)
+            mass = torch.minimum(mass, torch.nextafter(ends[:, -1], mass.new_zeros(()))).unsqueeze(1)
+            child = torch.searchsorted(ends, mass, right=True).clamp(max=_FANOUT - 1)
+            before = ends.gather(1, (child - 1).clamp(min=0)).masked_fill(child == 0, 0.0)
+            mass = (mass - before).squeeze(1)
             places = places * _FANOUT + child.squeeze(1)
-        return places, self._sums[0][places].double() / self._least[-1].amin()
+        return places, self._sums[0].index_select(0, places).double() / self._least[-1].amin()
 
     @property
     def total(self) -> Tensor:
@@ -123,15 +123,27 @@ class Priorities:
 
     def _refresh(self, nodes: Tensor | slice) -> None:
         """Compute nodes of the level above the places anew, and all above them."""
-        sums = self._sums[0].view(-1, _FANOUT)[nodes].double()
+        sums = _children(self._sums[0], nodes).double()
         least = sums.masked_fill(sums == 0, torch.inf)
         for level, (above, least_above) in enumerate(zip(self._sums[1:], self._least, strict=True), 1):
-            above[nodes] = sums.sum(1)
-            least_above[nodes] = least.amin(1)
+            _put(above, nodes, sums.sum(1))
+            _put(least_above, nodes, least.amin(1))
             if level < len(self._least):
                 nodes = _parents(nodes) if isinstance(nodes, slice) else nodes // _FANOUT
-                sums = above.view(-1, _FANOUT)[nodes]
-                least = least_above.view(-1, _FANOUT)[nodes]
+                sums, least = _children(above, nodes), _children(least_above, nodes)
+
+
+def _children(level: Tensor, nodes: Tensor | slice) -> Tensor:
+    """`[nodes, 32]` of the level below the nodes."""
+    rows = level.view(-1, _FANOUT)
+    return rows[nodes] if isinstance(nodes, slice) else rows.index_select(0, nodes)
+
+
+def _put(level: Tensor, nodes: Tensor | slice, values: Tensor) -> None:
+    if isinstance(nodes, slice):
+        level[nodes] = values
+    else:
+        level.index_copy_(0, nodes, values)  # a node that is named twice has the same value twice
 
 
 def _padded(count: int) -> int:
