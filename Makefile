@@ -36,7 +36,7 @@ test-all: lint  ## everything that needs no cluster
 soak: $(READY)  ## hours: many more kills, faults and random examples, other ones each time
 	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
 
-interop: $(READY) $(RLLIB_READY)  ## RLlib, in an environment of its own, reads what we write and writes what we read
+interop: $(READY) $(RLLIB_READY)  ## RLlib reads what we write, and we what it writes; losses equal d3rlpy's (both in an environment of their own)
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop
 
 azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node and npm
@@ -84,6 +84,8 @@ $(RLLIB_READY): constraints.txt
 	$(PYTHON) -m venv $(RLLIB)
 	$(RLLIB)/bin/python -m pip install --quiet "torch==2.13.0"
 	$(RLLIB)/bin/python -m pip install --quiet "ray[rllib]==2.60.0" "gymnasium==1.2.2" msgpack-numpy lz4
+	$(RLLIB)/bin/python -m pip install --quiet --no-deps "d3rlpy==2.8.1"
+	$(RLLIB)/bin/python -m pip install --quiet gym structlog colorama dataclasses-json h5py tqdm
 	touch $(RLLIB_READY)
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,14 +99,34 @@ class NStepQ(_Toy):
         return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy)})
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        return Losses({"policy": self.errors(nets, batch).square().mean()})
+
+    def errors(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
         chosen = _q(nets["policy"], batch["obs"]).gather(1, batch["actions"].long().unsqueeze(1)).squeeze(1)
         with torch.no_grad():
             best = _q(nets["target"], batch["new_obs"]).amax(1)
-        wanted = batch["rewards"] + batch["discounts"] * best
-        return Losses({"policy": (chosen - wanted).square().mean()})
+        return chosen - (batch["rewards"] + batch["discounts"] * best)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         polyak(nets["target"], nets["policy"], 0.1)
+
+
+class PrioritisedQ(NStepQ):
+    """Draws by the errors of its steps."""
+
+    def needs(self) -> Needs:
+        return replace(super().needs(), sampling="prioritized")
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        errors = self.errors(nets, batch)
+        return Losses({"policy": (batch["weights"] * errors.square()).mean()}, priorities=errors)
+
+
+class Unprioritised(PrioritisedQ):
+    """Gives no priorities."""
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        return NStepQ.losses(self, nets, batch, step)
 
 
 class CausalMeanOptions(ToyOptions):

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule as RLModule
     from hindcast.pipeline.offline_data import OfflineData as OfflineData
     from hindcast.pipeline.prelearner import OfflinePreLearner as OfflinePreLearner
+    from hindcast.pipeline.replay_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
+    from hindcast.pipeline.replay_buffer import (
+        PrioritizedEpisodeReplayBuffer as PrioritizedEpisodeReplayBuffer,
+    )
 
 _WHERE = {
     "AlgorithmConfig": "hindcast.builder.config",
     "DefaultModelConfig": "hindcast.builder.model_config",
+    "EpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
     "OfflineData": "hindcast.pipeline.offline_data",
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
     "Policy": "hindcast.models.policy",
+    "PrioritizedEpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
     "RLModule": "hindcast.models.rl_module",
     "RLModuleSpec": "hindcast.builder.module_spec",
     "RunningAlgorithm": "hindcast.builder.algorithm",

@@ -40,7 +40,7 @@ class StorageError(UserError):
 
 
 class UserCodeError(UserError):
-    """The user's own code (environment, connector, evaluation function) raised."""
+    """The user's own code (an environment, algorithm, connector, …) raised, or gave what cannot be used."""
 
     exit_code = 6
 

@@ -12,31 +12,69 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hindcast.errors import SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
 
+_OURS = f"{Path(__file__).parent}{os.sep}"
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-_NOT_THE_USERS = (*(f"{folder}{os.sep}" for folder in (Path(__file__).parent, *_INSTALLED)), "<")
+_NOT_THE_USERS = (_OURS, *(f"{folder}{os.sep}" for folder in _INSTALLED), "<")
+
+
+class Misuse(Exception):
+    """What the user's code gave cannot be used: `calling` says whose it is and where it stands."""
 
 
 @contextmanager
-def calling(what: str) -> Iterator[None]:
+def calling(what: str, called: Callable[..., Any] | None = None) -> Iterator[None]:
     """Run the user's code in this block; `what` names it, as the subject of a sentence.
 
+    Args:
+        what: see above.
+        called: the function or class that is called, which may be Hindcast's own and call the user's.
+
     Raises:
-        UserCodeError: it raised; with the type, the file and line of the user's own code, and the first line
-            of the message. A `UserError` passes as it is.
+        UserCodeError: see `raise_as_users`.
     """
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        message = str(error).strip().partition("\n")[0][:500] or "no message"
-        raise UserCodeError(f"{what} raised {type(error).__name__} at {_place(error)}: {message}") from error
+        raise_as_users(error, what, called)
+
+
+def raise_as_users(error: Exception, what: str, called: Callable[..., Any] | None = None) -> NoReturn:
+    """Raise what the user's code raised, or gave (`Misuse`), as a sentence; arguments as of `calling`.
+
+    Raises:
+        UserCodeError: with the type, the file and line of the user's own code, and the first line of the message; the
+            line is that of `called` where the user's code was not yet running, or not any more.
+        Exception: the same error, where it is a `UserError` already, or where `called` is Hindcast's and calls nothing
+            of the user's.
+    """
+    if isinstance(error, UserError):
+        raise error
+    message = str(error).strip().partition("\n")[0][:500] or "no message"
+    own = _users_frames(error)
+    if not own and called is not None and not is_users(called):
+        raise error
+    defined = None if called is None else definition(called)
+    if isinstance(error, Misuse):
+        raise UserCodeError(f"{what}{f' at {defined}' if defined else ''} {message}") from error
+    place = own[-1] if own else defined or _frames(error)[-1]
+    raise UserCodeError(f"{what} raised {type(error).__name__} at {place}: {message}") from error
+
+
+def definition(function: Callable[..., Any]) -> str:
+    """`file:line` of a function, method or class; its name where it has none."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
+    except (OSError, TypeError):
+        return repr(function)
 
 
 def import_object(path: str, field: str) -> Any:
@@ -92,17 +130,6 @@ def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
             raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
 
 
-def definition(function: Callable[..., Any]) -> str:
-    """`file:line` of a function, method or class; its name where it has none."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    try:
-        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
-    except (OSError, TypeError):
-        return repr(function)
-
-
 def source_digest(kind: type) -> str:
     """sha256 (hex) of the user's code in a class: the files of it and of its bases, but for Hindcast's."""
     digest = hashlib.sha256()
@@ -122,9 +149,16 @@ def _source_of(kind: type) -> bytes:
         return kind.__qualname__.encode()
 
 
-def _place(error: Exception) -> str:
-    """The innermost frame that is neither ours nor an installed package's; else the innermost of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+def is_users(function: Callable[..., Any]) -> bool:
+    """Whether a function is not Hindcast's own."""
+    return not definition(function).startswith(_OURS)
+
+
+def _users_frames(error: Exception) -> list[str]:
+    """Those that are neither ours nor an installed package's."""
+    return [frame for frame in _frames(error) if not frame.startswith(_NOT_THE_USERS)]
+
+
+def _frames(error: Exception) -> list[str]:
+    """`file:line` of each, the innermost one last."""
+    return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]

@@ -61,7 +61,7 @@ def train_on(learner, rollout, seed, iteration):
 
 
 def step(timesteps=0):
-    return Step(0, timesteps, torch.Generator())
+    return Step(0, timesteps, torch.Generator(), torch.tensor(timesteps, dtype=torch.float64))
 
 
 def test_a_batch_has_a_row_per_step_and_standardised_advantages():

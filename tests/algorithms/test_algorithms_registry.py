@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import pytest
@@ -28,6 +29,7 @@ def test_every_algorithm_is_found_by_name_with_its_defaults(name):
     algorithm = build(name, {})
     assert isinstance(algorithm, Algorithm)
     assert algorithm.options == REGISTRY[name].Options()
+    assert algorithm.options == algorithm.Options.model_validate(algorithm.options.model_dump())
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -47,7 +49,7 @@ def test_every_option_has_a_description_a_default_and_a_simple_type(name):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_objective_stands_in_the_options(name):
-    assert "L = " in option_schemas()[name]["description"]
+    assert re.search(r"\bL(_\w+)? = ", option_schemas()[name]["description"])
 
 
 def test_schemas_say_which_resources_an_algorithm_can_stand_in():
@@ -100,7 +102,7 @@ def test_a_users_own_algorithm_is_imported(user_module):
     assert (algorithm.options.temperature, algorithm.options.lr) == (2.0, 0.5)
     with pytest.raises(SpecError, match="has no 'Other'"):
         resolve("algorithms_of_a_user:Other")
-    with pytest.raises(SpecError, match="not a subclass"):
+    with pytest.raises(SpecError, match="no subclass of Algorithm"):
         resolve("algorithms_of_a_user:number")
     with pytest.raises(SpecError, match=r"config\.temperatur is not a field; did you mean 'temperature'"):
         build("algorithms_of_a_user:MyBC", {"temperatur": 2.0})
@@ -118,7 +120,7 @@ def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
 
 
 def test_a_module_that_is_not_there_is_a_sentence():
-    with pytest.raises(SpecError, match=r"no module 'nowhere\.at\.all'; is it installed"):
+    with pytest.raises(SpecError, match=r"no module 'nowhere'; is it installed"):
         resolve("nowhere.at.all:Mine")
 
 

@@ -49,6 +49,7 @@ RUN: dict[str, dict[str, Change]] = {
         "output.maxRowsPerFile": ({}, {"output": {"maxRowsPerFile": 25}}),
         "output.maxFileSize": ({"output": {"maxFileSize": "1Mi"}}, {"output": {"maxFileSize": 2**20}}),
         "output.compression": ({}, {"output": {"compression": "zstd"}}),
+        "output.recurrentStates": ({}, {"output": {"recurrentStates": True}}),
         "output.compressColumns": (
             {"output": {"format": "SampleBatch"}},
             {"output": {"compressColumns": ["obs"]}},

@@ -1,9 +1,10 @@
-"""Double DQN as a user would write it (arXiv 1509.06461): one optimiser, a target network."""
+"""Double DQN with n-step returns and priorities, as a user would write it: one optimiser, a target network."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
 from hindcast.learn.optimisers import OptimiserSpec
@@ -15,11 +16,16 @@ from hindcast.pipeline.needs import Needs
 
 
 class DQNOptions(AlgorithmOptions):
-    """L = E[huber(r + gamma Q_target(s', argmax Q(s', ·)) - Q(s, a))]."""
+    """L = E[w huber(R + d Q_target(s', argmax Q(s', ·)) - Q(s, a))] (arXiv 1509.06461, 1511.05952).
 
-    lr: Schedule = [[0, 3e-3], [50_000, 1e-3, "step"]]
+    R are the rewards of n steps, d their discount, 0 behind a terminal step, and w the weights of the priorities.
+    """
+
+    lr: Schedule = [[0.0, 3e-3], [50_000.0, 1e-3, "step"]]
     gamma: float = 0.9
     tau: float = 0.05
+    n_step: Positive = 3
+    prioritized: bool = True
 
 
 class Greedy(RLModule):
@@ -36,8 +42,13 @@ class DQN(Algorithm):
     """See `DQNOptions`."""
 
     Options = DQNOptions
-    needs = Needs(columns=frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
     options: DQNOptions
+
+    def needs(self):
+        o = self.options
+        columns = frozenset({"obs", "new_obs", "actions", "rewards", "discounts"})
+        sampling = "prioritized" if o.prioritized else "epochs"
+        return Needs(columns, n_step=o.n_step, gamma=o.gamma, sampling=sampling)
 
     def networks(self, inputs):
         policy = Greedy(inputs.observation_space, inputs.action_space, inputs.model)
@@ -52,10 +63,13 @@ class DQN(Algorithm):
         with torch.no_grad():
             best = values(following).argmax(-1, keepdim=True)
             after = nets["target"](following).gather(-1, best).squeeze(-1)
-            going_on = 1.0 - batch[Columns.TERMINATEDS].float()
-            wanted = batch[Columns.REWARDS] + self.options.gamma * going_on * after
+            wanted = batch[Columns.REWARDS] + batch[Columns.DISCOUNTS] * after
         taken = values.of(values(batch), batch[Columns.ACTIONS])
-        return Losses({"policy": functional.smooth_l1_loss(taken, wanted)}, {"q": taken.mean()})
+        losses = functional.smooth_l1_loss(taken, wanted.expand_as(taken), reduction="none")
+        if not self.options.prioritized:
+            return Losses({"policy": losses.mean()}, {"q": taken.mean()})
+        loss = (batch[Columns.WEIGHTS] * losses).mean()
+        return Losses({"policy": loss}, {"q": taken.mean()}, priorities=(wanted - taken)[0])
 
     def after_update(self, nets, step):
         polyak(nets["target"], nets["policy"].values, self.options.tau)

@@ -3,6 +3,7 @@
 import multiprocessing
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -204,3 +205,22 @@ def told(group):
     for word in words:
         group.tell(word)
     return words
+
+
+def in_float64(group, resource, data, updates):
+    """The loss of each update of a training, computed in float64 and without dropout."""
+    if group and not group.leads:
+        group.hear()
+    trainer = offline_trainer(resource, [Input(str(data))], group=group, first_learners=1)
+    learner, experience = trainer.learner, trainer.experience
+    learner.nets.double()
+    for module in learner.nets.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    losses = []
+    with patch.object(torch.Tensor, "float", torch.Tensor.double):  # which encoders make of what they see
+        for _ in range(updates):
+            learner.update(experience.next(), experience.timesteps_per_batch)
+            losses.append(learner.metrics()["total_loss"])
+    trainer.close()
+    return losses

@@ -7,7 +7,7 @@ from learn_ranks import fitted, in_ranks, interrupted, noise, stopped, told, tra
 pytestmark = pytest.mark.slow
 
 UPDATES, SIZE = 25, 32
-TOYS = ["LambdaReturns", "NStepQ", "CausalMean"]
+TOYS = ["LambdaReturns", "NStepQ", "CausalMean", "PrioritisedQ"]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_others_hear_what_the_first_tells(two):
 
 
 @pytest.mark.parametrize("toy", TOYS)
-def test_two_learners_train_on_targets_n_steps_and_sequences_as_one_does(toy, fits, walks, tmp_path):
+def test_two_learners_train_on_targets_n_steps_sequences_and_draws_as_one_does(toy, fits, walks, tmp_path):
     expected, losses = fitted(None, toy, tmp_path, walks)
     for weights, found in fits[toy]:
         assert found == pytest.approx(losses, rel=1e-4)

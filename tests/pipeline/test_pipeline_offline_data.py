@@ -208,7 +208,7 @@ def test_a_connectors_error_names_its_line(make_data):
     ],
 )
 def test_a_connector_that_changes_the_episodes_is_refused(name, message, make_data):
-    with pytest.raises(UserCodeError, match=f"connector {name} {message}"):
+    with pytest.raises(UserCodeError, match=f"connector {name} at .*user_steps.py:\\d+ {message}"):
         make_data(FakeDataset([[5, 1, 7]]), connectors=[f"user_steps:{name}"]).next()
 
 

@@ -20,8 +20,10 @@ TOYS: dict[str, dict[str, Any]] = {
     "LambdaReturns, refreshed": {"targetsEvery": 4},
     "NStepQ": {},
     "CausalMean": {},
+    "PrioritisedQ": {},
+    "Unprioritised": {},
 }
-toys = pytest.mark.parametrize("toy", TOYS)
+toys = pytest.mark.parametrize("toy", [toy for toy in TOYS if "rioritised" not in toy])
 
 
 class Dies(After):
@@ -32,6 +34,9 @@ class Dies(After):
             super().check()
         except Interrupted:
             raise RuntimeError("killed") from None
+
+
+stops = pytest.mark.parametrize("stop", [After, Dies])
 
 
 def fit(
@@ -67,7 +72,7 @@ def test_resident_and_streaming_are_one_training(toy: str, walks: Path, tmp_path
 
 @toys
 @pytest.mark.parametrize("residency", ["Resident", "Streaming"])
-@pytest.mark.parametrize("stop", [After, Dies])
+@stops
 def test_a_training_that_was_stopped_is_the_one_that_was_not(
     toy: str, residency: str, stop: type[After], walks: Path, tmp_path: Path
 ) -> None:
@@ -76,6 +81,20 @@ def test_a_training_that_was_stopped_is_the_one_that_was_not(
         with pytest.raises((Interrupted, RuntimeError)):
             fit(toy, tmp_path / "parted", walks, stop(updates), residency=residency)
     assert fit(toy, tmp_path / "parted", walks, residency=residency) == whole
+
+
+@stops
+def test_a_training_on_draws_by_priority_goes_on_too(stop: type[After], walks: Path, tmp_path: Path) -> None:
+    whole = fit("PrioritisedQ", tmp_path / "whole", walks)
+    for updates in (13, 12):
+        with pytest.raises((Interrupted, RuntimeError)):
+            fit("PrioritisedQ", tmp_path / "parted", walks, stop(updates))
+    assert fit("PrioritisedQ", tmp_path / "parted", walks) == whole
+
+
+def test_an_algorithm_that_gives_no_priorities_is_told(walks: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the losses of the batch before gave none"):
+        fit("Unprioritised", tmp_path, walks)
 
 
 def test_the_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
@@ -99,7 +118,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "Shortened": (
         {},
-        r"Shortened\.targets gave 'value_targets' of shape \[\d+\] for a window of \d+ timesteps",
+        r"Shortened\.targets at .*algorithm_toys.py:\d+ gave 'value_targets' of shape \[\d+\] for a window of",
     ),
     "Raising": ({}, r"Raising\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'"),
 }

@@ -11,51 +11,15 @@ import pytest
 
 from hindcast import PPOConfig
 from hindcast.api import EnvironmentSpec
-from hindcast.datasets.writer import EpisodeWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, SpecError, UserError
 from hindcast.evaluate.environment import evaluate_policy
-from hindcast.formats.spec import DataSpec
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
-from hindcast.storage.location import resolve
 from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
-from toy_environments import Recall
 
 RECALL = {"id": "toy_environments:Recall"}
 KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
-
-
-@pytest.fixture(scope="module")
-def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes of an expert who remembers the cue."""
-    folder = tmp_path_factory.mktemp("recalled")
-    blocks = Block.concat([expert_episode(number) for number in range(200)])
-    spec = DataSpec.of_block(blocks, Recall.observation_space, Recall.action_space, RECALL["id"])
-    with EpisodeWriter(resolve(folder), spec, "all") as writer:
-        writer.write(blocks)
-    return folder
-
-
-def expert_episode(number: int) -> Block:
-    env, actions, rewards = Recall(), [], []
-    seen = [env.reset(seed=number)[0]]
-    done = False
-    while not done:
-        actions.append(env.right_action())
-        obs, reward, done, _, _ = env.step(actions[-1])
-        seen.append(obs)
-        rewards.append(reward)
-    assert rewards[-1] == 1
-    columns = {"obs": np.stack(seen), "actions": np.array(actions), "rewards": np.array(rewards)}
-    return Block(
-        columns=columns,
-        length=np.array([len(actions)]),
-        eps_id=np.array([f"e{number}"], dtype=object),
-        t_started=np.zeros(1, dtype=np.int64),
-        terminated=np.ones(1, dtype=np.bool_),
-        truncated=np.zeros(1, dtype=np.bool_),
-    )
 
 
 def fit(

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
+from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.dqn import DQN, DiscreteCQL
+from hindcast.algorithms.iql import IQL
+from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
+from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
-from hindcast.errors import SpecError, UserCodeError
+from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm
-from hindcast.user_code import refuse_uncalled
+from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
+    "CQL": CQL,
+    "DQN": DQN,
+    "DiscreteCQL": DiscreteCQL,
+    "IQL": IQL,
+    "MARWIL": MARWIL,
     "PPO": PPO,
+    "TD3BC": TD3BC,
 }
 """Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the
 reference page follow."""
@@ -40,13 +50,16 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
 
     Raises:
         SpecError: no such algorithm, or a wrong option.
+        UserCodeError: making the user's raised.
     """
     algorithm = resolve(name)
     try:
-        return algorithm(algorithm.Options.model_validate(dict(config)))
+        options = algorithm.Options.model_validate(dict(config))
     except ValidationError as error:
         problems = problems_of(error, algorithm.Options, dict(config), (at,))
         raise SpecError("; ".join(sentence(problem) for problem in problems)) from error
+    with calling(f"algorithm {algorithm.__name__}", algorithm):
+        return algorithm(options)
 
 
 def resolve(name: str) -> type[Algorithm]:
@@ -61,19 +74,12 @@ def resolve(name: str) -> type[Algorithm]:
     """
     if name in REGISTRY:
         return REGISTRY[name]
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise SpecError(
             f'algorithm is {name!r}, which is no algorithm and no "package.module:Class"'
             f"{nearest(name, REGISTRY)}"
         )
-    found = getattr(_import(module_name), class_name, None)
-    if found is None:
-        raise SpecError(f"algorithm is {name!r}: the module {module_name!r} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise SpecError(
-            f"algorithm is {name!r}, which is not a subclass of hindcast.learn.algorithm.Algorithm"
-        )
+    found = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
     refuse_uncalled(found, Algorithm, _UNCALLED)
     return found
 
@@ -87,16 +93,3 @@ def option_schemas() -> dict[str, dict[str, Any]]:
         | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent}
         for name, algorithm in REGISTRY.items()
     }
-
-
-def _import(module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
-            raise UserCodeError(f"algorithm: importing {module_name!r} failed: {error}") from error
-        raise SpecError(
-            f"algorithm: there is no module {module_name!r}; is it installed, or on PYTHONPATH?"
-        ) from error
-    except Exception as error:
-        raise UserCodeError(f"algorithm: importing {module_name!r} raised {error!r}") from error

@@ -19,7 +19,7 @@ from hindcast.learn.batches import actions_of
 from hindcast.learn.gae import block_gae
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.schedules import Schedule, value_at
+from hindcast.learn.schedules import Schedule, ScheduledValue
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.rng import generator
@@ -100,7 +100,9 @@ class PPO(OnlineAlgorithm):
             raise SpecError(
                 "model.distribution is 'deterministic', and PPO needs a policy that it can sample"
             )
-        return nn.ModuleDict({"policy": policy, "kl_penalty": KLPenalty(self.options.kl_coeff)})
+        entropy_coeff = ScheduledValue(self.options.entropy_coeff)
+        penalty = KLPenalty(self.options.kl_coeff)
+        return nn.ModuleDict({"policy": policy, "kl_penalty": penalty, "entropy_coeff": entropy_coeff})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
@@ -146,6 +148,7 @@ class PPO(OnlineAlgorithm):
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         options = self.options
+        entropy_coeff = cast(ScheduledValue, nets["entropy_coeff"])
         policy, penalty = cast(RLModule, nets["policy"]), cast(KLPenalty, nets["kl_penalty"])
         outputs = policy.forward_train(batch)
         distribution = policy.distribution(outputs[Columns.ACTION_DIST_INPUTS])
@@ -160,7 +163,7 @@ class PPO(OnlineAlgorithm):
         ).mean()
         entropy = distribution.entropy().mean()
         total = policy_loss + options.vf_loss_coeff * vf_loss
-        total = total - value_at(options.entropy_coeff, step.timesteps) * entropy
+        total = total - entropy_coeff(step.clock) * entropy
         metrics = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy}
         if options.use_kl_loss:
             old = policy.distribution(batch[Columns.ACTION_DIST_INPUTS])

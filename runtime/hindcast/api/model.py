@@ -8,6 +8,9 @@ from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive,
 from hindcast.api.environment import Named, NamedOrText
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
+Distribution = Literal[
+    "auto", "categorical", "gaussian", "squashedGaussian", "deterministic", "squashedDeterministic"
+]
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
 
 
@@ -87,7 +90,7 @@ class ModelSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "self.burnIn < self.maxSeqLen",
+            "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
             "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from",
             at=".burnIn",
         ),
@@ -115,8 +118,9 @@ class ModelSpec(Model):
     near zero."""
     head_fcnet_bias_initializer: BiasInitializer | None = None
     """What their biases begin with. Default: zeros."""
-    distribution: Literal["auto", "categorical", "gaussian", "squashedGaussian", "deterministic"] = "auto"
-    """Distribution of actions. `auto`: categorical for discrete, gaussian for continuous spaces."""
+    distribution: Distribution = "auto"
+    """Distribution of actions. `auto`: the algorithm's own, mostly categorical for discrete, gaussian for continuous
+    spaces. Squashed ones stay within the bounds of the actions."""
     free_log_std: bool = False
     """Gaussian log standard deviations are parameters of their own that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0

@@ -19,7 +19,7 @@ EXIT_CODES = {
     3: "recorded data or a checkpoint cannot be used",
     4: "the output folder belongs to something else",
     5: "storage refused or failed",
-    6: "your own code raised",
+    6: "your own code raised, or gave what cannot be used",
     7: "worker processes kept dying",
     DEFECT: "a defect of Hindcast",
     INTERRUPTED: "interrupted; run it again to go on",

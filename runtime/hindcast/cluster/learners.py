@@ -20,8 +20,8 @@ from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
-from hindcast.learn.group import Group
-from hindcast.learn.ranks import PeerLost, Ranks
+from hindcast.learn.group import Group, PeerLost
+from hindcast.learn.ranks import Ranks
 from hindcast.memory import oom_kills
 from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.report.events import Outcome

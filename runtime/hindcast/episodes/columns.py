@@ -38,6 +38,7 @@ class Columns:
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
     N_STEP = "n_step"
+    WEIGHTS = "weights"
 
 
 def root(leaf: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
@@ -25,16 +25,19 @@ from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
+from hindcast.user_code import Misuse, calling
 
 Kind = Literal["OfflineTraining", "OfflineRecording"]
 Tensors = Mapping[str, Tensor]
 
 
 class AlgorithmOptions(Model):
-    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown.
+    """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown; defaults are checked too.
 
     `x-only-with` in an option's schema names the option without which it has no effect.
     """
+
+    model_config = ConfigDict(validate_default=True)
 
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
@@ -141,12 +144,15 @@ class Losses:
             gradients are computed before any of these optimisers moves; one that is not named rests.
         metrics: name -> scalar, averaged over updates. Detached by the learner.
         joint: the losses' graphs are disjoint (each reaches its own optimiser's parameters alone), so that one
-            backward pass serves all. Where they are not, the learner raises ValueError.
+            backward pass serves all. Where they are not, the learner raises UserCodeError.
+        priorities: of each item of the batch, `[B]`, where the algorithm's needs draw by priority: mostly its errors,
+            whose signs do not count. Detached by the learner.
     """
 
     losses: Tensors
     metrics: Tensors = field(default_factory=dict)
     joint: bool = False
+    priorities: Tensor | None = None
 
 
 class Algorithm(ABC):
@@ -224,6 +230,13 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     """The algorithm's networks with weights that follow from `seed`.
 
     Seeds torch's global generator, which also drives dropout; the learner checkpoints it.
+
+    Raises:
+        UserCodeError: making them raised, or they are not what they must be.
     """
     torch.manual_seed(seed)
-    return algorithm.networks(inputs)
+    with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
+        nets = algorithm.networks(inputs)
+        if not isinstance(nets, nn.ModuleDict) or "policy" not in nets:
+            raise Misuse('gave networks that are no nn.ModuleDict with a "policy"')
+        return nets

@@ -54,3 +54,13 @@ def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     if Columns.ACTIONS in batch:
         return batch[Columns.ACTIONS]
     return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, list(batch))}
+
+
+def bootstrapped(batch: Mapping[str, Tensor], following: Tensor) -> Tensor:
+    """`[..., B]` what values are regressed on: r + gamma·V(s'), and r alone where the environment ended the episode.
+
+    Args:
+        batch: holds `rewards` and `discounts` (`Needs`).
+        following: `[..., B]` values of the next states.
+    """
+    return batch[Columns.REWARDS].float() + batch[Columns.DISCOUNTS] * following

@@ -11,6 +11,10 @@ from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.share import WHOLE, Share
 
 
+class PeerLost(Exception):
+    """Another learner is gone, and with it what all do together. Who started the group starts it again."""
+
+
 class Group:
     """A learner alone: it has every batch whole, and nobody to agree with.
 
@@ -36,6 +40,13 @@ class Group:
             tensors: on the learners' device; of the same shapes in all of them.
             weight: of this learner's; a scalar, where it is on the device.
         """
+
+    def whole(self, part: Tensor, count: int) -> Tensor:
+        """`[count, ...]` what all learners have a part of, `[own, ...]` of floats, in order of rank."""
+        found = part.new_zeros(count, *part.shape[1:])
+        found[self.share.of(count)] = part
+        self.weighted_sum([found])
+        return found
 
     def agree(self, check: Callable[[], None]) -> None:
         """Called before every update: `check`, whose `Interrupted` reaches all learners at the same update.

@@ -17,12 +17,14 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
-from hindcast.learn.group import Group
-from hindcast.learn.metrics import MetricSums
+from hindcast.learn.group import Group, PeerLost
+from hindcast.learn.metrics import TOTAL_LOSS, MetricSums
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
+from hindcast.learn.watch import Watch
 from hindcast.pipeline.rng import seed_of
 from hindcast.pipeline.window import below
+from hindcast.user_code import Misuse, calling, definition, is_users, raise_as_users
 
 _Buffers = dict[str, tuple[Tensor, int]]
 """By name, with their versions: a changed one has another version, a replaced one is another tensor."""
@@ -76,34 +78,47 @@ class Learner:
         self.updates = 0
         self.timesteps = 0
         self.generator = torch.Generator(self.device).manual_seed(seed_of(seed, "losses"))
-        options = algorithm.options
-        self._optimisers = {
-            name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name)
-            for name, spec in algorithm.optimisers(self.nets).items()
-        }
-        _refuse_shared(self._optimisers)
+        self._name = f"algorithm {type(algorithm).__name__}"
+        with calling(self._name, algorithm.optimisers):
+            self._optimisers = _optimisers(algorithm, self.nets)
+        self._watch = Watch(algorithm, self.nets, self._optimisers)
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seen_disjoint: set[tuple[str, ...]] = set()
-        self._metrics = MetricSums(self.device)
+        self._metrics = self._new_sums()
         self.group = group or Group()
         self._seed = seed
         self._part_from_the_first()
 
-    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> None:
+    def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> Tensor | None:
         """One update of all optimisers.
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
             timesteps: of the whole batch, where this is one learner's part of it.
+
+        Returns:
+            The priorities that the losses gave, `[items of the whole batch]`; None where they gave none.
+
+        Raises:
+            UserCodeError: the algorithm's own code raised, or its losses cannot be used.
         """
         own = num_timesteps(batch)
         timesteps = timesteps or own
         weight = self._weight_of(batch, own / timesteps)
-        metrics = self._moved(batch, weight)
+        try:
+            metrics, priorities = self._moved(batch, weight)
+            self._metrics.add(metrics, self.updates + 1, weight)
+        except PeerLost:
+            raise
+        except Exception as error:
+            raise_as_users(error, self._name, self.algorithm.losses)
         self._clock += timesteps
         self.updates += 1
         self.timesteps += timesteps
-        self._metrics.add(metrics, self.updates, weight)
+        self._watch.updated()
+        if priorities is None:
+            return None
+        return self.group.whole(priorities.detach(), len(priorities) * timesteps // own)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call; starts anew.
@@ -113,10 +128,13 @@ class Learner:
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
+            UserCodeError: the algorithm trains a network that its losses do not use, or changes itself.
         """
+        with calling(self._name, self.algorithm.losses):
+            self._watch.refuse(self.updates)
         self.merge_metrics()
         means = self._metrics.means()
-        self._metrics = MetricSums(self.device, self.updates)
+        self._metrics = self._new_sums()
         for name, optimiser in self._optimisers.items():
             means[self._label("learning_rate", name)] = optimiser.lr
         return means
@@ -169,22 +187,31 @@ class Learner:
         self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
 
-    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor) -> dict[str, Tensor]:
-        """All of an update that computes; returns its metrics."""
+    def _moved(
+        self, batch: Mapping[str, Tensor], weight: float | Tensor
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """All of an update that computes; returns its metrics, and priorities of its items."""
         before = self._buffers()
         self._train_mode()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
+        priorities: Tensor | None = None
         for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
+            if not isinstance(stage, Losses):
+                raise Misuse(
+                    f"gave {type(stage).__name__} where its losses belong: return Losses({{name: loss}})"
+                )
             metrics.update(stage.metrics)
             metrics.update(self._move(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
+            if stage.priorities is not None:
+                priorities = stage.priorities
         if losses:
-            metrics["total_loss"] = reduce(torch.add, losses)
+            metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
-        return metrics
+        return metrics, priorities
 
     def _train_mode(self) -> None:
         """Networks that are trained back from evaluation mode, in which the policy acts."""
@@ -196,13 +223,14 @@ class Learner:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
         losses = stage.losses
         self._backward(stage)
+        self._watch.gradients(losses)
         if self.group.share.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
             self.group.weighted_sum([each for own in gradients for each in own], weight)
         found: dict[str, Tensor] = {}
         for name, loss in losses.items():
             if len(self._optimisers) > 1:
-                found[f"total_loss/{name}"] = loss
+                found[f"{TOTAL_LOSS}/{name}"] = loss
             found[self._label("gradient_norm", name)] = self._optimisers[name].step(self._clock)
         return found
 
@@ -228,11 +256,10 @@ class Learner:
 
     def _check_loss(self, name: str, loss: Tensor) -> None:
         if name not in self._optimisers:
-            raise ValueError(f"there is a loss of optimiser {name!r}; there are {sorted(self._optimisers)}")
-        if loss.dim() or not loss.requires_grad:
-            found = "depends on no parameter" if not loss.requires_grad else f"has shape {[*loss.shape]}"
-            raise ValueError(
-                f"the loss of optimiser {name!r} {found}: a loss is a scalar, a mean over the batch"
+            raise Misuse(f"gave a loss of optimiser {name!r}; there are {sorted(self._optimisers)}")
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            raise Misuse(
+                f"gave a loss of optimiser {name!r} that {_odd(loss)}: a loss is a scalar, a mean over the batch"
             )
 
     def _refuse_overlap(self, losses: Mapping[str, Tensor]) -> None:
@@ -264,6 +291,11 @@ class Learner:
                 changed.append(buffer)
         if changed:
             self.group.weighted_sum(changed, weight)
+
+    def _new_sums(self) -> MetricSums:
+        losses = self.algorithm.losses
+        whose = f" in {self._name} at {definition(losses)}" if is_users(losses) else ""
+        return MetricSums(self.device, self.updates, whose)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
@@ -309,17 +341,30 @@ class Learner:
 
 
 def _stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
-    return iter((losses,)) if isinstance(losses, Losses) else losses
+    return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
+
+
+def _odd(loss: Any) -> str:
+    """What is wrong with a loss."""
+    if not isinstance(loss, Tensor):
+        return f"is a {type(loss).__name__}"
+    return f"has shape {[*loss.shape]}" if loss.dim() else "depends on no parameter"
 
 
 def _owned(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def _refuse_shared(optimisers: Mapping[str, Optimiser]) -> None:
+def _optimisers(algorithm: Algorithm, nets: nn.ModuleDict) -> dict[str, Optimiser]:
+    options = algorithm.options
+    made = {
+        name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name)
+        for name, spec in algorithm.optimisers(nets).items()
+    }
     owner: dict[int, str] = {}
-    for name, optimiser in optimisers.items():
+    for name, optimiser in made.items():
         for parameter in optimiser.parameters:
             other = owner.setdefault(id(parameter), name)
             if other != name:
-                raise ValueError(f"optimisers {other!r} and {name!r} share a parameter")
+                raise Misuse(f"gives optimisers {other!r} and {name!r} a parameter that they share")
+    return made

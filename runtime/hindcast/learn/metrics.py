@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 from hindcast.errors import DataError
+from hindcast.user_code import Misuse
+
+TOTAL_LOSS = "total_loss"
+"""The sum of an update's losses; below it those of single optimisers, where there are several."""
 
 
 class MetricSums:
@@ -18,11 +22,14 @@ class MetricSums:
     Args:
         device: of the scalars.
         since: updates made before the first one added.
+        whose: says in messages whose losses they come from; with a space in front.
     """
 
-    def __init__(self, device: torch.device, since: int = 0) -> None:
+    def __init__(self, device: torch.device, since: int = 0, whose: str = "") -> None:
         self._device = device
         self._since = self._until = since
+        self._whose = whose
+        self._spoilt: tuple[int, list[str]] | None = None
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
@@ -33,9 +40,14 @@ class MetricSums:
             metrics: name -> scalar.
             updates: counts the update.
             weight: share of the batch that they are of; the other learners add those of the others.
+
+        Raises:
+            Misuse: a metric is no scalar.
         """
         names = tuple(metrics)
-        values = torch.stack([value.detach() for value in metrics.values()])
+        values = _stacked(metrics)
+        if values.is_cpu and self._spoilt is None and not all(map(math.isfinite, values.tolist())):
+            self._spoilt = updates, _not_finite(dict(zip(names, values.tolist(), strict=True)))
         if weight != 1.0:
             values = values.double() * weight
         self._sums[names] = self._sums[names].add_(values) if names in self._sums else values.double()
@@ -56,14 +68,22 @@ class MetricSums:
             for name, value in zip(names, values.tolist(), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0) + self._counts[names]
-        for name, value in sums.items():
-            if not math.isfinite(value):
-                found = "NaN" if math.isnan(value) else "infinite"
-                raise DataError(
-                    f"{name} became {found} between updates {self._since + 1} and {self._until}: lower lr or "
-                    "set gradClip, and look for extreme values in the data with `hindcast inspect`"
-                )
+        if spoilt := _not_finite(sums):
+            raise DataError(self._of_spoilt(spoilt, sums))
         return {name: value / counts[name] for name, value in sums.items()}
+
+    def _of_spoilt(self, spoilt: list[str], sums: Mapping[str, float]) -> str:
+        """Names the update where each could be looked at without waiting for a device."""
+        when = f"between updates {self._since + 1} and {self._until}"
+        if self._spoilt is not None:
+            update, spoilt = self._spoilt
+            when = f"in update {update}"
+        name = min(spoilt, key=_likeness_to_a_loss)
+        found = "infinite" if math.isinf(sums[name]) else "NaN"
+        return (
+            f"{_described(name)} became {found} {when}{self._whose}: lower lr or set gradClip, and look for extreme "
+            "values in the data with `hindcast inspect`"
+        )
 
     def tensors(self) -> list[Tensor]:
         """The sums, to be changed in place."""
@@ -81,3 +101,32 @@ class MetricSums:
         names = [tuple(group["names"]) for group in meta["groups"]]
         self._sums = {group: sums[str(index)].to(self._device) * weight for index, group in enumerate(names)}
         self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}
+
+
+def _stacked(metrics: Mapping[str, Tensor]) -> Tensor:
+    try:
+        return torch.stack([value.detach() for value in metrics.values()])
+    except (AttributeError, RuntimeError) as error:
+        for name, value in metrics.items():
+            if not isinstance(value, Tensor) or value.dim():
+                found = (
+                    f"shape {[*value.shape]}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+                )
+                raise Misuse(f"gave a metric {name!r} of {found}: a metric is a scalar tensor") from error
+        raise
+
+
+def _not_finite(values: Mapping[str, float]) -> list[str]:
+    return [name for name, value in values.items() if not math.isfinite(value)]
+
+
+def _likeness_to_a_loss(metric: str) -> int:
+    """Smaller for what says more: the loss of one optimiser, then all together."""
+    return 0 if metric.startswith(f"{TOTAL_LOSS}/") else 1 if metric == TOTAL_LOSS else 2
+
+
+def _described(metric: str) -> str:
+    optimiser = metric.removeprefix(f"{TOTAL_LOSS}/")
+    if optimiser != metric:
+        return f"the loss of optimiser {optimiser!r}"
+    return "the loss" if metric == TOTAL_LOSS else metric

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
+from hindcast.user_code import Misuse
 
 ClipBy = Literal["global_norm", "norm", "value"]
 
@@ -113,7 +114,7 @@ class Optimiser:
             L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
 
         Raises:
-            ValueError: no parameter has a gradient.
+            Misuse: no parameter has a gradient.
         """
         for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
             if rate is not None:
@@ -170,7 +171,7 @@ class Optimiser:
     def _clipped(self) -> Tensor:
         gradients = self.gradients
         if not gradients:
-            raise ValueError(f"the loss of optimiser {self._name!r} depends on none of its parameters")
+            raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
         norms = torch._foreach_norm(gradients)
         norm = torch.linalg.vector_norm(torch.stack(norms))
         if self._clip is None:
@@ -200,15 +201,15 @@ def refuse_overlap(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimi
         optimisers: those that move.
 
     Raises:
-        ValueError: a loss reaches a parameter of another one's.
+        Misuse: a loss reaches a parameter of another one's.
     """
     owners = {id(each): name for name in losses for each in optimisers[name].parameters}
     for name, loss in losses.items():
         reached = {owners[id(each)] for each in _leaves(loss) if id(each) in owners}
         for other in sorted(reached - {name}):
-            raise ValueError(
-                f"the loss of optimiser {name!r} reaches parameters of {other!r}, so that the two have no joint "
-                "backward pass: leave joint=True away, or detach what comes of those parameters"
+            raise Misuse(
+                f"gave a loss of optimiser {name!r} that reaches parameters of {other!r}, so that the two have no "
+                "joint backward pass: leave joint=True away, or detach what comes of those parameters"
             )
 
 

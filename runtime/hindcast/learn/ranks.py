@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hindcast.errors import Interrupted
-from hindcast.learn.group import Group
+from hindcast.learn.group import Group, PeerLost
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.relay import Following, Leading, find_relay, open_relay
@@ -101,10 +101,6 @@ class Ranks(Group):
         seconds, self._agreed_at = now - self._agreed_at, now
         fitting = int((self._between + 1) * _AGREE_EVERY_S / max(seconds, 1e-6))
         return min(fitting, 2 * self._between + 1, _MOST_UPDATES_BETWEEN)
-
-
-class PeerLost(Exception):
-    """Another learner is gone, and with it what all do together. Who started the group starts it again."""
 
 
 @contextlib.contextmanager

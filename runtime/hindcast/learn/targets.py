@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Mapping
 
-from hindcast.errors import UserCodeError
+import torch
+from torch import Tensor, nn
+
 from hindcast.learn.algorithm import Algorithm, Tensors
 from hindcast.pipeline.window import WindowData
-from hindcast.user_code import calling
+from hindcast.user_code import Misuse, calling
 
 
 @torch.no_grad()
@@ -21,15 +22,26 @@ def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData
     modes = {module: module.training for module in nets.modules()}
     nets.eval()
     try:
-        with calling(f"{type(algorithm).__name__}.targets"):
+        with calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
             targets = algorithm.targets(nets, window)
+            _refuse_others(targets, window)
+            return targets
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def _refuse_others(targets: Tensors, window: WindowData) -> None:
+    if not isinstance(targets, Mapping):
+        raise Misuse(f"gave a {type(targets).__name__}; it must return a dictionary of columns.")
     for name, column in targets.items():
-        if len(column) != window.num_steps:
-            raise UserCodeError(
-                f"{type(algorithm).__name__}.targets gave {name!r} of shape {list(column.shape)} for a window of "
-                f"{window.num_steps:,} timesteps; it must be one for each."
+        if not isinstance(column, Tensor) or column.shape[:1] != (window.num_steps,):
+            found = (
+                f"of shape {[*column.shape]}"
+                if isinstance(column, Tensor)
+                else f"as a {type(column).__name__}"
             )
-    return targets
+            raise Misuse(
+                f"gave {name!r} {found} for a window of {window.num_steps:,} timesteps; it must be a tensor with one "
+                "row for each."
+            )

@@ -24,10 +24,11 @@ from hindcast.models.distributions import (
     MultiCategorical,
     NoiseKind,
     Product,
+    SquashedDeterministic,
     SquashedGaussian,
 )
 
-_CONTINUOUS = ("gaussian", "squashedGaussian", "deterministic")
+_CONTINUOUS = ("gaussian", "squashedGaussian", "deterministic", "squashedDeterministic")
 _MOST_INTEGERS = 4096
 
 
@@ -86,7 +87,7 @@ def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
     if distribution == "categorical" and floats:
         raise SpecError(
             f"model.distribution: 'categorical' is for discrete actions, and {floats[0]!r} is continuous "
-            f"({_describe(leaves)}); use 'auto', 'gaussian', 'squashedGaussian' or 'deterministic'."
+            f"({_describe(leaves)}); use 'auto', 'gaussian', 'deterministic', or a squashed one of these."
         )
 
 
@@ -148,37 +149,35 @@ def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
 
 def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
     size = int(np.prod(space.shape))
-    if model.distribution == "deterministic":
+    bounds = _bounds(leaf, space, model) if model.distribution.startswith("squashed") else {}
+    if model.distribution in ("deterministic", "squashedDeterministic"):
         return ActionHead(
-            from_inputs=partial(Deterministic, shape=space.shape),
+            from_inputs=partial(
+                SquashedDeterministic if bounds else Deterministic, shape=space.shape, **bounds
+            ),
             inputs_size=size,
             noise_size=0,
             noise="normal",
             stochastic=False,
         )
-    gaussian: Callable[[Tensor], Distribution] = partial(
-        DiagGaussian, shape=space.shape, log_std_clip=model.log_std_clip
-    )
-    if model.distribution == "squashedGaussian":
-        if not space.is_bounded():
-            raise SpecError(
-                f"model.distribution: 'squashedGaussian' needs bounds, and {leaf!r} has none on some side "
-                f"({space}); use 'gaussian'."
-            )
-        gaussian = partial(
-            SquashedGaussian,
-            shape=space.shape,
-            low=torch.from_numpy(space.low.ravel().astype(np.float32)),
-            high=torch.from_numpy(space.high.ravel().astype(np.float32)),
-            log_std_clip=model.log_std_clip,
-        )
+    gaussian = SquashedGaussian if bounds else DiagGaussian
     return ActionHead(
-        from_inputs=gaussian,
+        from_inputs=partial(gaussian, shape=space.shape, log_std_clip=model.log_std_clip, **bounds),
         inputs_size=2 * size,
         noise_size=size,
         noise="normal",
         log_std_columns=tuple(range(size, 2 * size)),
     )
+
+
+def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
+    if not space.is_bounded():
+        raise SpecError(
+            f"model.distribution: {model.distribution!r} needs bounds, and {leaf!r} has none on some side "
+            f"({space}); use {'gaussian' if model.distribution == 'squashedGaussian' else 'deterministic'!r}."
+        )
+    low, high = (torch.from_numpy(bound.ravel().astype(np.float32)) for bound in (space.low, space.high))
+    return {"low": low, "high": high}
 
 
 def _product(heads: Mapping[str, ActionHead]) -> ActionHead:

@@ -58,6 +58,11 @@ class Distribution(ABC):
     def sample(self, noise_BK: Tensor) -> Actions:
         """One action per row, a function of its row of noise; reparameterised in continuous spaces."""
 
+    def sample_with_logp(self, noise_BK: Tensor) -> tuple[Actions, Tensor]:
+        """`sample`, and `[B]` the log-probability of what it gave; gradients go through both."""
+        actions = self.sample(noise_BK)
+        return actions, self.logp(actions)
+
     def imitation_loss(self, actions: Actions) -> Tensor:
         """`[B]` the loss of cloning `actions`: the negative log-likelihood."""
         return -self.logp(actions)
@@ -257,8 +262,13 @@ class SquashedGaussian(DiagGaussian):
     def sample(self, noise_BK: Tensor) -> Tensor:
         return self._shaped(self._squash(self._sample_flat(noise_BK)))
 
+    def sample_with_logp(self, noise_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """As of others, but that what tanh rounds to a bound keeps its density and its gradient."""
+        u = self._sample_flat(noise_BK)
+        return self._shaped(self._squash(u)), self._logp_flat(u) - self._log_slope(u).sum(-1)
+
     def _squash(self, u: Tensor) -> Tensor:
-        return self._low + (torch.tanh(u) + 1.0) * self._half
+        return _squashed(u, self._low, self._half)
 
     def _log_slope(self, u: Tensor) -> Tensor:
         return _log_tanh_slope(u) + torch.log(self._half)
@@ -311,6 +321,21 @@ class Deterministic(Distribution):
         """`[B]` squared error, mean over the action's elements."""
         gap = self._values - _flat(actions, self._values)
         return (gap * gap).mean(-1)
+
+
+class SquashedDeterministic(Deterministic):
+    """`low + (high - low) (tanh(u) + 1) / 2`, the action itself.
+
+    Args:
+        inputs: `[B, D]`, u.
+        shape: of an action.
+        low: `[D]` lower bounds.
+        high: `[D]` upper bounds.
+    """
+
+    def __init__(self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor) -> None:
+        low = _on_device(low, inputs.device)
+        super().__init__(_squashed(inputs, low, (_on_device(high, inputs.device) - low) * 0.5), shape)
 
 
 class Product(Distribution):
@@ -386,6 +411,10 @@ def _padded(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
     for cell, logits in enumerate(inputs.split(sizes, -1)):
         padded[..., cell, : sizes[cell]] = logits
     return padded
+
+
+def _squashed(u: Tensor, low: Tensor, half: Tensor) -> Tensor:
+    return low + (torch.tanh(u) + 1.0) * half
 
 
 def _log_tanh_slope(u: Tensor) -> Tensor:

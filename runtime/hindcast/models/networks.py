@@ -100,17 +100,21 @@ class Critics(nn.Module):
 
         Args:
             batch: of observations.
-            actions: as distributions give them: `[B, *shape]`, or leaf -> tensor.
+            actions: as distributions give them: `[B, *shape]`, or leaf -> tensor. Of several for each observation,
+                `[K, B, *shape]`, the values are `[E, K, B]`.
         """
-        taken = batch if actions is None else _as_leaves(actions)
-        values: Tensor = self.stack(torch.cat([self.observations(batch), self.actions(taken)], -1))
-        return values.squeeze(-1)
+        taken = self.actions(batch if actions is None else _as_leaves(actions))
+        seen = self.observations(batch).expand(*taken.shape[:-1], -1)
+        values: Tensor = self.stack(torch.cat([seen, taken], -1).flatten(0, -2))
+        return values.reshape(-1, *taken.shape[:-1])
 
 
 class ActionValues(nn.Module):
-    """Q(s, ·) of E members, for one Discrete action.
+    """Q(s, ·) of E members, for one Discrete action; of each value its mean, or so many of its quantiles.
 
     Args: as of `Critics`; n is the number of actions.
+        quantiles: Q of each value (arXiv 1710.10044); 1 is the mean alone.
+        dueling: the last layer gives a state's value and each action's advantage over the mean (arXiv 1511.06581).
 
     Raises:
         SpecError: the action space is not Discrete; or as of `Features`.
@@ -125,6 +129,8 @@ class ActionValues(nn.Module):
         *,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        quantiles: int = 1,
+        dueling: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(action_space, gym.spaces.Discrete):
@@ -134,20 +140,30 @@ class ActionValues(nn.Module):
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
+        self._quantiles, self._dueling = quantiles, dueling
+        outputs = quantiles * (int(action_space.n) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens]
-        self.stack = _stack(
-            members, sizes, int(action_space.n), model, layer_norm=layer_norm, dropout=dropout
-        )
+        self.stack = _stack(members, sizes, outputs, model, layer_norm=layer_norm, dropout=dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         """`[E, B, n]` values of all actions."""
-        values: Tensor = self.stack(self.observations(batch))
-        return values
+        return self.quantiles(batch).mean(-1)
+
+    def quantiles(self, batch: Batch) -> Tensor:
+        """`[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q."""
+        values: Tensor = self.stack(self.observations(batch)).unflatten(-1, (-1, self._quantiles))
+        if not self._dueling:
+            return values
+        advantages = values[..., 1:, :]
+        return values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
 
     def of(self, values: Tensor, actions: Tensor) -> Tensor:
-        """`[E, B]`: of `values` `[E, B, n]` those of `actions` `[B]` (integers, the space's start included)."""
-        chosen = (actions.long() - self._start).expand(values.shape[:-1])
-        return values.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+        """`[E, B]`: of `values` `[E, B, n]` those of `actions` `[B]` (integers, the space's start included).
+
+        Of quantiles `[E, B, n, Q]` it is `[E, B, Q]`.
+        """
+        rows = torch.arange(len(actions), device=values.device)
+        return values[:, rows, actions.long() - self._start]
 
 
 class MemberLinear(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import gymnasium as gym
 import torch
@@ -64,10 +64,13 @@ class RLModule(nn.Module):
     Attributes:
         observation_space, action_space, model_config, value: the arguments.
         action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
+        takes_options: whether `setup()` is called with `model.moduleOptions`, as that of a user's own class always is.
 
     Raises:
         SpecError: the options do not fit the spaces.
     """
+
+    takes_options: ClassVar[bool] = True
 
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, model: ModelSpec, value: bool = False
@@ -81,7 +84,7 @@ class RLModule(nn.Module):
         self._is_the_users = is_the_users(type(self))
         self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first.shape or ())
-        self.setup(**(model.module_options if self._is_the_users else {}))
+        self.setup(**(model.module_options if self.takes_options or self._is_the_users else {}))
 
     def setup(self, **options: Any) -> None:
         """Build the layers. Weights come from torch's global generator.
@@ -199,6 +202,8 @@ class PolicyModule(RLModule):
     With `recurrent`, a recurrent layer follows each encoder. The state is that of the policy's; a value head with an
     encoder of its own begins at zero in each batch, so that it values sequences, not single steps.
     """
+
+    takes_options = False
 
     def setup(self) -> None:  # type: ignore[override]
         model = self.model_config

@@ -11,7 +11,7 @@ RLlib's other default connectors have nothing to do here, see `WITHOUT_NEED`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -78,6 +78,11 @@ class Connector:
     def name(self) -> str:
         """What messages call it."""
         return type(self).__name__
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What messages say the file and line of."""
+        return type(self).__call__
 
     def adds(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
         """`columns`; to be overridden where they depend on what the data hold."""

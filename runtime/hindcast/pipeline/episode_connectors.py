@@ -7,7 +7,7 @@ connectors of this form.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -100,6 +100,11 @@ class EpisodeConnector(BlockConnector):
     def name(self) -> str:
         """The class of the connector over episodes."""
         return type(self.connector).__name__
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Of the connector over episodes."""
+        return type(self.connector).__call__
 
     def __call__(self, block: Block, context: Context) -> Block:
         episodes = block_to_episodes(block, *self._spaces)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hindcast.errors import DataError
+from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import Loaded, Loader
 from hindcast.pipeline.order import Window
@@ -66,12 +66,20 @@ class Feed(Protocol):
         """
         ...
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """The priorities of the items that were taken last, `[count]`, those of all learners; signs do not count.
+
+        Raises:
+            UserCodeError: the items are not drawn by priority.
+        """
+        ...
+
     def metrics(self) -> dict[str, float]:
         """Numbers since the start of epoch 0.
 
         `epoch` (with its fraction), `timesteps_seen` (distinct), `coverage` (their share of the dataset); and
         `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
-        updates made since those in use were computed.
+        updates made since those in use were computed, and with live episodes `timesteps_played`.
         """
         ...
 
@@ -143,14 +151,7 @@ class WindowFeed(ABC):
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. What is held is let go of, since the observation filter may have been restored too."""
-        changeable = {"data": "the data have", "order": "the seed, the window size or the sampling has"}
-        here = self.state()
-        for key, what in changeable.items():
-            if state[key] != here[key]:
-                raise DataError(
-                    f"The position in the data cannot be resumed: {what} changed since the checkpoint was "
-                    "written; restore that, or start a new run with a higher spec.revision."
-                )
+        refuse_other(state, self.state(), "the seed, the window size or the sampling has")
         self.close()
         self._cursor = int(state["cursor"])
         self._held = None
@@ -159,6 +160,10 @@ class WindowFeed(ABC):
             first_cursor, updates = state["targets"]
             columns = {name: tensor.to(device) for name, tensor in tensors.items()}
             self._held = Held(int(first_cursor), int(updates), columns)
+
+    def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
+        """See `Feed`."""
+        refuse_priorities()
 
     def metrics(self) -> dict[str, float]:
         """See `Feed`."""
@@ -255,3 +260,25 @@ class ResidentFeed(WindowFeed):
         """See `Feed`."""
         super().close()
         self._data = None
+
+
+def refuse_other(saved: State, here: State, order: str) -> None:
+    """Refuse a position of other data, or of another order; `order` says what that follows from, with its verb.
+
+    Raises:
+        DataError: it is.
+    """
+    for key, what in {"data": "the data have", "order": order}.items():
+        if saved[key] != here[key]:
+            raise DataError(
+                f"The position in the data cannot be resumed: {what} changed since the checkpoint was "
+                "written; restore that, or start a new run with a higher spec.revision."
+            )
+
+
+def refuse_priorities() -> NoReturn:
+    """Raise what `Feed.prioritise` says of items that are not drawn by priority."""
+    raise UserCodeError(
+        "The algorithm's losses give priorities, and it does not draw by them: let its needs say "
+        "sampling='prioritized'."
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
+from typing import Final
 
+import numpy as np
 from torch import Tensor
 
 from hindcast.errors import DataError
@@ -14,9 +16,13 @@ from hindcast.pipeline.rng import generator
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch, below
 
+_RUN: Final = 1024
+
 
 class MixedFeed:
-    """The source of batch *b* is drawn from Philox(seed, b); each source keeps its own order and cursor.
+    """The source of batch *b* follows from (seed, b); each source keeps its own order and cursor.
+
+    Of every 1,024 batches each source has its share to one batch: the draws are evenly spaced, and in random order.
 
     Args:
         sources: name -> feed and weight; a source's share of batches is its weight over the sum of weights.
@@ -32,6 +38,7 @@ class MixedFeed:
         self._bounds = list(accumulate(weight for _, weight in sources.values()))
         self._seed = seed
         self._batches = 0
+        self._draws = -1, np.empty(0)
 
     @property
     def cursor(self) -> int:
@@ -48,10 +55,17 @@ class MixedFeed:
         self._batches += 1
         return batch
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """See `Feed`: those of the source that the last batch came from."""
+        self._feeds[self.source_of(self._batches - 1)].prioritise(priorities)
+
     def source_of(self, batch: int) -> str:
         """Name of the source that batch number `batch` comes from."""
-        draw = generator(self._seed, "mix", batch).random()
-        return self._names[bisect_right(self._bounds, draw * self._bounds[-1])]
+        run, place = divmod(batch, _RUN)
+        if self._draws[0] != run:
+            random = generator(self._seed, "mix", run)
+            self._draws = run, (random.permutation(_RUN) + random.random()) / _RUN
+        return self._names[bisect_right(self._bounds, self._draws[1][place] * self._bounds[-1])]
 
     def state(self) -> State:
         """See `Feed`: the number of batches, and the position in each source."""
@@ -81,12 +95,14 @@ class MixedFeed:
         """See `Feed`; `epoch` is the number of passes over as many items as all sources have together."""
         parts = [feed.metrics() for feed in self._feeds.values()]
         seen = sum(part["timesteps_seen"] for part in parts)
+        played = [part["timesteps_played"] for part in parts if "timesteps_played" in part]
         ages = [part["targets_age"] for part in parts if "targets_age" in part]
         return {
             "epoch": self.cursor / self.epoch_size,
             "timesteps_seen": seen,
             "coverage": seen / self.epoch_size,
             "data_wait_seconds": sum(part["data_wait_seconds"] for part in parts),
+            **({"timesteps_played": sum(played)} if played else {}),
             **({"targets_age": max(ages)} if ages else {}),
         }
 

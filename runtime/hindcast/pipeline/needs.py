@@ -19,6 +19,8 @@ _DERIVED: Final[dict[str, frozenset[str]]] = {
 """Columns that are made of other columns, and of where episodes end."""
 STATES: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that initial states are read from, the better one first."""
+_SAMPLED_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
+"""Bytes an item beside the data: whether it was drawn, its priority and its part of sums."""
 _FLAGS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
 
 
@@ -43,6 +45,12 @@ class Needs:
     `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
     columns reach behind a sequence's end.
 
+    With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
+    with replacement, which takes data that are resident. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952),
+    item i has the chance P(i) = pᵢ^alpha / Σ pₖ^alpha; batches hold `weights`, `[B]` float32: (N·P(i))^-beta over the
+    greatest such weight of all N items. pᵢ is 1 at first and then what the algorithm's losses gave for it last
+    (`Losses.priorities`). Of a beta that grows, b, the weights are `weights ** (b / beta)`.
+
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
             comes with all its leaves.
@@ -56,6 +64,9 @@ class Needs:
         targets: whether the algorithm computes further columns over whole episodes (`Algorithm.targets`), when a
             window is entered.
         targets_every: updates after which they are computed anew while the window is in use; None for not at all.
+        sampling: see above. Targets are of windows, which only "epochs" has.
+        alpha: of "prioritized", at least 0: how much priorities count.
+        beta: of "prioritized", at least 0: how much of the bias the weights take back; 1 is all of it.
 
     Raises:
         ValueError: a value is not possible.
@@ -69,6 +80,9 @@ class Needs:
     initial_state: Literal["zero", "recorded"] = "zero"
     targets: bool = False
     targets_every: int | None = None
+    sampling: Literal["epochs", "uniform", "prioritized"] = "epochs"
+    alpha: float = 0.6
+    beta: float = 0.4
 
     def __post_init__(self) -> None:
         """Refuse what is not possible."""
@@ -83,6 +97,21 @@ class Needs:
                 f"targets_every is {self.targets_every}; it must be at least 1, and there must be targets"
             )
         self._check_sequences()
+        self._check_sampling()
+
+    def _check_sampling(self) -> None:
+        if self.sampling not in _SAMPLED_BYTES:
+            raise ValueError(
+                f"sampling is {self.sampling!r}; it must be one of {', '.join(map(repr, _SAMPLED_BYTES))}"
+            )
+        if self.targets and self.sampling != "epochs":
+            raise ValueError(f"sampling is {self.sampling!r}, and targets are of windows: take 'epochs'")
+        if self.alpha < 0 or self.beta < 0:
+            raise ValueError(f"alpha is {self.alpha} and beta {self.beta}; both must be at least 0")
+        if self.sampling == "prioritized" and Columns.WEIGHTS in self.columns:
+            raise ValueError(
+                "the column 'weights' is that of the priorities' weights where sampling is by priority"
+            )
 
     def _check_sequences(self) -> None:
         if self.seq_len is None:
@@ -114,9 +143,9 @@ class Needs:
 
     @property
     def derived_bytes(self) -> int:
-        """Bytes a step on the device of what n-step items are gathered from, beside the columns themselves."""
+        """Bytes a step on the device beside the columns: what n-step items are gathered from, and priorities."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
-        return 16 if self.n_step > 1 or asked else 0
+        return (16 if self.n_step > 1 or asked else 0) + _SAMPLED_BYTES[self.sampling]
 
     def from_data(self, columns: frozenset[str]) -> Needs:
         """The same needs, with the column that initial states are read from.

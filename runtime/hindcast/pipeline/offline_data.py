@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
@@ -15,19 +17,22 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.projection import Projected
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import as_connector, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
+from hindcast.pipeline.contracts import check_again, check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
+from hindcast.pipeline.live_feed import Live, LiveFeed
 from hindcast.pipeline.mixed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.window import Batch
+from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 _UNCALLED: Final = {
@@ -119,6 +124,7 @@ class OfflineData:
         executor: where units are read; in this process if None.
         connectors: ready connectors, run after those of `pipeline`.
         share: the part of each batch that is this learner's.
+        live: what the policy plays in the meantime, mixed with `sources` by weight.
 
     Attributes:
         batch_size: see above.
@@ -145,6 +151,7 @@ class OfflineData:
         executor: Executor | None = None,
         connectors: Sequence[Any] = (),
         share: Share = WHOLE,
+        live: Sequence[Live] = (),
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -177,8 +184,11 @@ class OfflineData:
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
             added=frozenset().union(*(step.adds(spec) for step in steps)),
         )
-        self._weights = [source.weight for source in sources]
+        self._live = live
+        self._refuse_with_live()
+        self._weights = [source.weight for source in sources] + [each.weight for each in live]
         self._made: Feed | None = None
+        self._tried: set[int] = set()
         self._waited = 0.0
         self._sources: list[SourceFeed] = []
         left = self._budget
@@ -219,12 +229,17 @@ class OfflineData:
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        names = [name for name in ("epoch", "coverage", "targets_age") if name in feed]
+        known = ("epoch", "coverage", "targets_age", "timesteps_played")
+        names = [name for name in known if name in feed]
         return {"timers": timers} | {name: feed[name] for name in names}
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""
         return self.take(self.batch_size, self._share)
+
+    def prioritise(self, priorities: Tensor) -> None:
+        """See `Feed`."""
+        self._feed.prioritise(priorities)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """See `Feed`.
@@ -232,19 +247,24 @@ class OfflineData:
         Where batches are changed as a whole, by connectors of scope `batch` or a `sample` of the user's, each
         learner makes the whole batch and keeps its part: the result does not depend on the number of learners.
         """
-        if share == WHOLE:
-            return self.sample(count)
-        if self._batch_connectors or type(self).sample is not OfflineData.sample:
-            return {leaf: tensor[share.of(count)] for leaf, tensor in self.sample(count).items()}
-        return self._feed.take(count, share)
+        if type(self).sample is not OfflineData.sample:
+            with calling(f"{type(self).__name__}.sample", self.sample):
+                batch = self.sample(count)
+                check_batch(batch, count)
+        elif share == WHOLE or self._batch_connectors:
+            batch = self.sample(count)
+        else:
+            return self._feed.take(count, share)
+        return batch if share == WHOLE else {leaf: tensor[share.of(count)] for leaf, tensor in batch.items()}
 
     def sample(self, num_samples: int) -> Batch:
         """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""
         place = self._feed.cursor
         batch = self._feed.take(num_samples)
         for position, connector in enumerate(self._batch_connectors):
-            with calling(f"connector {connector.name}"):
-                batch = connector(batch, Context(self._seed, position, 0, place, connector.stochastic))
+            context = Context(self._seed, position, 0, place, connector.stochastic)
+            with calling(f"connector {connector.name}", connector.function):
+                batch = self._connected(batch, num_samples, connector, context)
         return batch
 
     def state(self) -> State:
@@ -294,9 +314,43 @@ class OfflineData:
             "executor": type(self._settings.executor).__name__,
             "sources": [
                 source.plan() | {"share": weight / sum(self._weights)}
-                for source, weight in zip(self._sources, self._weights, strict=True)
+                for source, weight in zip(self._sources, self._weights, strict=False)
             ],
         }
+
+    def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
+        """The first batch is connected twice, with what the connector remembers given back to it in between."""
+        once = None
+        if context.connector not in self._tried:
+            self._tried.add(context.connector)
+            remembered = copy.deepcopy(connector.state())
+            once = connector({leaf: tensor.clone() for leaf, tensor in batch.items()}, replace(context))
+            check_batch(once, items)
+            connector.load(remembered)
+        connected = connector(batch, context)
+        check_batch(connected, items)
+        if once is not None:
+            check_again(once, connected, unless=" but what state() returns and load() takes")
+        return connected
+
+    def _live_feed(self, live: Live) -> LiveFeed:
+        settings = self._settings
+        needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
+        recipe = Recipe(needs, settings.preprocessing, settings.device)
+        return LiveFeed(live, recipe, self.batch_size, self._seed)
+
+    def _refuse_with_live(self) -> None:
+        if not self._live:
+            return
+        if self._needs.targets:
+            raise SpecError(
+                "The algorithm's targets are of windows of recorded data, which live samples have none of."
+            )
+        if self._settings.connectors:
+            names = ", ".join(connector.name for connector in self._settings.connectors)
+            raise SpecError(
+                f"spec.pipeline.connectors: {names} would change recorded data only, not live samples."
+            )
 
     def _course(self) -> State:
         """What fixes the batches, besides the order of the data."""
@@ -324,8 +378,9 @@ class OfflineData:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if self._needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
+        feeds += [self._live_feed(live) for live in self._live]
         if len(feeds) == 1:
             return feeds[0]
-        names = [source.name for source in self._sources]
+        names = [source.name for source in self._sources] + [live.name for live in self._live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
         return MixedFeed(weighted, self._seed, self.batch_size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,10 +18,11 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import check_block
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, per_observation
+from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import episodes_to_block
-from hindcast.errors import SpecError, UserCodeError
+from hindcast.errors import SpecError
 from hindcast.pipeline.connectors import BlockConnector, Context
+from hindcast.pipeline.contracts import check_again, check_episodes
 from hindcast.pipeline.executors import PreLearn
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
@@ -106,13 +108,15 @@ class OfflinePreLearner:
         self._seed = seed
         self._validate = validate
         self._normalized_actions = normalized_actions
+        self._tried: set[Hashable] = set()
 
     def __call__(self, unit: Unit, epoch: int = 0) -> Block:
         """The unit as batches shall see it in that epoch.
 
         Raises:
             DataError: it cannot be read, or is not valid.
-            UserCodeError: a connector raised, or changed the episodes' number or lengths.
+            UserCodeError: a connector raised, changed the episodes' number or lengths, or made of the first unit
+                something else when it was called again.
         """
         started = time.perf_counter()
         read = self.dataset.read(unit, self._columns)
@@ -193,11 +197,8 @@ class OfflinePreLearner:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
         if is_own or self.maps_batches():  # batches of files were mapped when the data were prepared
             return block
-        with calling(f"{type(self).__name__}._map_to_episodes"):
-            mapped = self._map_to_episodes(block)
-            episodes = mapped["episodes"] if isinstance(mapped, dict) else mapped
-            new = episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
-        return _same_episodes(new, block.length, f"{type(self).__name__}._map_to_episodes")
+        with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
+            return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
 
     def _check(self, block: Block, unit: Unit) -> None:
         def where(episode: int) -> tuple[str, int]:
@@ -213,10 +214,17 @@ class OfflinePreLearner:
         )
 
     def _connected(self, block: Block, connector: BlockConnector, context: Context) -> Block:
-        name = f"connector {connector.name}"
-        with calling(name):
-            new = connector(block, context)
-        return _same_episodes(new, block.length, name)
+        with calling(f"connector {connector.name}", connector.function):
+            return self._checked(lambda: connector(block, replace(context)), block.length, context.connector)
+
+    def _checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
+        """What a step of the user's makes of a unit; of the first one it makes it twice."""
+        new = make()
+        check_episodes(new, lengths)
+        if step not in self._tried:
+            self._tried.add(step)
+            check_again(new.columns, make().columns)
+        return new
 
 
 def guarded(prelearner: OfflinePreLearner) -> PreLearn:
@@ -227,28 +235,13 @@ def guarded(prelearner: OfflinePreLearner) -> PreLearn:
 
 
 def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Block:
-    name = f"pre-learner {type(prelearner).__name__}"
-    with calling(name):
-        block = prelearner(unit, epoch)
-    return _same_episodes(block, unit.lengths, name)
+    with calling(f"pre-learner {type(prelearner).__name__}", prelearner.__call__):
+        return prelearner._checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
 
 
-def _same_episodes(new: Block, lengths: NDArray[np.int64], who: str) -> Block:
-    if not isinstance(new, Block):
-        raise UserCodeError(f"{who} returned a {type(new).__name__}; it must return a Block.")
-    if not np.array_equal(new.length, lengths):
-        raise UserCodeError(
-            f"{who} turned {len(lengths)} episodes of {lengths.sum()} timesteps into {new.num_episodes} of "
-            f"{new.num_steps}; their number and lengths must stay as recorded."
-        )
-    for leaf, column in new.columns.items():
-        expected = new.num_steps + (new.num_episodes if per_observation(leaf) else 0)
-        if len(column) != expected:
-            raise UserCodeError(
-                f"{who} returned {len(column)} rows in column {leaf!r}; expected {expected}, one for each "
-                f"timestep{' and each final observation' if per_observation(leaf) else ''}."
-            )
-    return new
+def _as_block(mapped: Any) -> Block:
+    episodes = mapped["episodes"] if isinstance(mapped, dict) else mapped
+    return episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
 
 
 def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:

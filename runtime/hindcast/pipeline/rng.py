@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
@@ -20,3 +21,28 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
 def seed_of(seed: int, *path: int | str) -> int:
     """A 31-bit seed for `path` under `seed`, for generators of other libraries. Different paths give unrelated ones."""
     return int(generator(seed, *path).integers(2**31))
+
+
+class Uniforms:
+    """Uniform numbers from 0 to below 1 by their number: each follows from `seed`, `path` and its number alone."""
+
+    _CHUNK = 1 << 12
+
+    def __init__(self, seed: int, *path: int | str) -> None:
+        self._seed = seed
+        self._path = path
+        self._number = -1
+        self._chunk = np.empty(0)
+
+    def take(self, first: int, count: int) -> NDArray[np.float64]:
+        """`[count]` float64, those from number `first` on."""
+        numbers = range(first // self._CHUNK, -(-(first + count) // self._CHUNK))
+        chunks = [self._of(number) for number in numbers]
+        skipped = first - numbers.start * self._CHUNK
+        return np.concatenate(chunks)[skipped : skipped + count]
+
+    def _of(self, number: int) -> NDArray[np.float64]:
+        if number != self._number:
+            self._chunk = generator(self._seed, *self._path, number).random(self._CHUNK)
+            self._number = number
+        return self._chunk

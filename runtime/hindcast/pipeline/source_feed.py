@@ -16,16 +16,17 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
-from hindcast.errors import DataError
+from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector
 from hindcast.pipeline.executors import Executor, Work
-from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed, WindowFeed
+from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import I64, Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
+from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.targets import Targets
@@ -89,11 +90,14 @@ class SourceFeed:
         self._nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
         self._residency = choose(settings.pipeline.residency, self._nbytes, budget, self._stochastic())
         self.resident_bytes = self._nbytes if self._residency.resident else 0
+        self._check_sampling()
         self._prelearn = guarded(self.prelearner)
         self._loader = Loader(dataset, self.order, self._stream, recipe)
 
-    def feed(self, batch_size: int, targets: Targets | None) -> WindowFeed:
+    def feed(self, batch_size: int, targets: Targets | None) -> Feed:
         """A new feed at the start of epoch 0."""
+        if self._settings.needs.sampling != "epochs":
+            return ReplayFeed(self._loader, batch_size)
         kind = ResidentFeed if self._residency.resident else StreamingFeed
         return kind(self._loader, batch_size, targets)
 
@@ -119,12 +123,18 @@ class SourceFeed:
             "units": len(self._dataset.units),
             "windows": len(windows),
             "windowSteps": largest,
-            "feed": "Resident" if self._residency.resident else "Streaming",
+            "feed": self._kind,
             "reason": self._residency.reason,
             "dataBytes": self._nbytes,
             "windowBytes": self._nbytes * largest // self._dataset.num_steps,
             "columns": self._columns,
         }
+
+    @property
+    def _kind(self) -> str:
+        if self._settings.needs.sampling != "epochs":
+            return "Draws"
+        return "Resident" if self._residency.resident else "Streaming"
 
     def _stream(self, work: Iterable[Work]) -> Iterator[Block]:
         return self._settings.executor.stream(self.name, work, self._prelearn)
@@ -163,6 +173,22 @@ class SourceFeed:
             raise DataError(
                 f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
                 f"it has {', '.join(sorted(stored))}."
+            )
+
+    def _check_sampling(self) -> None:
+        sampling = self._settings.needs.sampling
+        if sampling == "epochs":
+            return
+        if self._settings.pipeline.sampling == "WithReplacement":
+            raise SpecError(
+                "spec.pipeline.sampling is WithReplacement, which draws from a window at a time, and the algorithm "
+                f"draws from all data ({sampling}); leave it out."
+            )
+        if not self._residency.resident:
+            raise SpecError(
+                f"{self.name}: the algorithm draws from all data ({sampling}), which must lie in the learner's memory "
+                f"for that, and they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
+                "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
             )
 
     def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:

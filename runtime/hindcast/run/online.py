@@ -19,7 +19,7 @@ from hindcast.learn.algorithm import needs_for
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
-from hindcast.pipeline.feeds import State
+from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.window import Batch
 from hindcast.record.runner import EnvRunner, episodes_to_block
 from hindcast.report.results import Result
@@ -99,6 +99,10 @@ class Sampled:
         """The rows of the next minibatch."""
         chosen = next(self._minibatches)
         return {leaf: values[chosen] for leaf, values in self._rows.items()}
+
+    def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
+        """See `Feed.prioritise`."""
+        refuse_priorities()
 
     def end(self, metrics: dict[str, float]) -> Result:
         """What was sampled; `metrics` get those of the iteration as a whole."""

@@ -30,7 +30,7 @@ from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
 _TARGETS = "targets/"
-"""Under it a checkpoint holds, beside the learner's tensors, the targets in use."""
+"""Under it a checkpoint holds, beside the learner's tensors, those of the position in the experience."""
 
 
 class Experience(Protocol):
@@ -55,6 +55,9 @@ class Experience(Protocol):
     def next(self) -> Batch:
         """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
 
+    def prioritise(self, priorities: Tensor) -> None:
+        """The priorities of the last batch's items, where the losses gave any; of all learners."""
+
     def end(self, metrics: dict[str, float]) -> Result:
         """What the iteration's result says of the experience, in `timers` the seconds it took; may add to `metrics`."""
 
@@ -62,7 +65,7 @@ class Experience(Protocol):
         """Where it stands."""
 
     def tensors(self) -> Batch:
-        """What belongs to that place besides, on the CPU: the targets in use."""
+        """What belongs to that place besides, on the CPU: the targets in use, priorities."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go on there."""
@@ -145,7 +148,9 @@ class Trainer:
                 last = min(first + experience.start(self.iteration, first), self._most_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
-                    learner.update(experience.next(), experience.timesteps_per_batch)
+                    priorities = learner.update(experience.next(), experience.timesteps_per_batch)
+                    if priorities is not None:
+                        experience.prioritise(priorities)
         except Interrupted:
             learner.merge_metrics()
             raise
@@ -203,7 +208,7 @@ class Trainer:
         self.learner.group.tell(["load", str(checkpoint.location)])
         learner = checkpoint.learner_state()
         self.learner.load(learner)
-        self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
+        self.policy.preprocessing.load(self.saved_policy(checkpoint).preprocessing.state())
         if self.experience is not None:
             self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
@@ -211,6 +216,10 @@ class Trainer:
         if self.experience is not None and self.learner.updates < self._most_updates:
             self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
+
+    def saved_policy(self, checkpoint: Checkpoint) -> Policy:
+        """The policy of a checkpoint of this training; its module may be the algorithm's own."""
+        return Policy.load(checkpoint.location, allow_classes=[type(self.policy.module)])
 
     def close(self) -> None:
         """Let go of the experience."""

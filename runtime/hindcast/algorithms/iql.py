@@ -1,0 +1,127 @@
+"""IQL: implicit Q-learning, which asks for the values of recorded actions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.batches import actions_of, bootstrapped
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.networks import Critics, StateValue, at_next
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
+
+
+class IQLOptions(AlgorithmOptions):
+    """Implicit Q-learning (arXiv 2110.06169), for actions of any kind.
+
+    With u = min Q̄(s, a) - V(s), critics Q of which Q̄ is the slow copy, and d = 1 where the episode terminated:
+    L_V = E[|expectile - 1(u < 0)|·u²], L_Q = Σᵢ E[(r + gamma·(1 - d)·V(s') - Qᵢ(s, a))²],
+    L_π = -E[min(exp(beta·u), weightClip)·log π(a|s)]. In each update V moves first; policy and critics see the new V
+    and the old Q̄, which then follows.
+
+    Defaults are the paper's for locomotion; with its other tasks expectile 0.9 and beta 10 (mazes), or beta 0.5 (hands,
+    kitchens). Its networks: `model: {fcnetActivation: relu, freeLogStd: true}`. Returns are to be of the order of 1,000
+    with rewards of the order of 1: beta weighs advantages as they are.
+    """
+
+    train_batch_size_per_learner: Positive = 256
+    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
+    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
+    line, cosine, step. The default falls to 0 over the paper's million updates of 256 timesteps."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics, or points."""
+    value_lr: Schedule = 3e-4
+    """Learning rate of V, or points."""
+    beta: Annotated[float, Field(ge=0)] = 3.0
+    """Inverse temperature: 0 clones, more is greedier."""
+    expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    """Which expectile of Q over the recorded actions V is: 0.5 is their mean, towards 1 the best of them."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Discount of future rewards."""
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """How far each update moves Q̄ to Q."""
+    twin_q: bool = True
+    """Two critics, of which the smaller value counts (arXiv 1802.09477), rather than one."""
+    weight_clip: Annotated[float, Field(gt=0)] = 100.0
+    """Bound of the weights exp(beta·u)."""
+
+
+class IQL(Algorithm):
+    """IQL; see `IQLOptions` for the objective."""
+
+    Options = IQLOptions
+    options: IQLOptions
+
+    def needs(self) -> Needs:
+        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
+        return Needs(columns=frozenset(names), gamma=self.options.gamma)
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        policy = inputs.policy(value=False)
+        if not policy.action_head.stochastic:
+            raise SpecError(
+                "model.distribution is 'deterministic', and IQL weighs log-likelihoods: use 'gaussian' or "
+                "'squashedGaussian'."
+            )
+        critics = inputs.critics(members=2 if self.options.twin_q else 1)
+        return nn.ModuleDict(
+            {
+                "policy": policy,
+                "value": inputs.state_value(),
+                "critics": critics,
+                "target_critics": frozen_copy(critics),
+            }
+        )
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        options = self.options
+        rates = {"policy": options.actor_lr, "value": options.value_lr, "critics": options.critic_lr}
+        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
+        options = self.options
+        policy, value = cast(RLModule, nets["policy"]), cast(StateValue, nets["value"])
+        critics, target = cast(Critics, nets["critics"]), cast(Critics, nets["target_critics"])
+        with torch.no_grad():
+            worth = target(batch).amin(0)
+        values = value(batch)
+        vf_loss = expectile_loss(worth - values, options.expectile)
+        yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": values.mean()})
+
+        with torch.no_grad():
+            advantages = worth - value(batch)
+            weights = (options.beta * advantages).exp().clamp(max=options.weight_clip)
+            wanted = bootstrapped(batch, value(at_next(batch)))
+        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
+        policy_loss = -(weights * distribution.logp(actions_of(batch))).mean()
+        taken = critics(batch)
+        critic_loss = (taken - wanted).square().mean(-1).sum()
+        metrics = {
+            "policy_loss": policy_loss,
+            "critic_loss": critic_loss,
+            "mean_q": taken.mean(),
+            "mean_advantage": advantages.mean(),
+            "mean_weight": weights.mean(),
+        }
+        yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
+
+    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
+        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+
+
+def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
+    """The mean of |expectile - 1(gap < 0)|·gap²."""
+    weights = torch.where(gap < 0, 1.0 - expectile, expectile)
+    return (weights * gap.square()).mean()

@@ -1,0 +1,130 @@
+"""TD3+BC: deterministic policy gradients that stay close to the recorded actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.batches import bootstrapped
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.networks import Critics, at_next
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
+
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class TD3BCOptions(AlgorithmOptions):
+    """TD3+BC (arXiv 2106.06860), for continuous actions with bounds. Actions are counted in half their range.
+
+    With twin critics Q of which Q̄ is the slow copy, π̄ that of the policy, and d = 1 where the episode terminated:
+    L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε normal, clipped;
+    L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, after which both copies follow.
+
+    Defaults are the paper's. Its networks: `model: {fcnetActivation: relu, observationFilter: meanStd}`.
+    """
+
+    train_batch_size_per_learner: Positive = 256
+    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    actor_lr: Schedule = 3e-4
+    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
+    line, cosine, step."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics, or points."""
+    alpha: NonNegative = 2.5
+    """Weight of the critic beside that of imitation; 0 clones."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Discount of future rewards."""
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """How far the slow copies move to the networks."""
+    policy_delay: Positive = 2
+    """Updates of the critics for one of the policy and of the slow copies."""
+    target_noise: NonNegative = 0.2
+    """Standard deviation of ε."""
+    target_noise_clip: NonNegative = 0.5
+    """Bound of |ε|."""
+
+
+class TD3BC(Algorithm):
+    """TD3+BC; see `TD3BCOptions` for the objective."""
+
+    Options = TD3BCOptions
+    options: TD3BCOptions
+
+    def needs(self) -> Needs:
+        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
+        return Needs(columns=frozenset(names), gamma=self.options.gamma)
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        within = ActionRange(inputs.action_space, "TD3BC")
+        policy = inputs.policy(value=False, auto="squashedDeterministic")
+        if policy.action_head.stochastic:
+            raise SpecError(
+                f"model.distribution is {inputs.model.distribution!r}, and TD3BC trains deterministic policies: "
+                "leave it at 'auto'."
+            )
+        critics = inputs.critics(members=2)
+        return nn.ModuleDict(
+            {
+                "policy": policy,
+                "critics": critics,
+                "target_policy": frozen_copy(policy),
+                "target_critics": frozen_copy(critics),
+                "range": within,
+            }
+        )
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
+        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
+        critics = cast(Critics, nets["critics"])
+        taken = critics(batch)
+        critic_loss = (taken - self._wanted(nets, batch, step)).square().mean(-1).sum()
+        yield Losses({"critics": critic_loss}, {"critic_loss": critic_loss, "mean_q": taken.mean()})
+        if self._moves_policy(step):
+            yield self._policy_loss(nets, batch)
+
+    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
+        if self._moves_policy(step):
+            polyak(nets["target_critics"], nets["critics"], self.options.tau)
+            polyak(nets["target_policy"], nets["policy"], self.options.tau)
+
+    @torch.no_grad()
+    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Tensor:
+        options, within = self.options, cast(ActionRange, nets["range"])
+        following = at_next(batch)
+        actions = chosen(cast(RLModule, nets["target_policy"]), following)
+        noise = torch.randn(actions.shape, generator=step.generator, device=actions.device)
+        noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
+        actions = within.clamp(actions + noise * within.half_range)
+        return bootstrapped(batch, nets["target_critics"](following, actions).amin(0))
+
+    def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
+        critics, within = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
+        actions = chosen(cast(RLModule, nets["policy"]), batch)
+        values = critics(batch, actions)[0]
+        cloning = ((actions - batch[Columns.ACTIONS]) / within.half_range).square().mean()
+        policy_loss = cloning - self.options.alpha * values.mean() / values.detach().abs().mean()
+        return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning})
+
+    def _moves_policy(self, step: Step) -> bool:
+        return (step.updates + 1) % self.options.policy_delay == 0
+
+
+def chosen(policy: RLModule, batch: Tensors) -> Tensor:
+    """`[B, *shape]` the actions of a deterministic policy; gradients go through them."""
+    actions = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]).mode()
+    return cast(Tensor, actions)

@@ -1,0 +1,108 @@
+"""`Watch`: what a user's algorithm gets wrong and no single update shows; it costs the first updates alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hindcast.learn.algorithm import Algorithm
+from hindcast.learn.optimisers import Optimiser
+from hindcast.user_code import Misuse
+
+_Pair = tuple[str, str]
+"""An optimiser and a network that it trains, by their names."""
+
+
+class Watch:
+    """Notes in the first updates what `refuse` says later, with all that it was told of.
+
+    Args:
+        algorithm: the user's, or one of the library.
+        nets: its networks.
+        optimisers: what trains them.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Mapping[str, Optimiser]
+    ) -> None:
+        self._algorithm = algorithm
+        self._unreached = _trained_parameters(nets, optimisers)
+        self._missed: set[_Pair] = set()
+        self._kept: dict[str, str] | None = None
+        self._is_settled = False
+
+    def gradients(self, losses: Mapping[str, Tensor]) -> None:
+        """Called with the losses whose gradients were just computed."""
+        if not self._unreached:
+            return
+        for pair in [pair for pair in self._unreached if pair[0] in losses]:
+            if any(parameter.grad is not None for parameter in self._unreached[pair]):
+                del self._unreached[pair]
+            else:
+                self._missed.add(pair)
+
+    def updated(self) -> None:
+        """Called after each update. What the first one puts on the algorithm may be a cache; what later ones change is
+        none.
+        """
+        if self._kept is None:
+            self._kept = _attributes(self._algorithm)
+            self._alive = [
+                *vars(self._algorithm).values()
+            ]  # so that no new value gets the identity of one of these
+
+    def refuse(self, updates: int) -> None:
+        """Called now and then, after so many updates in all.
+
+        Raises:
+            Misuse: no gradient has reached a network whose optimiser has moved, or the algorithm object changes.
+        """
+        for optimiser, network in sorted(self._unreached.keys() & self._missed):
+            raise Misuse(
+                f"trains the network {network!r} with optimiser {optimiser!r}, whose losses have not used it in "
+                f"{updates:,} updates: let a loss depend on it, or leave its parameters out of the optimiser"
+            )
+        if self._is_settled or self._kept is None:
+            return
+        now = _attributes(self._algorithm)
+        for name in sorted(now.keys() | self._kept.keys()):
+            if now.get(name) != self._kept.get(name):
+                raise Misuse(
+                    f"changes self.{name} from update to update, which no checkpoint holds: make it a buffer of a "
+                    "network (register_buffer), or compute it from step.updates or step.clock"
+                )
+        self._is_settled = updates > 1
+
+
+def _trained_parameters(
+    nets: nn.ModuleDict, optimisers: Mapping[str, Optimiser]
+) -> dict[_Pair, list[nn.Parameter]]:
+    found = {}
+    for network, module in nets.items():
+        own = set(module.parameters())
+        for name, optimiser in optimisers.items():
+            if trained := [parameter for parameter in optimiser.parameters if parameter in own]:
+                found[name, network] = trained
+    return found
+
+
+def _attributes(algorithm: Algorithm) -> dict[str, str]:
+    return {name: _told(value) for name, value in vars(algorithm).items()}
+
+
+def _told(value: Any) -> str:
+    """A text that changes with a value, without waiting for a device."""
+    if isinstance(value, Tensor):
+        return f"{id(value)} {value._version}"
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return repr(value.getstate())
+    if isinstance(value, torch.Generator):
+        return repr(value.get_state().tolist())
+    return repr(value)

@@ -1,0 +1,40 @@
+"""`GreedyPolicy`: takes the action of the greatest value, and explores by taking any."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns
+from hindcast.models.networks import ActionValues
+from hindcast.models.rl_module import Batch, RLModule
+
+
+class GreedyPolicy(RLModule):
+    """The policy of action values, for one Discrete action.
+
+    Acting greedily it takes the best action. Exploring it takes any with a chance of epsilon, and else the best one; so
+    are the recorded log-probabilities.
+    """
+
+    def setup(self, dueling: bool = False, quantiles: int = 1, epsilon: float = 0.0) -> None:  # type: ignore[override]
+        """See `ActionValues`.
+
+        Args:
+            dueling: see there.
+            quantiles: see there.
+            epsilon: chance of an action that is any.
+        """
+        self.values = ActionValues(
+            self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
+        )
+        self._epsilon = epsilon
+
+    def _forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {Columns.ACTION_DIST_INPUTS: self.values(batch)[0]}
+
+    def _forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
+        values = self.values(batch)[0]
+        best = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
+        chances = (1.0 - self._epsilon) * best + self._epsilon / values.shape[-1]
+        return {Columns.ACTION_DIST_INPUTS: chances.log()}

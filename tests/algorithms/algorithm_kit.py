@@ -1,0 +1,45 @@
+"""What tests of the algorithms share: networks for a space, batches of transitions, losses stage by stage."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from hindcast.algorithms import build
+from hindcast.api.model import ModelSpec
+from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
+
+OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
+
+
+def made(name, config=None, action_space=BOX, seed=0, **model):
+    """The algorithm and its networks."""
+    algorithm = build(name, config or {})
+    inputs = ModelInputs(OBS, action_space, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    return algorithm, new_networks(algorithm, inputs, seed)
+
+
+def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
+    """A batch as the pipeline makes it; a fourth of the transitions are terminal."""
+    rng = np.random.default_rng(seed)
+    action_space.seed(seed)
+    terminal = rng.random(size) < 0.25
+    columns = {
+        "obs": rng.uniform(-1, 1, (size, 3)).astype(np.float32),
+        "new_obs": rng.uniform(-1, 1, (size, 3)).astype(np.float32),
+        "actions": np.stack([action_space.sample() for _ in range(size)]),
+        "rewards": rng.normal(size=size).astype(np.float32),
+        "discounts": np.where(terminal, 0, gamma).astype(np.float32),
+    }
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+def step(updates=0, seed=0):
+    return Step(updates, 32 * updates, torch.Generator().manual_seed(seed))
+
+
+def stages(algorithm, nets, batch, at=None):
+    """The losses of an update, stage by stage; nothing moves between them."""
+    found = algorithm.losses(nets, batch, at or step())
+    return [found] if isinstance(found, Losses) else list(found)

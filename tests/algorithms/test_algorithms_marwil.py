@@ -1,0 +1,111 @@
+"""MARWIL against its formula, written out timestep by timestep."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from algorithm_kit import BOX, made, stages, transitions
+
+from hindcast.errors import SpecError
+from hindcast.learn.learner import Learner
+
+CONSTANT = {"movingAverageSqdAdvNormStart": 100.0, "movingAverageSqdAdvNormUpdateRate": 1e-8}
+
+
+def batch_of(action_space=BOX, seed=0):
+    batch = transitions(action_space, seed=seed)
+    return batch | {"value_targets": 5 * batch["rewards"]}
+
+
+def parts(nets, batch):
+    """Log-likelihoods and advantages, float64."""
+    policy = nets["policy"]
+    outputs = policy.forward_train(batch)
+    logp = policy.distribution(outputs["action_dist_inputs"]).logp(batch["actions"])
+    return logp.detach().double(), (batch["value_targets"] - outputs["vf_preds"]).detach().double()
+
+
+def test_the_loss_with_rllibs_constant():
+    algorithm, nets = made("MARWIL", {"beta": 2.0, "vfCoeff": 0.5, **CONSTANT})
+    batch = batch_of()
+    logp, advantages = parts(nets, batch)
+    weights = [math.exp(2.0 * each / 10.0) for each in advantages.tolist()]
+    expected = -np.mean(weights * logp.numpy()) + 0.5 * 0.5 * np.mean(advantages.numpy() ** 2)
+    found = stages(algorithm, nets, batch)[0]
+    assert float(found.losses["policy"].detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_scale_follows_the_advantages_without_bias():
+    algorithm, nets = made("MARWIL", {"movingAverageSqdAdvNormUpdateRate": 0.5})
+    squares = []
+    for seed in range(3):
+        batch = batch_of(seed=seed)
+        squares.append(float(parts(nets, batch)[1].square().mean()))
+        stages(algorithm, nets, batch)
+    weights = [0.125, 0.25, 0.5]
+    mean = sum(w * s for w, s in zip(weights, squares, strict=True)) / sum(weights)
+    assert float(nets["scale"].scale()) == pytest.approx(math.sqrt(mean), rel=1e-5)
+
+
+def test_the_first_update_weighs_all_alike_and_none_has_more_than_the_clip():
+    algorithm, nets = made("MARWIL", {"beta": 50.0, "weightClip": 3.0})
+    first, second = (stages(algorithm, nets, batch_of())[0].metrics["mean_weight"] for _ in range(2))
+    assert float(first) == 1.0
+    assert 1.0 < float(second) < 3.0
+
+
+def test_with_a_beta_of_0_it_clones():
+    algorithm, nets = made("MARWIL", {"beta": 0.0, **CONSTANT})
+    batch = batch_of()
+    found = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
+    assert float(found.detach()) == pytest.approx(-float(parts(nets, batch)[0].mean()), rel=1e-6)
+
+
+def test_the_log_std_term_keeps_the_policy_wide():
+    def widths(coefficient):
+        algorithm, nets = made("MARWIL", {"lr": 1e-2, "bcLogstdCoeff": coefficient})
+        learner = Learner(algorithm, nets)
+        for seed in range(30):
+            learner.update(batch_of(seed=seed))
+        inputs = nets["policy"].forward_train(batch_of())["action_dist_inputs"]
+        return float(inputs[:, 2:].detach().mean())
+
+    assert widths(0.5) > widths(0.0) + 0.05
+
+
+def test_two_learners_follow_one_scale():
+    """The mean of what two halves of a batch make of the average is what the whole makes."""
+    whole, halves = (made("MARWIL")[1]["scale"] for _ in range(2))
+    advantages = batch_of()["value_targets"]
+    whole.follow(advantages)
+    states = []
+    for half in advantages.chunk(2):
+        other = made("MARWIL")[1]["scale"]
+        other.follow(half)
+        states.append(other.state_dict())
+    halves.load_state_dict({name: (states[0][name] + states[1][name]) / 2 for name in states[0]})
+    torch.testing.assert_close(halves.scale(), whole.scale())
+
+
+@pytest.mark.parametrize(
+    ("config", "space", "model", "sentence"),
+    [
+        ({}, BOX, {"distribution": "deterministic"}, "MARWIL weighs log-likelihoods: use 'gaussian'"),
+        ({"bcLogstdCoeff": 0.1}, gym.spaces.Discrete(2), {}, "bcLogstdCoeff is of Gaussian policies"),
+        ({"beta": -1}, BOX, {}, "config.beta is -1, expected at least 0"),
+    ],
+)
+def test_mistakes_are_one_sentence(config, space, model, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        made("MARWIL", config, space, **model)
+
+
+def test_a_kept_average_is_part_of_a_checkpoint():
+    algorithm, nets = made("MARWIL")
+    learner = Learner(algorithm, nets)
+    learner.update(batch_of())
+    other = Learner(algorithm, made("MARWIL", seed=1)[1])
+    other.load(learner.state())
+    assert float(other.nets["scale"].scale()) == float(nets["scale"].scale()) > 0

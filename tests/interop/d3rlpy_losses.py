@@ -1,0 +1,185 @@
+"""What d3rlpy makes of a batch with given weights: losses and gradients. Run by the Python of the rivals.
+
+    python d3rlpy_losses.py FOLDER ALGORITHM ...
+
+FOLDER/<algorithm>.npz holds the batch, `samples/...` where the algorithm draws any, and the weights,
+`<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-theirs.npz gets the losses and, named as the weights,
+gradients.
+"""
+
+import sys
+from pathlib import Path
+from types import MethodType
+
+import d3rlpy
+import numpy as np
+import torch
+from d3rlpy.models import VectorEncoderFactory
+from d3rlpy.models.torch.policies import ActionOutput
+from d3rlpy.torch_utility import TorchMiniBatch
+from torch import nn
+
+ENCODER = VectorEncoderFactory([16, 16], activation="tanh")
+BOTH = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER}
+
+
+def iql(given, batch):
+    impl = made(d3rlpy.algos.IQLConfig(**BOTH, value_encoder_factory=ENCODER, expectile=0.8, weight_temp=3.0))
+    policy, values = impl._modules.policy, impl._modules.value_func
+    nets = {
+        "policy": [[*linears(policy._encoder), policy._mu]],
+        "value": [linears(values)],
+        "critics": members(impl._modules.q_funcs),
+    }
+    load(nets, given)
+    load({"target_critics": members(impl._modules.targ_q_funcs)}, given)
+    # Ours has its log standard deviation as it is, and its mean where d3rlpy has tanh of it.
+    log_std = nn.Parameter(torch.zeros(1, 2))
+
+    def forward(self, x, *_):
+        mean = self._mu(self._encoder(x))
+        return ActionOutput(mean, mean, log_std)
+
+    policy.forward = MethodType(forward, policy)
+    critic = impl.compute_critic_loss(batch, impl.compute_target(batch))
+    actor = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
+    (critic.critic_loss + actor).backward()
+    losses = {"value": critic.v_loss, "critics": critic.q_loss, "policy": actor}
+    return losses, gradients(nets) | {"log_std": log_std.grad.numpy()}
+
+
+def td3_bc(given, batch):
+    impl = made(d3rlpy.algos.TD3PlusBCConfig(**BOTH, alpha=2.5, target_smoothing_sigma=0.0))
+    nets = {"policy": members([impl._modules.policy]), "critics": members(impl._modules.q_funcs)}
+    load(nets, given)
+    targets = {
+        "target_policy": members([impl._modules.targ_policy]),
+        "target_critics": members(impl._modules.targ_q_funcs),
+    }
+    load(targets, given)
+    critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
+    critic.backward()
+    found = gradients({"critics": nets["critics"]})
+    actor = impl.compute_actor_loss(batch, impl._modules.policy(batch.observations)).actor_loss
+    actor.backward()
+    return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
+
+
+def cql(given, batch):
+    """On the actions that we drew; of ours the next action is drawn, too, where d3rlpy takes the policy's mean."""
+    config = d3rlpy.algos.CQLConfig(
+        **BOTH, conservative_weight=5.0, alpha_threshold=0.0, initial_alpha=1.0, alpha_learning_rate=0.0
+    )
+    impl = made(config)
+    policy = impl._modules.policy
+    nets = {
+        "policy": [[*linears(policy._encoder), policy._mu, policy._logstd]],
+        "critics": members(impl._modules.q_funcs),
+    }
+    load(nets, given)
+    actions, log_densities = (
+        torch.from_numpy(given[f"samples/{name}"]) for name in ("actions", "log_densities")
+    )
+    thirds = zip(actions.chunk(3), log_densities.chunk(3), strict=True)
+
+    def values_of(third):
+        of_each, densities = third
+        rows = [impl._q_func_forwarder.compute_expected_q(batch.observations, one, "none") for one in of_each]
+        return torch.cat(rows, 2), densities.T.unsqueeze(0)
+
+    random, now, later = (values_of(third) for third in thirds)
+    own = iter([now, later])
+    impl._compute_policy_is_values = lambda **_: next(own)
+    impl._compute_random_is_values = lambda _: random
+    critic = impl.compute_critic_loss(
+        batch, torch.from_numpy(given["samples/following"])[:, None]
+    ).critic_loss
+    critic.backward()
+    return {"critics": critic}, gradients({"critics": nets["critics"]})
+
+
+def dqn(given, batch):
+    return discrete(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), given, batch)
+
+
+def discrete_cql(given, batch):
+    quantiles = d3rlpy.models.QRQFunctionFactory(n_quantiles=4)
+    config = d3rlpy.algos.DiscreteCQLConfig(encoder_factory=ENCODER, q_func_factory=quantiles, alpha=2.0)
+    return discrete(config, given, batch)
+
+
+def discrete(config, given, batch):
+    impl = made(config, actions=3)
+    nets = {"policy": members(impl._modules.q_funcs)}
+    load(nets, given)
+    load({"target": members(impl._modules.targ_q_funcs)}, given)
+    loss = impl.compute_loss(batch, impl.compute_target(batch)).loss
+    loss.backward()
+    return {"policy": loss}, gradients(nets)
+
+
+def made(config, actions=2):
+    algorithm = config.create(device="cpu")
+    algorithm.create_impl((3,), actions)
+    return algorithm.impl
+
+
+def linears(module):
+    return [each for each in module.modules() if isinstance(each, nn.Linear)]
+
+
+def members(modules):
+    return [linears(each) for each in modules]
+
+
+def each_tensor(nets):
+    for name, of_members in nets.items():
+        for member, layers in enumerate(of_members):
+            for number, layer in enumerate(layers):
+                yield f"{name}/{member}/{number}/weight", layer.weight
+                yield f"{name}/{member}/{number}/bias", layer.bias
+
+
+def load(nets, given):
+    with torch.no_grad():
+        for name, tensor in each_tensor(nets):
+            tensor.copy_(torch.from_numpy(given[name]))
+
+
+def gradients(nets):
+    return {name: tensor.grad.numpy().copy() for name, tensor in each_tensor(nets) if tensor.grad is not None}
+
+
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+
+
+def batch_of(given):
+    columns = {
+        name: torch.from_numpy(given[name]) for name in ("obs", "actions", "rewards", "new_obs", "terminals")
+    }
+    empty = torch.zeros(len(columns["obs"]), 1)
+    return TorchMiniBatch(
+        observations=columns["obs"],
+        actions=columns["actions"],
+        rewards=columns["rewards"][:, None],
+        next_observations=columns["new_obs"],
+        next_actions=empty,
+        returns_to_go=empty,
+        terminals=columns["terminals"][:, None],
+        intervals=torch.ones_like(empty),
+        device="cpu",
+    )
+
+
+def main():
+    folder = Path(sys.argv[1])
+    for algorithm in sys.argv[2:]:
+        given = dict(np.load(folder / f"{algorithm}.npz"))
+        losses, found = CASES[algorithm](given, batch_of(given))
+        losses = {f"loss/{name}": loss.detach().numpy() for name, loss in losses.items()}
+        np.savez(folder / f"{algorithm}-theirs.npz", **losses, **found)
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

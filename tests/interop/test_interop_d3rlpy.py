@@ -1,0 +1,173 @@
+"""One update of ours and of d3rlpy's, from equal weights on an equal batch: equal losses and gradients.
+
+Where ours are different by design, the difference is named, and the comparison is of what they share.
+"""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hindcast.algorithms import build
+from hindcast.api.model import ModelSpec
+from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
+from hindcast.models.networks import MemberLinear
+
+OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
+ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
+CHOICES = gym.spaces.Discrete(3)
+GAMMA = 0.99
+
+
+def made(name, config, actions=ACTIONS, **model):
+    algorithm = build(name, config)
+    inputs = ModelInputs(OBS, actions, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    nets = new_networks(algorithm, inputs, seed=0)
+    with torch.no_grad():  # biases that are not 0, and copies that are not the networks
+        for number, each in enumerate(nets.parameters()):
+            each.add_(torch.randn(each.shape, generator=torch.Generator().manual_seed(number)), alpha=0.1)
+    return algorithm, nets
+
+
+def recorded(discrete=False):
+    rng = np.random.default_rng(0)
+    terminals = (rng.random(64) < 0.3).astype(np.float32)
+    return {
+        "obs": rng.uniform(-1, 1, (64, 3)).astype(np.float32),
+        "new_obs": rng.uniform(-1, 1, (64, 3)).astype(np.float32),
+        "actions": rng.integers(3, size=64) if discrete else rng.uniform(-1, 1, (64, 2)).astype(np.float32),
+        "rewards": rng.normal(size=64).astype(np.float32),
+        "discounts": GAMMA * (1 - terminals),
+        "terminals": terminals,
+    }
+
+
+def tensors(batch):
+    return {name: torch.from_numpy(column) for name, column in batch.items()}
+
+
+BATCH, CHOSEN = recorded(), recorded(discrete=True)
+TENSORS = tensors(BATCH)
+
+
+def layers_of(net, part=lambda parameter: parameter):
+    """`[member][layer]` of (weight, bias), laid out as in torch's Linear; or of a part of each, its gradient."""
+    stacked = [layer for layer in net.modules() if isinstance(layer, MemberLinear)]
+    if not stacked:
+        plain = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
+        return [[(part(layer.weight), part(layer.bias)) for layer in plain]]
+    members = range(len(stacked[0].weight))
+    return [
+        [(part(each.weight)[member].T, part(each.bias)[member, 0]) for each in stacked] for member in members
+    ]
+
+
+def named(name, layers):
+    return {
+        f"{name}/{member}/{number}/{kind}": tensor.detach().numpy()
+        for member, own in enumerate(layers)
+        for number, layer in enumerate(own)
+        for kind, tensor in zip(("weight", "bias"), layer, strict=True)
+    }
+
+
+def weights_of(nets, *names):
+    return {key: value for name in names for key, value in named(name, layers_of(nets[name])).items()}
+
+
+def gradients_of(nets, *names):
+    parts = (named(name, layers_of(nets[name], lambda each: each.grad)) for name in names)
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def losses_of(algorithm, nets, batch=TENSORS):
+    """By optimiser, with the gradients left in the networks; nothing moves between the stages."""
+    step = Step(1, 0, torch.Generator().manual_seed(0))
+    losses = {}
+    found = algorithm.losses(nets, batch, step)
+    for stage in [found] if isinstance(found, Losses) else found:
+        for name, loss in stage.losses.items():
+            parameters = [each for each in nets[name].parameters() if each.requires_grad]
+            slopes = torch.autograd.grad(loss, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, slopes, strict=True):
+                parameter.grad = gradient
+            losses[name] = float(loss.detach())
+    return losses
+
+
+def iql():
+    """d3rlpy's policy has tanh of the mean and a sigmoid of the deviations: both take our policy's."""
+    algorithm, nets = made("IQL", {"expectile": 0.8}, free_log_std=True)
+    with torch.no_grad():
+        nets["policy"].log_std.log_std.zero_()
+    weights = weights_of(nets, "policy", "value", "critics", "target_critics")
+    losses = losses_of(algorithm, nets)
+    log_std = {"log_std": nets["policy"].log_std.log_std.grad[None].numpy()}
+    return weights, losses, gradients_of(nets, "policy", "value", "critics") | log_std
+
+
+def td3_bc():
+    """Without noise on the target's actions, which each draws for itself."""
+    algorithm, nets = made("TD3BC", {"targetNoise": 0.0})
+    weights = weights_of(nets, "policy", "critics", "target_policy", "target_critics")
+    return weights, losses_of(algorithm, nets), gradients_of(nets, "policy", "critics")
+
+
+def cql():
+    """The critics' loss, on the actions that ours draws, the one in the next state among them."""
+    algorithm, nets = made("CQL", {"numActions": 4})
+    with torch.no_grad():
+        step = Step(1, 0, torch.Generator().manual_seed(0))
+        actions, log_densities, wanted = algorithm._samples(nets, TENSORS, step)
+    following = (wanted - TENSORS["rewards"]) / GAMMA
+    samples = {"actions": actions, "log_densities": log_densities, "following": following}
+    *hidden, (weight, bias) = layers_of(nets["policy"])[0]
+    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    weights = named("policy", [[*hidden, mean, log_std]]) | weights_of(nets, "critics")
+    weights |= {f"samples/{name}": tensor.numpy() for name, tensor in samples.items()}
+    return weights, losses_of(algorithm, nets), gradients_of(nets, "critics")
+
+
+def dqn():
+    return discrete("DQN", {})
+
+
+def discrete_cql():
+    """With four quantiles."""
+    return discrete("DiscreteCQL", {"minQWeight": 2.0, "numQuantiles": 4})
+
+
+def discrete(name, config):
+    algorithm, nets = made(name, {"dueling": False, **config}, CHOICES)
+    weights = weights_of(nets, "policy", "target")
+    losses = losses_of(algorithm, nets, tensors(CHOSEN))
+    return weights, losses, gradients_of(nets, "policy")
+
+
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+
+
+@pytest.fixture(scope="module")
+def both(rllib, tmp_path_factory):
+    """By algorithm: our losses and gradients, and the file with theirs."""
+    folder = tmp_path_factory.mktemp("d3rlpy")
+    ours = {}
+    for name, case in CASES.items():
+        weights, *ours[name] = case()
+        batch = CHOSEN if name in ("DQN", "DiscreteCQL") else BATCH
+        np.savez(folder / f"{name}.npz", **batch, **weights)
+    rllib("d3rlpy_losses.py", folder, *CASES)
+    return {name: (*found, folder / f"{name}-theirs.npz") for name, found in ours.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_and_gradients_are_equal(name, both):
+    losses, gradients, file = both[name]
+    theirs = dict(np.load(file))
+    assert theirs.keys() & {"loss/critics", "loss/policy"}
+    for key, value in theirs.items():
+        if key.startswith("loss/"):
+            assert losses[key.removeprefix("loss/")] == pytest.approx(float(value), rel=1e-5), key
+        else:
+            np.testing.assert_allclose(gradients[key], value, atol=1e-5, rtol=1e-4, err_msg=key)

@@ -1,0 +1,62 @@
+"""Behaviour cloning with an LSTM and dropout as a user would write it: the module, and the algorithm that trains it."""
+
+from torch import nn
+
+from hindcast.episodes.columns import Columns
+from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
+from hindcast.learn.batches import mean_learnt, with_padding_filled
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.models.encoders import Encoder
+from hindcast.models.recurrent import Recurrent, as_leaves, state_of
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
+
+
+class LSTMBCOptions(AlgorithmOptions):
+    """L = -E[log π(a|s, h)], over the steps of sequences that count."""
+
+    lr: Schedule = 1e-2
+
+
+class Remembering(RLModule):
+    """An LSTM over what the encoder sees, dropout, a head."""
+
+    def setup(self):
+        self.encoder = Encoder(self.observation_space, self.model_config)
+        self.memory = Recurrent("lstm", self.encoder.output_size, self.model_config.cell_size)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(self.memory.output_size, self.action_head.inputs_size)
+
+    def get_initial_state(self):
+        return self.memory.initial_state()
+
+    def _forward(self, batch):
+        features, state = self.memory(self.encoder(batch), state_of(Columns.STATE_IN, batch))
+        outputs = {Columns.ACTION_DIST_INPUTS: self.head(self.dropout(features))}
+        return outputs | as_leaves(Columns.STATE_OUT, state)
+
+
+class LSTMBC(Algorithm):
+    """See `LSTMBCOptions`."""
+
+    Options = LSTMBCOptions
+    recurrent = True
+    options: LSTMBCOptions
+
+    def needs(self):
+        return Needs(frozenset({"obs", "actions"}))
+
+    def networks(self, inputs):
+        return nn.ModuleDict(
+            {"policy": Remembering(inputs.observation_space, inputs.action_space, inputs.model)}
+        )
+
+    def optimisers(self, nets):
+        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
+
+    def losses(self, nets, batch, step):
+        policy, batch = nets["policy"], with_padding_filled(batch)
+        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
+        loss = -mean_learnt(distribution.logp(batch[Columns.ACTIONS]), batch)
+        return Losses({"policy": loss})

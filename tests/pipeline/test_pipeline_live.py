@@ -1,0 +1,157 @@
+"""Draws from what a policy plays, and mixes of them with recorded data."""
+
+import pytest
+import torch
+from pipeline_fakes import ALL, block_of
+
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.errors import DataError, SpecError
+from hindcast.pipeline.live_feed import Live, LiveFeed
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.share import Share
+from hindcast.pipeline.window import Recipe, concat_batches
+
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3]]
+both = pytest.mark.parametrize("sampling", ["epochs", "prioritized"])
+
+
+class Playing:
+    """Episode i has 3 + i % 4 steps, numbered from 1000 * i; notes what was played."""
+
+    def __init__(self):
+        self.played = []
+
+    def __call__(self, indices):
+        self.played.append(indices)
+        blocks = [block_of([3 + index % 4], 1000 * index) for index in indices]
+        return type(blocks[0]).concat(blocks)
+
+
+def live_of(**options):
+    return Live("sampler", Playing(), **{"episodes": 4, "every": 20, "capacity": 60, **options})
+
+
+def feed_of(sampling="epochs", batch_size=10, seed=0, needs=None, **options):
+    recipe = Recipe(Needs(ALL, sampling=sampling, **(needs or {})))
+    return LiveFeed(live_of(**options), recipe, batch_size, seed)
+
+
+def learn(feed, batches):
+    found = []
+    for _ in range(batches):
+        found.append(feed.next())
+        if "weights" in found[-1]:
+            feed.prioritise((found[-1]["rewards"] * 0.37).sin().reshape(feed.batch_size, -1)[:, 0])
+    return found
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
+
+
+def test_episodes_are_played_as_items_are_delivered():
+    feed = feed_of()
+    learn(feed, 7)
+    assert feed._live.play.played == [range(4), range(4, 8), range(8, 12), range(12, 16)]
+    assert feed.metrics()["timesteps_played"] == 4 * (3 + 4 + 5 + 6)
+
+
+@both
+def test_steps_of_the_newest_episodes_are_drawn(sampling):
+    feed = feed_of(sampling, batch_size=300, every=300)
+    for number, batch in enumerate(learn(feed, 9), 1):
+        step = batch["rewards"]
+        assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
+        episodes = (step // 1000).int().unique().tolist()
+        held, steps = [], 0
+        for index in reversed(range(4 * number)):
+            if steps + 3 + index % 4 > 60:
+                break
+            steps += 3 + index % 4
+            held.insert(0, index)
+        assert episodes == held
+
+
+def test_new_steps_are_drawn_as_likely_as_the_likeliest():
+    feed = feed_of("prioritized", batch_size=500, every=500, capacity=1000, needs={"alpha": 1.0})
+    first = feed.next()
+    feed.prioritise(torch.where(first["rewards"] < 1000, 9.0, 0.1))
+    second = feed.next()
+    chances = torch.tensor([1.0 if episode in (0, 4, 5, 6, 7) else 0.1 / 9 for episode in range(8)])
+    chances *= torch.tensor([3.0 + episode % 4 for episode in range(8)])
+    counts = torch.bincount((second["rewards"] // 1000).int(), minlength=8) / 500
+    torch.testing.assert_close(counts, chances / chances.sum(), atol=0.06, rtol=0)
+
+
+@both
+@pytest.mark.parametrize("done", [0, 1, 5, 13])
+def test_a_run_goes_on_exactly_where_it_was(sampling, done):
+    whole, resumed = feed_of(sampling), feed_of(sampling)
+    learn(whole, done)
+    learn(resumed, 3)
+    resumed.seek(whole.state(), whole.tensors())
+    for one, other in zip(learn(whole, 12), learn(resumed, 12), strict=True):
+        assert same(one, other)
+    one, other = whole.metrics(), resumed.metrics()
+    assert one | {"data_wait_seconds": 0} == other | {"data_wait_seconds": 0}
+
+
+def test_learners_share_what_one_draws():
+    alone, ranks = feed_of(), [feed_of() for _ in range(2)]
+    for _ in range(6):
+        parts = [feed.take(10, Share(rank, 2)) for rank, feed in enumerate(ranks)]
+        assert same(concat_batches(parts), alone.next())
+
+
+@both
+def test_sequences_are_drawn_from_whole_episodes(sampling):
+    feed = feed_of(sampling, needs={"seq_len": 4, "burn_in": 1})
+    for batch in learn(feed, 9):
+        assert batch["rewards"].shape == (10, 4)
+        begins = batch["rewards"][:, 0] % 1000
+        assert set(begins.tolist()) <= {0.0, 3.0}
+
+
+def test_a_position_of_other_plays_is_refused():
+    feed = feed_of()
+    with pytest.raises(DataError, match="how much is played and kept has changed"):
+        feed.seek(feed_of(every=30).state())
+
+
+def test_a_mix_has_the_shares_that_were_asked_for(recorded):
+    sources = [Source("one", recorded(UNITS, "one"), 0.4), Source("two", recorded(UNITS[:2], "two"), 0.3)]
+
+    def made():
+        live = live_of(weight=0.3, every=1000)
+        return OfflineData(sources, Needs(ALL), batch_size=2, seed=5, live=[live])
+
+    whole, resumed, found = made(), made(), []
+    for number in range(10_000):
+        if number == 3333:
+            resumed.seek(whole.state(), whole.tensors())
+        batch = whole.next()
+        found.append(whole._feed.source_of(number))
+        if 3333 <= number < 3400:
+            assert same(batch, resumed.next())
+    for name, share in [("one", 0.4), ("two", 0.3), ("sampler", 0.3)]:
+        assert found.count(name) / 10_000 == pytest.approx(share, rel=0.01)
+        assert found[:100].count(name) / 100 == pytest.approx(share, abs=0.15)
+    assert whole.metrics()["timesteps_played"] > 0
+    assert whole.end({})["timesteps_played"] > 0
+    whole.close()
+    resumed.close()
+
+
+@pytest.mark.parametrize(
+    ("needs", "pipeline", "sentence"),
+    [
+        ({"targets": True}, {}, "live samples have none of"),
+        ({}, {"connectors": ["user_steps:Noise"]}, "would change recorded data only"),
+    ],
+)
+def test_what_live_samples_cannot_have_is_refused(recorded, needs, pipeline, sentence):
+    sources = [Source("one", recorded(UNITS), 0.4)]
+    spec = PipelineSpec.model_validate(pipeline)
+    with pytest.raises(SpecError, match=sentence):
+        OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live=[live_of()])

@@ -1,0 +1,99 @@
+"""Draws by priority against a slow, obvious reference."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hindcast.errors import DataError
+from hindcast.pipeline.priorities import Priorities
+from hindcast.pipeline.rng import Uniforms, generator
+from layers import examples
+
+
+class Slowly:
+    """One number an item, and a search from the first item on."""
+
+    def __init__(self, size, alpha):
+        self.priority = np.zeros(size, np.float32)
+        self.alpha = alpha
+
+    def set(self, places, priorities):
+        for place in places:
+            self.priority[place] = 0
+        for place, priority in zip(places, priorities, strict=True):
+            value = np.float32((abs(priority) + 1e-6) ** self.alpha)
+            self.priority[place] = max(self.priority[place], value)
+
+    def draw(self, uniform):
+        left, least = uniform * self.priority.sum(dtype=np.float64), self.priority[self.priority > 0].min()
+        for place, priority in enumerate(self.priority.tolist()):
+            if left < priority:
+                return place, priority / float(least)
+            left -= priority
+        raise AssertionError("no place has a priority")
+
+
+@examples(40)
+@given(
+    size=st.sampled_from([1, 5, 64, 65, 300, 5000]),
+    alpha=st.sampled_from([0.0, 0.6, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_places_are_drawn_as_by_a_search_through_all(size, alpha, seed):
+    random = np.random.default_rng(seed)
+    ours, slowly = Priorities(size, alpha), Slowly(size, alpha)
+    begin = int(random.integers(0, size))
+    for filled, priority in [(slice(0, size), 2.0), (slice(begin, size), 0.0), (slice(begin, begin), 1.0)]:
+        ours.fill(filled, priority)
+        slowly.priority[filled] = 0
+        if priority:
+            slowly.set(range(size)[filled], [priority] * len(range(size)[filled]))
+    for _ in range(5):
+        places, priorities = random.integers(0, size, 20), random.normal(size=20) * 3
+        ours.set(torch.from_numpy(places), torch.from_numpy(priorities))
+        slowly.set(places.tolist(), priorities.tolist())
+        uniform = random.random(8)
+        drawn, likelier = ours.draw(torch.from_numpy(uniform))
+        expected = [slowly.draw(number) for number in uniform.tolist()]
+        assert drawn.tolist() == [place for place, _ in expected]
+        assert likelier.tolist() == pytest.approx([ratio for _, ratio in expected])
+
+
+def test_how_often_a_place_is_drawn_follows_from_its_priority():
+    ours = Priorities(200, alpha=0.5)
+    wanted = np.sqrt(np.arange(200.0) + 1e-6)
+    ours.set(torch.arange(200), torch.arange(200.0, dtype=torch.float64))
+    drawn, _ = ours.draw(torch.from_numpy(np.random.default_rng(0).random(200_000)))
+    counts = np.bincount(drawn.numpy(), minlength=200)
+    expected = 200_000 * wanted / wanted.sum()
+    np.testing.assert_allclose(counts, expected, atol=5 * np.sqrt(expected.max()))
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1.0 - 2**-53])
+def test_a_place_without_a_priority_is_never_drawn(uniform):
+    ours = Priorities(1000, alpha=1.0)
+    ours.set(torch.tensor([3, 700]), torch.tensor([1e-3, 1e6]))
+    drawn, _ = ours.draw(torch.tensor([uniform], dtype=torch.float64))
+    assert drawn.item() == (3 if uniform == 0.0 else 700)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_a_priority_that_is_no_number_is_found(wrong):
+    ours = Priorities(100, alpha=0.6)
+    ours.fill(slice(0, 100), 1.0)
+    ours.check()
+    ours.set(torch.tensor([4]), torch.tensor([wrong]))
+    drawn, _ = ours.draw(torch.rand(50, dtype=torch.float64))
+    assert ((drawn >= 0) & (drawn < 100)).all()
+    with pytest.raises(DataError, match="priority became NaN or infinite"):
+        ours.check()
+
+
+def test_uniform_numbers_follow_from_their_number():
+    numbers = Uniforms(3, "draw").take(0, 10_000)
+    assert (numbers[:4096] == generator(3, "draw", 0).random(4096)).all()
+    parts = Uniforms(3, "draw")
+    for first, count in [(9000, 1000), (0, 1), (4090, 10), (8191, 2)]:
+        assert (parts.take(first, count) == numbers[first : first + count]).all()

@@ -1,0 +1,296 @@
+"""RLlib's replay buffers over columns, against lists of steps."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_fakes import block_of
+
+from hindcast.episodes.convert import block_to_episodes, episodes_to_block
+from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.pipeline.episode_store import EpisodeStore
+from hindcast.pipeline.replay_buffer import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from layers import examples
+
+KINDS = pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+
+
+def episode(number, steps, start=0, end="", infos=False):
+    """Observation t is [number, t], action t is t, reward t is 100 * number + t."""
+    return SingleAgentEpisode(
+        f"e{number}",
+        observations=[np.array([number, t], np.float32) for t in range(start, start + steps + 1)],
+        actions=[np.int64(t) for t in range(start, start + steps)],
+        rewards=[np.float32(100 * number + t) for t in range(start, start + steps)],
+        infos=[{"t": t} for t in range(start, start + steps + 1)] if infos else None,
+        extra_model_outputs={"action_logp": [np.float32(-t) for t in range(start, start + steps)]},
+        terminated=end == "terminated",
+        truncated=end == "truncated",
+        t_started=start,
+        len_lookback_buffer=0,
+    )
+
+
+def items(buffer, count=400, **options):
+    if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
+        return buffer.sample(count, **options)
+    return buffer.sample(count, sample_episodes=True, **options)
+
+
+def plain(state):
+    """A state as JSON holds it: nothing but numbers, text and arrays is in it."""
+    return json.dumps(state, default=lambda value: value.tolist())
+
+
+@examples(60)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=30),
+    capacity=st.integers(1, 60),
+    nbytes=st.none() | st.integers(1, 3000),
+)
+def test_the_oldest_episodes_leave_whole(lengths, capacity, nbytes):
+    store, slowly, first = EpisodeStore(capacity, nbytes), [], 0
+    for own in lengths:
+        block = block_of(own, first)
+        store.add(block)
+        slowly += [block.take([number]) for number in range(len(own))]
+        first += sum(own)
+        sizes = [sum(column.nbytes for column in each.columns.values()) for each in slowly]
+        while len(slowly) > 1 and (
+            sum(each.num_steps for each in slowly) > capacity or sum(sizes) > (nbytes or 1 << 40)
+        ):
+            slowly.pop(0)
+            sizes.pop(0)
+        ids = [name for each in store.blocks for name in each.eps_id]
+        assert ids == [each.eps_id[0] for each in slowly]
+        assert store.nbytes == sum(sizes)
+    assert store.evicted == sum(map(len, lengths)) - store.num_episodes
+    steps = np.random.default_rng(0).integers(0, store.num_steps, 20)
+    found = np.empty(20)
+    for part in store.find(steps):
+        found[part.places] = part.block.columns["rewards"][part.rows]
+    expected = np.concatenate([each.columns["rewards"] for each in slowly])
+    assert (found == expected[steps]).all()
+
+
+def test_few_blocks_are_held_however_episodes_come():
+    store = EpisodeStore(100_000)
+    for number in range(2000):
+        store.add(block_of([3 + number % 5], number))
+    assert len(store.blocks) < 60
+
+
+def test_text_counts_by_its_characters():
+    store = EpisodeStore(1000)
+    store.add(episodes_to_block([episode(0, 3, infos=True)]))
+    without = episodes_to_block([episode(0, 3)])
+    assert store.nbytes == without.nbytes + 4 * (8 + len('{"t":0}'))
+
+
+@KINDS
+def test_fragments_become_one_episode(kind):
+    buffer = kind(100)
+    buffer.add([episode(0, 4), episode(1, 3), episode(0, 2, start=4)])
+    buffer.add(episode(1, 2, start=3, end="terminated"))
+    buffer.add(episode(2, 5, start=7))
+    assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (3, 16)
+    assert buffer.get_added_timesteps() == 16
+    for item in items(buffer, n_step=2):
+        number, t = item.get_observations(0)
+        last = {0: 6, 1: 5, 2: 12}[number]
+        n = item.get_extra_model_outputs("n_step", 0)
+        assert n == min(2, last - t)
+        assert item.get_observations(-1).tolist() == [number, t + n]
+        assert item.is_terminated == (number == 1 and t + n == 5)
+        assert item.t_started == t
+
+
+@KINDS
+def test_a_transition_covers_its_steps(kind):
+    buffer = kind(1000)
+    buffer.add([episode(number, 3 + number, end="truncated", infos=True) for number in range(8)])
+    options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
+    seen = set()
+    for item in items(buffer, 1000, **options):
+        (number, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
+        assert item.get_rewards(0) == pytest.approx(sum(0.5**k * (100 * number + t + k) for k in range(n)))
+        assert item.get_actions(0) == t
+        assert item.get_extra_model_outputs("action_logp", 0) == -t
+        assert item.get_infos([0, -1]) == [{"t": t}, {"t": t + n}]
+        assert item.id_ == f"e{int(number)}"
+        assert item.is_truncated == (t + n == 3 + number)
+        assert item.get_extra_model_outputs("weights", 0) == 1
+        seen.add((number, t, int(n)))
+    assert {n for _, _, n in seen} == {1, 2, 3}
+    assert len({(number, t) for number, t, _ in seen}) == len(buffer) == sum(range(3, 11))
+    assert buffer.get_sampled_timesteps() == 1000
+    assert list(items(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
+
+
+def test_rows_are_adjacent_steps_of_episodes():
+    buffer = EpisodeReplayBuffer(1000, batch_size_B=50, batch_length_T=7)
+    ends = {0: "terminated", 1: "truncated", 2: ""}
+    buffer.add([episode(number, 3 + 4 * number, end=ends[number]) for number in range(3)])
+    sample = buffer.sample()
+    assert {name: values.shape for name, values in sample.items()} == {
+        **dict.fromkeys(
+            ("actions", "rewards", "is_first", "is_last", "is_terminated", "is_truncated"), (50, 7)
+        ),
+        "obs": (50, 7, 2),
+    }
+    for row in range(50):
+        for place in range(7):
+            (number, t), last = sample["obs"][row, place], 3 + 4 * sample["obs"][row, place, 0]
+            ends_here = t == last
+            assert sample["is_first"][row, place] == (place == 0 or sample["is_last"][row, place - 1])
+            assert sample["is_last"][row, place] == (ends_here or place == 6)
+            assert sample["actions"][row, place] == min(t, last - 1)
+            assert sample["rewards"][row, place] == (100 * number + t - 1 if t else 0)
+            assert sample["is_terminated"][row, place] == (ends_here and number == 0)
+            assert sample["is_truncated"][row, place] == (ends_here and number == 1)
+            if place and not sample["is_first"][row, place]:
+                assert sample["obs"][row, place - 1].tolist() == [number, t - 1]
+            elif place:
+                assert t == 0
+    assert buffer.get_sampled_timesteps() == 350
+
+
+def test_sequences_are_slices_with_their_lookback():
+    buffer = EpisodeReplayBuffer(1000)
+    buffer.add([episode(number, 2 + 5 * number) for number in range(3)])
+    starts = set()
+    found = buffer.sample(300, sample_episodes=True, batch_length_T=4, lookback=2, min_batch_length_T=3)
+    for item in found:
+        number, t = item.get_observations(0)
+        assert len(item) == min(4, 2 + 5 * number - t) >= 3
+        starts.add((int(number), int(t)))
+        assert item.rewards.lookback == min(2, t)
+    assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
+    with pytest.raises(ValueError, match="longest episode held has 12"):
+        buffer.sample(1, sample_episodes=True, batch_length_T=20, min_batch_length_T=13)
+
+
+def test_composite_values_come_as_their_space_has_them():
+    space = gym.spaces.Dict(
+        place=gym.spaces.Box(-1, 1, (2,)), pair=gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2)
+    )
+    observations = [space.sample() for _ in range(5)]
+    made = SingleAgentEpisode(
+        observations=observations,
+        actions=[0] * 4,
+        rewards=[0.0] * 4,
+        observation_space=space,
+        len_lookback_buffer=0,
+    )
+    buffer = EpisodeReplayBuffer(100)
+    buffer.add(made)
+    (item,) = items(buffer, 1)
+    assert isinstance(item.get_observations(0)["pair"], tuple)
+    again = EpisodeReplayBuffer(100)
+    again.set_state(buffer.get_state())
+    sample = again.sample(2, batch_length_T=3)
+    assert sample["obs"]["place"].shape == (2, 3, 2)
+    assert isinstance(sample["obs"]["pair"], tuple)
+
+
+def test_blocks_of_data_are_taken_as_they_are():
+    buffer = EpisodeReplayBuffer(1000)
+    buffer.add(block_of([4, 5]))
+    buffer.add(block_of([3], first=9))
+    drawn = {float(item.get_rewards(0)) for item in items(buffer)}
+    assert drawn == set(range(12))
+
+
+@KINDS
+def test_a_buffer_goes_on_exactly_where_it_was(kind):
+    whole, resumed = kind(60, seed=7), kind(60)
+
+    def learn(buffer, rounds):
+        found = []
+        for number in rounds:
+            buffer.add(episode(number, 5 + number % 4, infos=True))
+            sample = items(buffer, 32, n_step=2)
+            found += [(item.id_, item.t_started, *item.get_extra_model_outputs("weights")) for item in sample]
+            if kind is PrioritizedEpisodeReplayBuffer:
+                buffer.update_priorities([np.sin(item.get_rewards(0)) for item in sample])
+        return found
+
+    learn(whole, range(12))
+    state = whole.get_state()
+    resumed.set_state(state)
+    assert plain(resumed.get_state()) == plain(state)
+    assert learn(whole, range(12, 24)) == learn(resumed, range(12, 24))
+    assert plain(whole.get_state()) == plain(resumed.get_state())
+    assert whole.get_num_episodes_evicted() == 24 - whole.get_num_episodes() > 0
+
+
+def test_steps_are_drawn_by_their_priorities_which_move_with_them():
+    buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
+    wanted = {}
+    for number in range(12):
+        buffer.add(episode(number, 8), weight=2.0)
+        wanted |= {(number, t): 2.0 for t in range(8)}
+        sample = buffer.sample(30)
+        chosen = [tuple(map(int, item.get_observations(0))) for item in sample]
+        given = {place: 0.1 + (7 * place[0] + 3 * place[1]) % 5 for place in chosen}
+        buffer.update_priorities([given[place] for place in chosen])
+        wanted |= given
+    held = sorted(place for place in wanted if place[0] >= 12 - buffer.get_num_episodes())
+    powers = np.sqrt([wanted[place] + 1e-6 for place in held])
+    sample = buffer.sample(20_000, beta=0.4)
+    at = {place: number for number, place in enumerate(held)}
+    counts, weights = np.zeros(len(held)), np.zeros(len(held))
+    for item in sample:
+        place = at[tuple(map(int, item.get_observations(0)))]
+        counts[place] += 1
+        weights[place] = item.get_extra_model_outputs("weights", 0)
+    np.testing.assert_allclose(counts / 20_000, powers / powers.sum(), atol=0.008)
+    np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
+
+
+def test_new_steps_have_the_greatest_priority_so_far():
+    buffer = PrioritizedEpisodeReplayBuffer(100, alpha=1.0)
+    buffer.add(episode(0, 4))
+    buffer.sample(200)
+    buffer.update_priorities(np.full(200, 50.0))
+    buffer.add(episode(1, 4))
+    assert buffer._priorities.powers[:8].tolist() == pytest.approx([50.0] * 8)
+
+
+def test_what_cannot_be_done_is_refused():
+    buffer, prioritised = EpisodeReplayBuffer(100), PrioritizedEpisodeReplayBuffer(100)
+    with pytest.raises(ValueError, match="capacity_bytes is 0"):
+        PrioritizedEpisodeReplayBuffer(capacity_bytes=0)
+    with pytest.raises(ValueError, match="the buffer is empty"):
+        buffer.sample(1)
+    buffer.add(episode(0, 4))
+    prioritised.add(episode(0, 4))
+    with pytest.raises(ValueError, match="give one of them"):
+        buffer.sample(1, batch_size_B=1)
+    with pytest.raises(ValueError, match="n_step is of episodes of one step"):
+        buffer.sample(1, n_step=3)
+    with pytest.raises(ValueError, match=r"'obs' is float32 of shape .* held float32 of shape"):
+        buffer.add(wider(episode(1, 3)))
+    with pytest.raises(ValueError, match="only one of them has infos"):
+        prioritised.add(episode(1, 3, infos=True))
+    assert prioritised.get_added_timesteps() == 4
+    with pytest.raises(ValueError, match="sample before update_priorities"):
+        prioritised.update_priorities([1.0])
+    prioritised.sample(3)
+    with pytest.raises(ValueError, match="3 items drawn last, and priorities of shape"):
+        prioritised.update_priorities([1.0])
+    with pytest.raises(ValueError, match="give a finite one"):
+        prioritised.update_priorities([1.0, 2.0, np.nan])
+    with pytest.raises(ValueError, match="single timesteps"):
+        prioritised.sample(3, batch_length_T=4)
+
+
+def wider(made):
+    block = episodes_to_block([made])
+    columns = {**block.columns, "obs": np.tile(block.columns["obs"], 2)}
+    return block_to_episodes(block.with_columns(columns))

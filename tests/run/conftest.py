@@ -1,0 +1,48 @@
+"""Data that tests of runs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hindcast.datasets.writer import EpisodeWriter
+from hindcast.episodes.block import Block
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+from toy_environments import Recall
+
+RECALL = "toy_environments:Recall"
+
+
+@pytest.fixture(scope="session")
+def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of an expert who remembers the cue."""
+    folder = tmp_path_factory.mktemp("recalled")
+    blocks = Block.concat([expert_episode(number) for number in range(200)])
+    spec = DataSpec.of_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
+    with EpisodeWriter(resolve(folder), spec, "all") as writer:
+        writer.write(blocks)
+    return folder
+
+
+def expert_episode(number: int) -> Block:
+    env, actions, rewards = Recall(), [], []
+    seen = [env.reset(seed=number)[0]]
+    done = False
+    while not done:
+        actions.append(env.right_action())
+        obs, reward, done, _, _ = env.step(actions[-1])
+        seen.append(obs)
+        rewards.append(reward)
+    assert rewards[-1] == 1
+    columns = {"obs": np.stack(seen), "actions": np.array(actions), "rewards": np.array(rewards)}
+    return Block(
+        columns=columns,
+        length=np.array([len(actions)]),
+        eps_id=np.array([f"e{number}"], dtype=object),
+        t_started=np.zeros(1, dtype=np.int64),
+        terminated=np.ones(1, dtype=np.bool_),
+        truncated=np.zeros(1, dtype=np.bool_),
+    )

@@ -1,0 +1,103 @@
+"""A user's own piece that misbehaves is told in one sentence, with the file and line of what is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wrong_pieces
+from hindcast.errors import UserError
+from support import train, training
+
+NOISE = "made two different columns '{}' of the same data: draw random numbers from context.rng alone"
+LOSS = "gave a loss of optimiser 'critic' that "
+KEEPS = "changes self.{} from update to update, which no checkpoint holds: make it a buffer"
+
+ALGORITHMS = {
+    "NaN": ("the loss of optimiser 'critic' became NaN in update 5 in algorithm NaN at", "def losses"),
+    "WrongShape": (LOSS + "has shape [32]: a loss is a scalar", "def losses"),
+    "OfNothing": (LOSS + "depends on no parameter", "def losses"),
+    "OfAnother": (LOSS + "depends on none of its parameters", "def losses"),
+    "Misnamed": ("gave a loss of optimiser 'critics'; there are ['critic', 'policy']", "def losses"),
+    "Bare": ("gave dict where its losses belong: return Losses", "def losses"),
+    "NumberAsLoss": (LOSS + "is a float", "def losses"),
+    "WideMetric": ("gave a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
+    "Unused": (
+        "trains the network 'critic' with optimiser 'policy', whose losses have not used it",
+        "def losses",
+    ),
+    "Shared": ("gives optimisers 'policy' and 'critic' a parameter that they share", "def optimisers"),
+    "NoPolicy": ('gave networks that are no nn.ModuleDict with a "policy"', "def networks"),
+    "RaisesInLosses": ("algorithm RaisesInLosses raised KeyError at", 'return batch["rewards"]'),
+    "RaisesInStages": ("between stages", "raise ArithmeticError"),
+    "RaisesAfterwards": ("algorithm RaisesAfterwards raised KeyError at", 'nets["target"]'),
+    "SpoilsTheGraph": ("modified by an inplace operation", "def losses"),
+    "Unfinished": ("raised TypeError at", "class Unfinished"),
+    "Counts": (KEEPS.format("calls"), "def losses"),
+    "OwnNoise": (KEEPS.format("rng"), "def losses"),
+    "MovingMean": (KEEPS.format("mean"), "def losses"),
+    "Targets": ("gave 'values' of shape", "def targets"),
+    "NumpyTargets": ("gave 'values' as a ndarray for a window of", "def targets"),
+    "BareTargets": ("gave a Tensor; it must return a dictionary", "def targets"),
+    "RaisingTargets": ("RaisingTargets.targets raised KeyError at", 'window.columns["values"]'),
+}
+CONNECTORS = {
+    "Raises": ("connector Raises raised KeyError at", "no_such_column"),
+    "DropsEpisode": ("their number and lengths must stay as recorded", "def __call__"),
+    "NoBlock": ("returned a dict; it must return a Block", "def __call__"),
+    "NumpyNoise": (NOISE.format("obs"), "def __call__"),
+    "GlobalNumpyNoise": (NOISE.format("obs"), "def __call__"),
+    "PythonNoise": (NOISE.format("obs"), "def __call__"),
+    "TorchNoise": (NOISE.format("obs"), "def __call__"),
+    "RunningMean": (NOISE.format("obs"), "def __call__"),
+    "ShortColumn": ("raised ValueError at", "def __call__"),
+    "RaisesOnEpisodes": ("connector RaisesOnEpisodes raised AttributeError at", "no_such_thing"),
+    "NoisyEpisodes": (NOISE.format("rewards"), "def __call__"),
+    "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
+    "NoBatch": ("returned a list; it must return the batch", "def __call__"),
+    "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
+    "NoisyBatch": (NOISE.format("obs"), "def __call__"),
+    "ForgetfulBatch": ("keep nothing from call to call but what state() returns and load()", "def __call__"),
+    "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
+}
+PIPELINES = {
+    "RaisingLearner": ("RaisingLearner._map_to_episodes raised LookupError at", "raise LookupError"),
+    "ShorterLearner": ("their number and lengths must stay as recorded", "def _map_to_episodes"),
+    "NoisyLearner": (NOISE.format("rewards"), "def _map_to_episodes"),
+    "NoisyCall": (NOISE.format("obs"), "def __call__"),
+    "HalfSample": ("returned 'actions' of shape [16]; the batch has 32 items", "def sample"),
+}
+PIECES = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
+
+
+def of_algorithm(path: str) -> dict[str, Any]:
+    return {"algorithm": path, "config": {}, "customConfig": {"trainBatchSizePerLearner": 32}}
+
+
+def spec_of(name: str) -> dict[str, Any]:
+    path = f"wrong_pieces:{name}"
+    if name in ALGORITHMS:
+        return of_algorithm(path)
+    if name in CONNECTORS:
+        return {"pipeline": {"connectors": [path]}}
+    return {"pipeline": {"offlineData" if name == "HalfSample" else "preLearner": path}}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_is_told_in_a_sentence(name: str, walks: Path, tmp_path: Path) -> None:
+    expected, line = PIECES[name]
+    with pytest.raises(UserError) as error:
+        train(training(tmp_path, walks, stop={"iterations": 1}, **spec_of(name)))
+    said = str(error.value)
+    assert expected in said
+    assert "\n" not in said
+    place = re.search(re.escape(str(Path(wrong_pieces.__file__))) + r":(\d+)", said)
+    assert place is not None, said
+    assert line in Path(wrong_pieces.__file__).read_text().splitlines()[int(place[1]) - 1]
+
+
+def test_an_algorithm_may_let_a_network_rest_and_keep_what_it_makes_once(walks: Path, tmp_path: Path) -> None:
+    train(training(tmp_path, walks, **of_algorithm("wrong_pieces:Behaves")))
