@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hindcast.algorithms.bc import BC
 from hindcast.learn.algorithm import ModelInputs
 from hindcast.models.encoders import Encoder
-from hindcast.models.rl_module import RLModule
+from hindcast.models.rl_module import PolicyModule, RLModule
 
 Outputs = dict[str, Tensor]
 
@@ -63,6 +63,23 @@ class ByEncoder(RLModule):
 
     def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
         return {"action_dist_inputs": self.pi(self.encoder(batch))}
+
+
+class Scaled(PolicyModule):
+    """The default network, whose outputs are scaled."""
+
+    def setup(self, scale: float = 1.0) -> None:
+        super().setup()
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
+        return self._scaled(super()._forward(batch))
+
+    def _forward_train(self, batch: Mapping[str, Tensor]) -> Outputs:
+        return self._scaled(super()._forward_train(batch))
+
+    def _scaled(self, outputs: Outputs) -> Outputs:
+        return {**outputs, "action_dist_inputs": outputs["action_dist_inputs"] * self.scale}
 
 
 class Plain(RLModule):

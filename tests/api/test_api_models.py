@@ -1,5 +1,7 @@
 """The resources as pydantic models: defaults, strictness, choices, what is refused and how it is said."""
 
+from typing import Any
+
 import pytest
 from pydantic import BaseModel, ValidationError
 
@@ -231,3 +233,43 @@ def test_every_field_says_what_it_is() -> None:
         if not field.description
     ]
     assert missing == []
+
+
+class TestInitialisers:
+    @pytest.mark.parametrize(
+        "given", ["xavier_uniform", "xavier_uniform_", {"name": "xavier_uniform", "kwargs": {}}]
+    )
+    def test_names_with_and_without_underscore(self, given: Any) -> None:
+        model = ModelSpec.model_validate({"fcnetKernelInitializer": given})
+        assert model.fcnet_kernel_initializer == Named(name="xavier_uniform")
+
+    @pytest.mark.parametrize(
+        ("field", "given", "sentence"),
+        [
+            ("fcnetKernelInitializer", "glorot", "is 'glorot', which is no initialiser"),
+            (
+                "fcnetBiasInitializer",
+                "orthogonal",
+                "is for matrices; a bias begins with one of constant, normal",
+            ),
+            (
+                "convKernelInitializer",
+                {"name": "zeros", "kwargs": {"val": 1}},
+                "zeros does not take; it takes no arguments",
+            ),
+            ("convBiasInitializer", "constant", "is constant without its val"),
+            (
+                "headFcnetKernelInitializer",
+                {"name": "orthogonal", "kwargs": {"gain": "2"}},
+                "has gain '2', expected a number",
+            ),
+            (
+                "recurrentKernelInitializer",
+                {"name": "kaiming_normal", "kwargs": {"mode": 1}},
+                "has mode 1, expected text",
+            ),
+        ],
+    )
+    def test_a_mistake_is_a_sentence(self, field: str, given: Any, sentence: str) -> None:
+        with pytest.raises(ValidationError, match=sentence):
+            ModelSpec.model_validate({field: given})

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
+import torch
 
 from hindcast import (
     AlgorithmConfig,
@@ -151,6 +152,14 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "recurrent": ("gru", "gru"),
     "lstm_cell_size": (8, 8),
     "max_seq_len": (30, 30),
+    "conv_padding": ("same", "same"),
+    "dropout": (0.5, 0.5),
+    "fcnet_use_layernorm": (True, True),
+    **{
+        f"{part}_{kind}_initializer": ("uniform_", {"name": "uniform", "kwargs": {}})
+        for part in ("fcnet", "conv", "head_fcnet", "lstm")
+        for kind in ("kernel", "bias")
+    },
 }
 
 
@@ -177,7 +186,10 @@ def recorder() -> PPOConfig:
 def test_samples_cover_the_table() -> None:
     assert set(SAMPLES) == set(MAPPED)
     shown = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
-    assert set(MODEL_SAMPLES) == shown
+    assert {
+        *MODEL_SAMPLES,
+        *(f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")),
+    } == shown
 
 
 @pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
@@ -642,6 +654,67 @@ def test_runner_filter_stays_beside_a_model_config() -> None:
 def test_default_model_config_shares_layers_as_the_reference_does() -> None:
     assert bc().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
     assert not bc().to_resource().spec.model.vf_share_layers
+
+
+class TestModelConfig:
+    @pytest.mark.parametrize("name", ["orthogonal_", "orthogonal", torch.nn.init.orthogonal_])
+    def test_an_initialiser_and_its_arguments(self, name: Any) -> None:
+        given = {"conv_kernel_initializer": name, "conv_kernel_initializer_kwargs": {"gain": 2}}
+        config = bc().rl_module(model_config=DefaultModelConfig(**given))
+        found = config.to_resource().spec.model.conv_kernel_initializer
+        assert (found.name, found.kwargs) == ("orthogonal", {"gain": 2})
+        again = BCConfig.from_dict(config.to_dict())
+        assert again.to_resource() == config.to_resource()
+
+    def test_arguments_without_an_initialiser_are_told(self) -> None:
+        config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
+        assert config.replaced == [
+            "model_config: fcnet_bias_initializer_kwargs: it has no effect without fcnet_bias_initializer"
+        ]
+
+    @pytest.mark.parametrize(
+        ("given", "padding"),
+        [
+            ({"conv_filters": [[4, 3, 1]]}, "same"),
+            ({"conv_filters": [[4, 3, 1, "valid"], [4, [3, 3], 1, "valid"]]}, "valid"),
+            ({"conv_filters": [[4, 3, 1]], "conv_padding": "valid"}, "valid"),
+            ({"conv_filters": None}, "valid"),
+        ],
+    )
+    def test_filters_say_how_images_are_padded(self, given: dict[str, Any], padding: str) -> None:
+        for config in (given, DefaultModelConfig(**given)):
+            assert bc().rl_module(model_config=config).to_resource().spec.model.conv_padding == padding
+
+    def test_heads_are_normalised_as_the_encoder_is(self) -> None:
+        config = bc().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
+        assert config.replaced == [
+            "model_config: head_fcnet_use_layernorm: heads are normalised where the encoder is"
+        ]
+        config.rl_module(
+            model_config=DefaultModelConfig(fcnet_use_layernorm=True, head_fcnet_use_layernorm=True)
+        )
+        assert config.replaced == []
+
+    @pytest.mark.parametrize(
+        ("given", "sentence"),
+        [
+            (
+                {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
+                "pads by 'same' and 'valid': all layers",
+            ),
+            ({"conv_filters": [[4, 3, 1, 2]]}, "spec.model.convPadding is 2"),
+            (
+                {"fcnet_kernel_initializer": "glorot"},
+                "is 'glorot', which is no initialiser; there are constant, ",
+            ),
+            ({"fcnet_kernel_initializer": 3}, "spec.model.fcnetKernelInitializer"),
+            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder sees all observations"),
+        ],
+    )
+    def test_a_mistake_is_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(SpecError) as error:
+            bc().rl_module(model_config=given).to_resource()
+        assert sentence in str(error.value)
 
 
 class TestModuleSpec:

@@ -40,6 +40,13 @@ def test_the_class_is_imported_and_gets_its_options() -> None:
     assert module.forward_train(BATCH)["action_dist_inputs"].shape == (5, 3)
 
 
+def test_the_default_network_can_be_extended() -> None:
+    plain, scaled = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
+    outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain, scaled)]
+    torch.testing.assert_close(3.0 * outputs[0], outputs[1])
+    assert try_out(scaled) == []
+
+
 def test_values_are_those_of_the_training_pass_unless_there_is_a_shorter_way() -> None:
     module = build("Net", value=True).eval()
     assert torch.equal(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])

@@ -28,10 +28,9 @@ def fit(
     reporter: Heard | None = None,
     **spec: Any,
 ) -> Policy:
-    """Clones the data; the run folder is `folder/test/r1`."""
+    """Clones the data; the last weights. The run folder is `folder/test/r1`."""
     given = {"model": NET, "stop": {"updates": 9}, "pipeline": {"datasetNumItersPerLearner": 3}, **spec}
-    train(training(folder, data, **given), interruption, reporter)
-    return Policy.load(folder / "test" / "r1")
+    return Policy.load(train(training(folder, data, **given), interruption, reporter).metrics["checkpoint"])
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,16 @@ def test_a_training_in_pieces_is_the_training_in_one(walks: Path, tmp_path: Path
     assert isinstance(parted.module, Net)
     assert parted.module.calls == 9
     assert parted.module.pi.in_features == 6
+
+
+def test_dropout_goes_on_where_it_was(walks: Path, tmp_path: Path) -> None:
+    spec = {"model": {"fcnetHiddens": [16], "dropout": 0.4, "layerNorm": True}, "environment": WALK}
+    spec["evaluation"] = {"interval": 1, "duration": 3}
+    whole = fit(tmp_path / "whole", walks, **spec)
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "parted", walks, After(5), **spec)
+    assert fit(tmp_path / "parted", walks, **spec).digest == whole.digest
+    assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == whole.digest
 
 
 @pytest.mark.parametrize("name", ["Net", "Sums"])

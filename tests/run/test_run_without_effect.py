@@ -47,6 +47,35 @@ def test_options_of_a_state_need_a_recurrent_layer() -> None:
     assert note == "spec.policy.train.model.burnIn has no effect without policy.train.model.recurrent"
 
 
+def test_options_of_layers_need_layers() -> None:
+    idle = {"fcnetHiddens": [], "layerNorm": True, "dropout": 0.1, "fcnetKernelInitializer": "zeros"}
+    notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)
+    assert sorted(note.split()[0] for note in notes) == [
+        "spec.model.dropout",
+        "spec.model.fcnetKernelInitializer",
+        "spec.model.layerNorm",
+    ]
+    (note,) = notes_on(training("runs", "data", model={**idle, "headFcnetHiddens": [8]}), is_one_machine=True)
+    assert note == "spec.model.fcnetKernelInitializer has no effect without model.fcnetHiddens"
+
+
+def test_options_of_a_module_of_ones_own_need_one() -> None:
+    (note,) = notes_on(training("runs", "data", model={"moduleOptions": {"units": 3}}), is_one_machine=True)
+    assert note == "spec.model.moduleOptions has no effect without model.moduleClass"
+    given = {"moduleClass": "module_toys:Sums", "maxSeqLen": 9, "moduleOptions": {"units": 3}}
+    assert notes_on(training("runs", "data", model=given), is_one_machine=True) == []
+    expert = {"train": {"stop": {"iterations": 1}}, "moduleClass": "module_toys:Net"}
+    (note,) = notes_on(recording("data", policy=expert), is_one_machine=True)
+    assert note.startswith("spec.policy.moduleClass has no effect beside policy.train")
+    (note,) = notes_on(recording("data", policy={"random": {}, "moduleClass": "a:B"}), is_one_machine=True)
+    assert note == "spec.policy.moduleClass has no effect with policy.random"
+
+
+def test_options_of_images_need_images(tmp_path: Path, walks: Path, heard: Heard) -> None:
+    train(training(tmp_path, walks, stop={"updates": 1}, model={"convPadding": "same"}), reporter=heard)
+    assert "spec.model.convPadding has no effect: no observation is an image" in heard.notes
+
+
 def test_a_training_tells_them(tmp_path: Path, walks: Path, heard: Heard) -> None:
     train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=heard)
     assert [note for note in heard.notes if "spec.learners.cpus has no effect on one machine" in note]

@@ -1,10 +1,11 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
+from hindcast.api.environment import Named, NamedOrText
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
@@ -38,6 +39,52 @@ Filters = Annotated[
 ]
 
 
+INITIALIZERS: Final = {
+    "constant": ("val",),
+    "kaiming_normal": ("a", "mode", "nonlinearity"),
+    "kaiming_uniform": ("a", "mode", "nonlinearity"),
+    "normal": ("mean", "std"),
+    "ones": (),
+    "orthogonal": ("gain",),
+    "trunc_normal": ("mean", "std", "a", "b"),
+    "uniform": ("a", "b"),
+    "xavier_normal": ("gain",),
+    "xavier_uniform": ("gain",),
+    "zeros": (),
+}
+"""Initialisers of `torch.nn.init`, with their arguments."""
+_OF_MATRICES: Final = ("kaiming_normal", "kaiming_uniform", "orthogonal", "xavier_normal", "xavier_uniform")
+_WORDS: Final = ("mode", "nonlinearity")
+
+
+def _check_initializer(given: Named) -> Named:
+    name = given.name.removesuffix("_")
+    if name not in INITIALIZERS:
+        raise ValueError(f"is '{given.name}', which is no initialiser; there are {', '.join(INITIALIZERS)}")
+    for argument, value in given.kwargs.items():
+        if argument not in INITIALIZERS[name]:
+            taken = ", ".join(INITIALIZERS[name]) or "no arguments"
+            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {taken}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, str) if argument in _WORDS else is_number:
+            continue
+        raise ValueError(f"has {argument} {value!r}, expected {'text' if argument in _WORDS else 'a number'}")
+    if name == "constant" and "val" not in given.kwargs:
+        raise ValueError("is constant without its val; give {name: constant, kwargs: {val: 0.1}}")
+    return Named(name=name, kwargs=given.kwargs)
+
+
+def _check_bias(given: Named) -> Named:
+    if given.name in _OF_MATRICES:
+        others = ", ".join(name for name in INITIALIZERS if name not in _OF_MATRICES)
+        raise ValueError(f"is {given.name}, which is for matrices; a bias begins with one of {others}")
+    return given
+
+
+Initializer = Annotated[NamedOrText, AfterValidator(_check_initializer)]
+BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
+
+
 class ModelSpec(Model):
     """Encoder and heads of the policy network, and what is done to observations before it."""
 
@@ -53,10 +100,24 @@ class ModelSpec(Model):
     """Units of the encoder's dense layers."""
     fcnet_activation: Activation = "tanh"
     """Activation of the dense layers."""
+    fcnet_kernel_initializer: Initializer | None = None
+    """What weights of the dense layers of encoders and critics begin with: one of torch.nn.init, or `{name, kwargs}`.
+    Default: orthogonal with gain √2."""
+    fcnet_bias_initializer: BiasInitializer | None = None
+    """What their biases begin with. Default: zeros."""
+    layer_norm: bool = False
+    """Normalise each dense layer before its activation (arXiv 1607.06450), of encoders, heads and critics."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the units of these layers that training leaves out at random; none in acting, evaluation and targets."""
     vf_share_layers: bool = False
     """The value head uses the policy's encoder rather than one of its own."""
     head_fcnet_hiddens: Hiddens = []
     """Units of dense layers between the encoder and each head."""
+    head_fcnet_kernel_initializer: Initializer | None = None
+    """What weights of heads begin with, those of their last layer too. Default: orthogonal; the policy's last layer
+    near zero."""
+    head_fcnet_bias_initializer: BiasInitializer | None = None
+    """What their biases begin with. Default: zeros."""
     distribution: Distribution = "auto"
     """Distribution of actions. `auto`: the algorithm's own, mostly categorical for discrete, gaussian for continuous
     spaces. Squashed ones stay within the bounds of the actions."""
@@ -68,6 +129,12 @@ class ModelSpec(Model):
     """Convolutions over image observations, each [channels, kernel, stride]. Default: by the image's size."""
     conv_activation: Activation = "relu"
     """Activation of the convolutions."""
+    conv_padding: Literal["valid", "same"] = "valid"
+    """`same` pads images with zeros, so that a stride of 1 keeps their size and others divide it."""
+    conv_kernel_initializer: Initializer | None = None
+    """What weights of the convolutions begin with. Default: orthogonal with gain √2."""
+    conv_bias_initializer: BiasInitializer | None = None
+    """What their biases begin with. Default: zeros."""
     observation_filter: Literal["none", "meanStd"] = "none"
     """`meanStd` normalises observations by running mean and deviation, saved with the policy."""
     frame_stack: Positive = 1
@@ -76,6 +143,10 @@ class ModelSpec(Model):
     """A recurrent layer between the encoder and the heads. Its state begins at zero with every episode."""
     cell_size: Positive = 256
     """Units of the recurrent layer."""
+    recurrent_kernel_initializer: Initializer | None = None
+    """What weights of the recurrent layer begin with, each gate's by itself. Default: orthogonal."""
+    recurrent_bias_initializer: BiasInitializer | None = None
+    """What its biases begin with. Default: zeros, and ones for the gate that keeps the state."""
     max_seq_len: Positive = 20
     """Timesteps of the sequences that a policy with a state learns from."""
     burn_in: NonNegative = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from hindcast.api.sentences import nearest
 from hindcast.builder.options import OPTIONS
 from hindcast.errors import SpecError
 
-Initializer = str | None
+Initializer = str | Callable[..., Any] | None
 
 
 @dataclass
@@ -62,6 +62,8 @@ class DefaultModelConfig:
     observation_filter: str = "none"
     frame_stack: int = 1
     recurrent: str = "none"
+    dropout: float = 0.0
+    conv_padding: str | None = None
 
 
 METHOD: Final = "DefaultModelConfig"
@@ -71,6 +73,8 @@ _LEFT_OUT: Final = frozenset(
         "observation_filter",
         "frame_stack",
         "recurrent",
+        "dropout",
+        "conv_padding",
         "use_lstm",
         "lstm_cell_size",
         "max_seq_len",
@@ -78,23 +82,26 @@ _LEFT_OUT: Final = frozenset(
 )
 """Fields that say nothing at their defaults, which the resource shares."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())
+_KWARGS: Final = "_kwargs"
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
 _FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
 
 
 def as_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a model config; those of a mapping are the ones given, no more.
+    """The fields of a model config, functions by their names; those of a mapping are the ones given, no more.
 
     Raises:
         SpecError: it is neither.
     """
-    if isinstance(config, DefaultModelConfig):
-        return asdict(config)
-    if isinstance(config, Mapping):
-        return dict(config)
-    raise SpecError(
-        f"model_config is a {type(config).__name__}, expected a DefaultModelConfig or a dictionary."
-    )
+    if not isinstance(config, DefaultModelConfig | Mapping):
+        raise SpecError(
+            f"model_config is a {type(config).__name__}, expected a DefaultModelConfig or a dictionary."
+        )
+    fields = asdict(config) if isinstance(config, DefaultModelConfig) else dict(config)
+    named = {
+        name: getattr(fields[name], "__name__", fields[name]) for name in fields if _is_initializer(name)
+    }
+    return {**fields, **named}
 
 
 def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -103,15 +110,16 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     Raises:
         SpecError: a field that does not exist, or one that is refused and not at its default.
     """
-    section: dict[str, Any] = {}
-    for name, value in as_dict(config).items():
+    given = as_dict(config)
+    section: dict[str, Any] = _padding(given)
+    for name, value in given.items():
         option = OPTIONS[METHOD].get(name)
         if option is None:
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[METHOD])}")
         if name in _LEFT_OUT and value == _DEFAULTS[name]:
             continue
-        if option.kind == "mapped":
-            section[option.training.removeprefix("model.")] = _converted(name, value)
+        if option.kind == "mapped" and not name.endswith(_KWARGS):
+            section[option.training.removeprefix("model.")] = _converted(name, value, given)
         elif option.kind == "refused" and value != _DEFAULTS[name]:
             raise SpecError(f"model_config.{name} is {value!r}: {option.remark}.")
     return section
@@ -129,6 +137,15 @@ def replaced_model_fields(
     given, lines = as_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
         lines.append(f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}")
+    if given.get("head_fcnet_hiddens") and given.get("head_fcnet_use_layernorm", False) != given.get(
+        "fcnet_use_layernorm", False
+    ):
+        lines.append(f"head_fcnet_use_layernorm: {OPTIONS[METHOD]['head_fcnet_use_layernorm'].remark}")
+    lines += [
+        f"{name}: it has no effect without {name.removesuffix(_KWARGS)}"
+        for name, value in given.items()
+        if name.endswith(_KWARGS) and value and given.get(name.removesuffix(_KWARGS)) is None
+    ]
     if is_default and not given.get("use_lstm") and given.get("recurrent", "none") == "none":
         idle = [
             name
@@ -144,7 +161,10 @@ def observation_filter(name: Any) -> Any:
     return _FILTERS.get(name, name) if isinstance(name, str) else name
 
 
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, given: Mapping[str, Any]) -> Any:
+    if _is_initializer(name):
+        arguments = given.get(f"{name}{_KWARGS}")
+        return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
         return _ACTIVATIONS.get(value, value)
     if name == "observation_filter":
@@ -152,8 +172,25 @@ def _converted(name: str, value: Any) -> Any:
     if name == "use_lstm":
         return "lstm" if value else "none"
     if name == "conv_filters" and value is not None:
-        return [[_square(size) for size in layer] for layer in value]
+        return [[_square(size) for size in layer[:3]] for layer in value]
     return value
+
+
+def _is_initializer(name: str) -> bool:
+    return name.endswith("_initializer")
+
+
+def _padding(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`convPadding` that filters say, whose entries are "same" where they do not say."""
+    filters = given.get("conv_filters")
+    if not filters or given.get("conv_padding") is not None:
+        return {}
+    said = {layer[3] if len(layer) > 3 else "same" for layer in filters}
+    if len(said) > 1:
+        raise SpecError(
+            f"model_config.conv_filters pads by {' and '.join(sorted(map(repr, said)))}: all layers are padded alike."
+        )
+    return {"convPadding": said.pop()}
 
 
 def _square(size: Any) -> Any:

@@ -18,6 +18,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
+from hindcast.models.initial_weights import Initial, of_convolutions, of_encoder
 
 ConvFilters = Sequence[Sequence[int]]
 
@@ -47,7 +48,7 @@ class Features(nn.Module):
 
     Args:
         space: the module's own (`Preprocessing.observation_space` or `action_space`).
-        model: uses `conv_filters`, `conv_activation`.
+        model: uses its options of convolutions.
         column: of the leaves; only of "obs", boxes are images.
 
     Attributes:
@@ -76,7 +77,7 @@ class Encoder(Features):
 
     Args:
         observation_space: the module's own (`Preprocessing.observation_space`).
-        model: uses `fcnet_hiddens`, `fcnet_activation`, and what `Features` does.
+        model: uses `fcnet_hiddens`, its other options of dense layers, and what `Features` does.
 
     Attributes:
         output_size: F.
@@ -88,7 +89,7 @@ class Encoder(Features):
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
         super().__init__(observation_space, model)
         sizes = [self.output_size, *model.fcnet_hiddens]
-        self._stack = fully_connected(sizes, model.fcnet_activation)
+        self._stack = fully_connected(sizes, model, of_encoder(model))
         self.output_size = sizes[-1]
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -96,24 +97,41 @@ class Encoder(Features):
         return self._stack(super().forward(batch))
 
 
-def fully_connected(sizes: Sequence[int], activation: str) -> nn.Sequential:
-    """Linear layers from `sizes[0]` to `sizes[-1]`, the activation after each; empty for one size.
+def idle_options(space: gym.Space, model: ModelSpec) -> list[str]:
+    """The options given, by their YAML names, that change nothing since no observation is an image."""
+    leaves = flatten_space(space, Columns.OBS).values()
+    if model.module_class or any(
+        isinstance(leaf, gym.spaces.Box) and _filters(leaf, model) for leaf in leaves
+    ):
+        return []
+    given = model.model_dump(by_alias=True, exclude_defaults=True)
+    return [option for option in given if option.startswith("conv")]
 
-    Weights are orthogonal with gain √2 (arXiv 1312.6120), from torch's global generator.
+
+def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initial) -> nn.Sequential:
+    """Linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation, activation; empty for one size.
+
+    Weights begin orthogonal with gain √2, or as `initial` says, from torch's global generator.
     """
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
-        layers.append(linear(size_in, size_out, HIDDEN_GAIN))
-        if activation != "linear":
-            layers.append(ACTIVATIONS[activation]())
+        layers.append(linear(size_in, size_out, HIDDEN_GAIN, initial))
+        layers += _after_linear(size_out, model)
     return nn.Sequential(*layers)
 
 
-def linear(size_in: int, size_out: int, gain: float) -> nn.Linear:
-    """A linear layer with orthogonal weights of the given gain and no bias at the start."""
+def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
+    """One module, if any, so that weights have the same names with dropout and without."""
+    found: list[nn.Module] = [nn.Dropout(model.dropout)] if model.dropout else []
+    found += [nn.LayerNorm(size)] if model.layer_norm else []
+    found += [ACTIVATIONS[model.fcnet_activation]()] if model.fcnet_activation != "linear" else []
+    return [nn.Sequential(*found)] if len(found) > 1 else found
+
+
+def linear(size_in: int, size_out: int, gain: float, initial: Initial) -> nn.Linear:
+    """A linear layer; by default with orthogonal weights of the given gain and no bias at the start."""
     layer = nn.Linear(size_in, size_out)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    initial.fill(layer.weight, layer.bias, gain)
     return layer
 
 
@@ -170,16 +188,22 @@ class _Image(_LeafEncoder):
         height, width, channels = space.shape
         self._scale = _scale(space)
         layers: list[nn.Module] = []
+        is_same = model.conv_padding == "same"
         for channels_out, kernel, stride in filters:
+            if is_same:
+                across, down = _same_padding(width, kernel, stride), _same_padding(height, kernel, stride)
+                layers.append(nn.ZeroPad2d((*across, *down)))
+                height, width = height + sum(down), width + sum(across)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(
                     f"model.convFilters: [{channels_out}, {kernel}, {stride}] leaves nothing of the "
-                    f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides."
+                    f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides, or "
+                    "convPadding: same."
                 )
             convolution = nn.Conv2d(channels, channels_out, kernel, stride)
-            nn.init.orthogonal_(convolution.weight, HIDDEN_GAIN)
-            nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
+            assert convolution.bias is not None
+            of_convolutions(model).fill(convolution.weight, convolution.bias, HIDDEN_GAIN)
             layers += [convolution, ACTIVATIONS[model.conv_activation]()]
             channels = channels_out
         self._stack = nn.Sequential(*layers)
@@ -192,6 +216,12 @@ class _Image(_LeafEncoder):
             values = values * self._scale
         features = self._stack(values.reshape(-1, *images.shape[-3:]).movedim(-1, -3))
         return features.reshape(*lead, self.output_size)
+
+
+def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after, so that `ceil(size / stride)` remain."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
 
 
 def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: bool) -> _LeafEncoder:

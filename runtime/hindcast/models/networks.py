@@ -18,6 +18,7 @@ from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
 from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Encoder, Features, linear
+from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_heads
 
 Batch = Mapping[str, Tensor]
 
@@ -50,7 +51,7 @@ class StateValue(nn.Module):
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
         super().__init__()
         self.encoder = Encoder(observation_space, model)
-        self.head = linear(self.encoder.output_size, 1, 1.0)
+        self.head = linear(self.encoder.output_size, 1, 1.0, of_heads(model))
 
     def forward(self, batch: Batch) -> Tensor:
         """`[B]` values of the batch's observations."""
@@ -69,8 +70,8 @@ class Critics(nn.Module):
         action_space: the policy's own.
         model: sizes and activations.
         members: E.
-        layer_norm: normalise before each activation (arXiv 2302.02948).
-        dropout: share of hidden units that training leaves out (arXiv 2110.02034).
+        layer_norm: normalise before each activation (arXiv 2302.02948), whatever the model says.
+        dropout: share of hidden units that training leaves out (arXiv 2110.02034); 0 is the model's.
 
     Raises:
         SpecError: as of `Features`.
@@ -172,13 +173,21 @@ class MemberLinear(nn.Module):
         members: E.
         size_in, size_out: features.
         gain: of the weights.
+        initial: what they begin with instead.
     """
 
-    def __init__(self, members: int, size_in: int, size_out: int, gain: float) -> None:
+    def __init__(
+        self,
+        members: int,
+        size_in: int,
+        size_out: int,
+        gain: float,
+        initial: Initial = DEFAULT,
+    ) -> None:
         super().__init__()
-        layers = [linear(size_in, size_out, gain).weight.detach().T for _ in range(members)]
-        self.weight = nn.Parameter(torch.stack(layers))
-        self.bias = nn.Parameter(torch.zeros(members, 1, size_out))
+        layers = [linear(size_in, size_out, gain, initial) for _ in range(members)]
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
+        self.bias = nn.Parameter(torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers]))
 
     def forward(self, features: Tensor) -> Tensor:
         """`[E, B, size_in]` -> `[E, B, size_out]`."""
@@ -214,13 +223,13 @@ def _stack(
 ) -> nn.Sequential:
     layers: list[nn.Module] = [_Members(members)]
     for size_in, size_out in pairwise(sizes):
-        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN))
-        if dropout:
-            layers.append(nn.Dropout(dropout))
-        if layer_norm:
+        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, of_encoder(model)))
+        if dropout or model.dropout:
+            layers.append(nn.Dropout(dropout or model.dropout))
+        if layer_norm or model.layer_norm:
             layers.append(_MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())
-    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0))
+    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0, of_heads(model)))
     return nn.Sequential(*layers)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.errors import DataError
+from hindcast.models.initial_weights import DEFAULT, Initial, fill
 
 T = TypeVar("T")
 State = dict[str, Tensor]
@@ -24,19 +25,20 @@ State = dict[str, Tensor]
 class Recurrent(nn.Module):
     """One LSTM (Hochreiter and Schmidhuber, 1997) or GRU layer (arXiv 1406.1078).
 
-    Each gate's weights are orthogonal, from torch's global generator. The gate that keeps the state begins with a bias
-    of 1 (Jozefowicz et al., ICML 2015), the others with none.
+    By default each gate's weights are orthogonal, from torch's global generator, and the gate that keeps the state
+    begins with a bias of 1 (Jozefowicz et al., ICML 2015), the others with none.
 
     Args:
         kind: "lstm" or "gru".
         size_in: F.
         size: H.
+        initial: what the weights of each gate, and the biases, begin with instead.
 
     Attributes:
         output_size: H.
     """
 
-    def __init__(self, kind: str, size_in: int, size: int) -> None:
+    def __init__(self, kind: str, size_in: int, size: int, initial: Initial = DEFAULT) -> None:
         super().__init__()
         self.output_size = size
         self._is_lstm = kind == "lstm"
@@ -45,11 +47,14 @@ class Recurrent(nn.Module):
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().split(size):
-                    nn.init.orthogonal_(gate)
+                    initial.fill_weights(gate, 1.0)
             else:
-                nn.init.zeros_(parameter)
-        _, _, bias, _ = self._layer.all_weights[0]
-        nn.init.ones_(bias.detach()[size : 2 * size])  # the forget gate of an LSTM, the update gate of a GRU
+                fill(parameter, initial.bias, nn.init.zeros_)
+        if initial.bias is None:
+            _, _, bias, _ = self._layer.all_weights[0]
+            nn.init.ones_(
+                bias.detach()[size : 2 * size]
+            )  # the forget gate of an LSTM, the update gate of a GRU
 
     def initial_state(self) -> State:
         """Zeros, `[H]` each: `h`, and of an LSTM `c`."""

@@ -21,6 +21,7 @@ from hindcast.errors import SpecError, UserCodeError
 from hindcast.models.action_head import ActionHead, distribution_for
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
+from hindcast.models.initial_weights import of_heads, of_recurrent
 from hindcast.models.outputs import problem_with
 from hindcast.models.recurrent import Recurrent, as_leaves, state_of
 from hindcast.user_code import calling, definition, import_subclass, refuse_uncalled
@@ -63,7 +64,7 @@ class RLModule(nn.Module):
     Attributes:
         observation_space, action_space, model_config, value: the arguments.
         action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
-        takes_options: whether `setup()` is called with `model.moduleOptions`.
+        takes_options: whether `setup()` is called with `model.moduleOptions`, as that of a user's own class always is.
 
     Raises:
         SpecError: the options do not fit the spaces.
@@ -83,7 +84,7 @@ class RLModule(nn.Module):
         self._is_the_users = is_the_users(type(self))
         self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first.shape or ())
-        self.setup(**(model.module_options if self.takes_options else {}))
+        self.setup(**(model.module_options if self.takes_options or self._is_the_users else {}))
 
     def setup(self, **options: Any) -> None:
         """Build the layers. Weights come from torch's global generator.
@@ -348,9 +349,9 @@ def _check_takes(function: Any, field: str, *arguments: Any, **options: Any) -> 
 def _memory(encoder: Encoder, model: ModelSpec) -> Recurrent | None:
     if model.recurrent == "none":
         return None
-    return Recurrent(model.recurrent, encoder.output_size, model.cell_size)
+    return Recurrent(model.recurrent, encoder.output_size, model.cell_size, of_recurrent(model))
 
 
 def _head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:
-    hidden = fully_connected([size_in, *model.head_fcnet_hiddens], model.fcnet_activation)
-    return nn.Sequential(*hidden, linear([size_in, *model.head_fcnet_hiddens][-1], size_out, gain))
+    sizes, initial = [size_in, *model.head_fcnet_hiddens], of_heads(model)
+    return nn.Sequential(*fully_connected(sizes, model, initial), linear(sizes[-1], size_out, gain, initial))

@@ -15,13 +15,12 @@ from hindcast.learn.algorithm import Algorithm, needs_for
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
-from hindcast.models.trial import try_out
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.spaces import spaces_of
-from hindcast.run.trainer import Trainer, new_learner
+from hindcast.run.trainer import Trainer, new_learner, notes_on_module
 from hindcast.user_code import calling
 
 Inputs = list[Input]
@@ -59,7 +58,7 @@ def offline_trainer(
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
-    notes = [*([clamped] if clamped else []), *try_out(policy.module)]
+    notes = [*([clamped] if clamped else []), *notes_on_module(policy.module)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
@@ -149,6 +148,7 @@ def _beside_shapes(policy: Policy) -> dict[str, Any]:
         "frameStack": preprocessing["frameStack"],
         "fcnetActivation": model.fcnet_activation,
         "convActivation": model.conv_activation,
+        "convPadding": model.conv_padding,
         "moduleClass": model.module_class,
         "moduleOptions": model.module_options,
     }

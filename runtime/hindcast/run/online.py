@@ -19,13 +19,12 @@ from hindcast.learn.algorithm import needs_for
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
-from hindcast.models.trial import try_out
 from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.window import Batch
 from hindcast.record.runner import EnvRunner, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Trainer, new_learner
+from hindcast.run.trainer import Trainer, new_learner, notes_on_module
 from hindcast.threads import torch_threads
 
 _EPISODES_PER_ITERATION = 1_000_000
@@ -107,6 +106,7 @@ class Sampled:
 
     def end(self, metrics: dict[str, float]) -> Result:
         """What was sampled; `metrics` get those of the iteration as a whole."""
+        self._nets.eval()
         metrics |= self._algorithm.after_iteration(self._nets, self._rows, metrics)
         self._rows = {}
         return self._result
@@ -151,7 +151,7 @@ def online_trainer(
     spaces = environment_spaces(environment)
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs_for(algorithm, policy.module)  # refuses a policy that it cannot train
-    notes = try_out(policy.module)
+    notes = notes_on_module(policy.module)
     experience = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
     return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource), notes=notes)
 

@@ -19,8 +19,10 @@ from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
+from hindcast.models.encoders import idle_options
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule, module_class_of
+from hindcast.models.trial import try_out
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch, below
 from hindcast.report.results import ITERATION, Result
@@ -251,3 +253,14 @@ def new_learner(
         )
     policy = Policy(module, preprocessing, spaces.observation, spaces.action)
     return policy, Learner(algorithm, nets, device, seed, group)
+
+
+def notes_on_module(module: RLModule) -> list[str]:
+    """What the user should know of a policy's network before it is trained.
+
+    Raises:
+        UserCodeError: it is the user's own, and does not do what it should (`try_out`).
+    """
+    idle = idle_options(module.observation_space, module.model_config)
+    notes = [f"spec.model.{option} has no effect: no observation is an image" for option in idle]
+    return notes + try_out(module)

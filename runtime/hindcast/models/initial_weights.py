@@ -1,0 +1,78 @@
+"""What weights begin with: the default, or one of torch's initialisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from hindcast.api.environment import Named
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
+
+
+class Initial(NamedTuple):
+    """What the layers of one part of a network begin with; None is the default.
+
+    Attributes:
+        kernel: of weights; by default orthogonal (arXiv 1312.6120).
+        bias: of biases; by default zero.
+    """
+
+    kernel: Named | None = None
+    bias: Named | None = None
+
+    def fill(self, weights: Tensor, bias: Tensor, gain: float) -> None:
+        """Fill in place, from torch's global generator; `gain` is of the default.
+
+        Raises:
+            SpecError: the initialiser does not take its arguments.
+        """
+        self.fill_weights(weights, gain)
+        fill(bias, self.bias, nn.init.zeros_)
+
+    def fill_weights(self, weights: Tensor, gain: float) -> None:
+        """As `fill`, of weights alone."""
+        fill(weights, self.kernel, partial(nn.init.orthogonal_, gain=gain))
+
+
+DEFAULT = Initial()
+
+
+def of_encoder(model: ModelSpec) -> Initial:
+    """Of the dense layers of encoders and critics."""
+    return Initial(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
+
+
+def of_heads(model: ModelSpec) -> Initial:
+    """Of heads, their last layer included."""
+    return Initial(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
+
+
+def of_convolutions(model: ModelSpec) -> Initial:
+    """Of convolutions."""
+    return Initial(model.conv_kernel_initializer, model.conv_bias_initializer)
+
+
+def of_recurrent(model: ModelSpec) -> Initial:
+    """Of the recurrent layer."""
+    return Initial(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
+
+
+def fill(tensor: Tensor, given: Named | None, default: Callable[[Tensor], Any]) -> None:
+    """Fill in place with what was given, else by `default`.
+
+    Raises:
+        SpecError: the initialiser does not take its arguments.
+    """
+    if given is None:
+        default(tensor.detach())
+        return
+    try:
+        getattr(nn.init, f"{given.name}_")(tensor.detach(), **given.kwargs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpecError(
+            f"model: the initialiser {given.name} with {given.kwargs} raised {type(error).__name__}: {error}."
+        ) from error

@@ -1,0 +1,177 @@
+"""What the options of the default networks change in them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import ModelInputs
+from hindcast.learn.target_networks import frozen_copy
+from hindcast.models.encoders import Encoder, idle_options
+from hindcast.models.networks import MemberLinear
+from hindcast.models.rl_module import PolicyModule, build_module
+
+VECTOR = gym.spaces.Box(-1, 1, (6,), np.float32)
+IMAGE = gym.spaces.Box(0, 255, (9, 7, 2), np.uint8)
+ACTIONS = gym.spaces.Discrete(3)
+BATCH = {"obs": torch.linspace(-1, 1, 60).reshape(10, 6)}
+SMALL = {"fcnet_hiddens": [16, 12], "head_fcnet_hiddens": [8], "recurrent": "lstm", "cell_size": 5}
+
+
+def build(space: gym.Space = VECTOR, **options: Any) -> PolicyModule:
+    torch.manual_seed(0)
+    model = ModelSpec.model_validate({**SMALL, **options})
+    module = build_module(space, ACTIONS, model, value=True)
+    assert isinstance(module, PolicyModule)
+    return module
+
+
+def networks(**options: Any) -> dict[str, nn.Module]:
+    inputs = ModelInputs(VECTOR, ACTIONS, ModelSpec.model_validate({"fcnet_hiddens": [16, 12], **options}))
+    torch.manual_seed(0)
+    return {
+        "policy": inputs.policy(value=True),
+        "state_value": inputs.state_value(),
+        "critics": inputs.critics(2),
+        "action_values": inputs.action_values(2),
+    }
+
+
+def output(net: nn.Module) -> torch.Tensor:
+    if isinstance(net, PolicyModule):
+        return net.forward_train(BATCH)["action_dist_inputs"]
+    found: torch.Tensor = net({**BATCH, "actions": torch.zeros(10, dtype=torch.int64)})
+    return found
+
+
+class TestDropout:
+    @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
+    def test_it_is_of_training_alone(self, name: str) -> None:
+        plain, dropping = networks()[name], networks(dropout=0.5)[name]
+        dropping.train()
+        assert not torch.equal(output(dropping), output(dropping))
+        torch.testing.assert_close(output(dropping.eval()), output(plain), rtol=0, atol=0)
+        target = frozen_copy(dropping).train()
+        assert torch.equal(output(target), output(target))
+
+    def test_weights_have_the_same_names_with_it_and_without(self) -> None:
+        build(dropout=0.5).set_state(build().get_state())
+
+    def test_heads_have_it_too(self) -> None:
+        heads = build(dropout=0.5, fcnet_hiddens=[]).pi
+        assert sum(isinstance(layer, nn.Dropout) for layer in heads.modules()) == 1
+
+
+class TestLayerNorm:
+    @pytest.mark.parametrize("name", ["policy", "state_value", "critics", "action_values"])
+    def test_what_reaches_an_activation_is_normalised(self, name: str) -> None:
+        net = networks(layer_norm=True, fcnet_activation="relu")[name]
+        seen: list[torch.Tensor] = []
+        for layer in net.modules():
+            if isinstance(layer, nn.ReLU):
+                layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        output(net)
+        assert len(seen) >= 2
+        for features in seen:
+            torch.testing.assert_close(features.mean(-1), torch.zeros(features.shape[:-1]), atol=1e-5, rtol=0)
+            assert (features.var(-1, correction=0) > 0.9).all()
+
+    def test_heads_have_it_too(self) -> None:
+        heads = build(layer_norm=True, fcnet_hiddens=[]).pi
+        assert sum(isinstance(layer, nn.LayerNorm) for layer in heads.modules()) == 1
+
+
+PARTS = {
+    "fcnet": ("encoder._stack.", "vf_encoder._stack."),
+    "head_fcnet": ("pi.", "vf."),
+    "conv": ("encoder._leaves.", "vf_encoder._leaves."),
+    "recurrent": ("memory.", "vf_memory."),
+}
+
+
+class TestInitialisers:
+    @pytest.mark.parametrize("part", PARTS)
+    @pytest.mark.parametrize("kind", ["kernel", "bias"])
+    def test_it_is_of_its_part_alone(self, part: str, kind: str) -> None:
+        given = {f"{part}_{kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}}
+        module = build(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **given)
+        filled = {name for name, weights in module.named_parameters() if (weights == 0.25).all()}
+        own = {name for name, _ in module.named_parameters() if name.startswith(PARTS[part])}
+        assert filled == {name for name in own if ("weight" in name) == (kind == "kernel")} != set()
+
+    @pytest.mark.parametrize(
+        "name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"]
+    )
+    def test_names_of_torch(self, name: str) -> None:
+        torch.manual_seed(3)
+        weights = (
+            Encoder(VECTOR, ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name))._stack[0].weight
+        )
+        torch.manual_seed(3)
+        expected = nn.Linear(6, 40).weight
+        getattr(nn.init, f"{name}_")(expected)
+        assert torch.equal(weights, expected)
+
+    def test_the_gain(self) -> None:
+        given = {"name": "orthogonal", "kwargs": {"gain": 3.0}}
+        model = ModelSpec.model_validate({"fcnetHiddens": [6], "fcnetKernelInitializer": given})
+        weights = Encoder(VECTOR, model)._stack[0].weight
+        torch.testing.assert_close(weights @ weights.T, 9.0 * torch.eye(6))
+
+    @pytest.mark.parametrize("name", ["critics", "action_values"])
+    def test_members_have_their_own(self, name: str) -> None:
+        given = {"fcnet_kernel_initializer": "xavier_uniform", "head_fcnet_bias_initializer": "ones"}
+        *hidden, last = [each for each in networks(**given)[name].modules() if isinstance(each, MemberLinear)]
+        for layer in hidden:
+            bound = (6 / sum(layer.weight.shape[1:])) ** 0.5
+            assert 0.9 * bound < layer.weight.abs().max() <= bound
+            assert not torch.equal(layer.weight[0], layer.weight[1])
+        assert (last.bias == 1).all()
+
+    def test_what_torch_does_not_take_is_a_sentence(self) -> None:
+        given = {"name": "kaiming_uniform", "kwargs": {"nonlinearity": "cubic"}}
+        with pytest.raises(
+            SpecError, match=r"the initialiser kaiming_uniform with .* raised ValueError: Unsupported"
+        ):
+            build(fcnet_kernel_initializer=given)
+
+
+class TestConvPadding:
+    @pytest.mark.parametrize("stride", [1, 2, 3])
+    @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+    def test_same_divides_the_sides_by_the_stride(self, kernel: int, stride: int) -> None:
+        filters = [[4, kernel, stride], [3, kernel, stride]]
+        encoder = Encoder(IMAGE, ModelSpec(fcnet_hiddens=[], conv_filters=filters, conv_padding="same"))
+        sides = [math.ceil(math.ceil(side / stride) / stride) for side in IMAGE.shape[:2]]
+        assert encoder.output_size == 3 * sides[0] * sides[1]
+        assert encoder({"obs": torch.zeros(2, *IMAGE.shape)}).shape == (2, encoder.output_size)
+
+    def test_it_is_torchs_own_at_a_stride_of_one(self) -> None:
+        model = ModelSpec(
+            fcnet_hiddens=[], conv_filters=[[3, 3, 1]], conv_padding="same", conv_activation="linear"
+        )
+        encoder = Encoder(IMAGE, model)
+        (layer,) = [each for each in encoder.modules() if isinstance(each, nn.Conv2d)]
+        images = torch.rand(2, *IMAGE.shape) * 255
+        expected = functional.conv2d(images.movedim(-1, 1) / 255, layer.weight, layer.bias, padding="same")
+        torch.testing.assert_close(encoder({"obs": images}), expected.flatten(1))
+
+    def test_filters_too_large_say_so(self) -> None:
+        with pytest.raises(SpecError, match="use smaller kernels or strides, or convPadding: same"):
+            Encoder(IMAGE, ModelSpec(conv_filters=[[4, 10, 1]]))
+
+
+def test_options_of_images_are_idle_without_one() -> None:
+    model = ModelSpec(conv_padding="same", conv_activation="tanh")
+    assert sorted(idle_options(VECTOR, model)) == ["convActivation", "convPadding"]
+    assert idle_options(gym.spaces.Dict(a=VECTOR, b=IMAGE), model) == []
+    assert idle_options(VECTOR, ModelSpec()) == []
