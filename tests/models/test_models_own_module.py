@@ -60,6 +60,8 @@ def test_the_state_is_filled_in() -> None:
     assert torch.equal(one["state_out/sum"], BATCH["obs"])
     two = module.forward_inference({**BATCH, "state_in/sum": one["state_out/sum"]})
     assert torch.equal(two["state_out/sum"], 2 * BATCH["obs"])
+    elsewhere = build("Sums").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
+    assert elsewhere["state_out/sum"].device.type == "meta"
     sequences = module.forward_train({"obs": torch.ones(2, 3, 4)})
     assert sequences["action_dist_inputs"].shape == (2, 3, 3)
     assert torch.equal(sequences["state_out/sum"], torch.full((2, 4), 3.0))

@@ -120,9 +120,16 @@ def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initial) ->
     return nn.Sequential(*layers)
 
 
+class Dropout(nn.Dropout):
+    """Leaves units out only where gradients are computed: the targets within a loss have none, in training mode too."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features) if torch.is_grad_enabled() else features
+
+
 def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
     """One module, if any, so that weights have the same names with dropout and without."""
-    found: list[nn.Module] = [nn.Dropout(model.dropout)] if model.dropout else []
+    found: list[nn.Module] = [Dropout(model.dropout)] if model.dropout else []
     found += [nn.LayerNorm(size)] if model.layer_norm else []
     found += [ACTIVATIONS[model.fcnet_activation]()] if model.fcnet_activation != "linear" else []
     return [nn.Sequential(*found)] if len(found) > 1 else found

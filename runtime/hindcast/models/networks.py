@@ -17,7 +17,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
 from hindcast.models.distributions import Actions
-from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Encoder, Features, linear
+from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
 from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_heads
 
 Batch = Mapping[str, Tensor]
@@ -225,7 +225,7 @@ def _stack(
     for size_in, size_out in pairwise(sizes):
         layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, of_encoder(model)))
         if dropout or model.dropout:
-            layers.append(nn.Dropout(dropout or model.dropout))
+            layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:
             layers.append(_MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())

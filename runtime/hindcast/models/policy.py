@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -77,7 +78,8 @@ class Policy:
         self._leaves = flatten_space(observation_space, Columns.OBS)
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
-        self._states = SlotStates(module.get_initial_state)
+        self._initial_state = partial(module.initial_state_on, device)
+        self._states = SlotStates(self._initial_state)
         self.reset()
 
     @classmethod
@@ -170,7 +172,7 @@ class Policy:
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode for `policy(obs)`; with a seed, its exploration is the same each time."""
         self._alone = self.preprocessing.fork()
-        self._alone_states = SlotStates(self.module.get_initial_state)
+        self._alone_states = SlotStates(self._initial_state)
         self._generator = np.random.default_rng(seed)
 
     def __call__(self, obs: Any, explore: bool = False) -> Any:

@@ -102,6 +102,10 @@ class RLModule(nn.Module):
         """
         return {}
 
+    def initial_state_on(self, device: torch.device) -> dict[str, Tensor]:
+        """`get_initial_state` on a device, wherever a subclass makes it."""
+        return {name: start.to(device) for name, start in self.get_initial_state().items()}
+
     def is_stateful(self) -> bool:
         """Whether it carries a state from step to step."""
         return bool(self.get_initial_state())
@@ -171,9 +175,8 @@ class RLModule(nn.Module):
             return compute(batch)
         kind, lead = type(self), self._lead(batch)
         with calling(f"{kind.__name__}.{name}"):
-            state = {
-                each: start.expand(lead[0], *start.shape) for each, start in self.get_initial_state().items()
-            }
+            initial = self.initial_state_on(batch[self._first_leaf].device)
+            state = {each: start.expand(lead[0], *start.shape) for each, start in initial.items()}
             outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
         wanted = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
         if self.value and name == "_forward_train":
