@@ -13,7 +13,7 @@ from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import new_learner
-from support import recording
+from support import record, recording, train, training
 
 pytestmark = pytest.mark.learning
 
@@ -59,3 +59,42 @@ def test_bc_clones_it_from_20_episodes(expert):
         rows = torch.randint(len(obs), (256,), generator=source)
         learner.update({"obs": obs[rows], "actions": actions[rows]})
     assert evaluate_policy(policy, CARTPOLE, duration=10).summary()["episode_return_mean"] >= 450
+
+
+@pytest.fixture(scope="module")
+def mixed(expert, tmp_path_factory):
+    """Inputs of equal weight: 40 episodes of the expert, and 100 at random."""
+    folder = tmp_path_factory.mktemp("mixed")
+    saved = str(folder / "policy")
+    expert[1].save(saved)
+    environment = {"id": CARTPOLE.id}
+    by_expert, at_random = folder / "expert", folder / "random"
+    policy = {"checkpoint": {"path": saved}}
+    record(recording(by_expert, environment=environment, policy=policy), checkpoint=saved)
+    record(recording(at_random, environment=environment, duration={"episodes": 100}))
+    return [{"path": str(path), "weight": 0.5} for path in (by_expert, at_random)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config", "updates"),
+    [
+        ("MARWIL", {"lr": 1e-3}, 500),
+        ("IQL", {"actorLr": 1e-3, "criticLr": 1e-3, "valueLr": 1e-3, "expectile": 0.8}, 1500),
+        ("DiscreteCQL", {"lr": 1e-3, "minQWeight": 5.0}, 3000),
+    ],
+)
+def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mixed, tmp_path):
+    """Half of the batches are of an expert, half at random."""
+    resource = training(
+        tmp_path,
+        "",
+        algorithm=algorithm,
+        config={"trainBatchSizePerLearner": 256, **config},
+        environment={"id": CARTPOLE.id},
+        model={"fcnetHiddens": [64, 64]},
+        input=mixed,
+        pipeline={"datasetNumItersPerLearner": 250},
+        evaluation={"interval": 1, "duration": 10},
+        stop={"updates": updates, "episodeReturnMean": 450},
+    )
+    assert train(resource).metrics["episode_return_mean"] >= 450
