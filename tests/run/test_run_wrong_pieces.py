@@ -25,6 +25,8 @@ ALGORITHMS = {
     "Bare": ("gave dict where its losses belong: return Losses", "def losses"),
     "NumberAsLoss": (LOSS + "is a float", "def losses"),
     "WideMetric": ("gave a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
+    "WidePriorities": ("gave priorities of shape [32, 4] for a batch of 32 items", "def losses"),
+    "NumberAsPriority": ("gave priorities as a float", "def losses"),
     "Unused": (
         "trains the network 'critic' with optimiser 'policy', whose losses have not used it",
         "def losses",
