@@ -130,7 +130,7 @@ class Learner:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
             UserCodeError: the algorithm trains a network that its losses do not use, or changes itself.
         """
-        with calling(self._name, self.algorithm.losses):
+        with calling(self._name, type(self.algorithm)):
             self._watch.refuse(self.updates)
         self.merge_metrics()
         means = self._metrics.means()
