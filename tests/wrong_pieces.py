@@ -85,6 +85,16 @@ class WideMetric(Mine):
         return Losses(found, {"value": nets["critic"](batch)})
 
 
+class WidePriorities(Mine):
+    def losses(self, nets, batch, step):
+        return Losses(super().losses(nets, batch, step).losses, priorities=batch["obs"])
+
+
+class NumberAsPriority(Mine):
+    def losses(self, nets, batch, step):
+        return Losses(super().losses(nets, batch, step).losses, priorities=1.0)
+
+
 class Unused(Mine):
     def optimisers(self, nets):
         return {"policy": OptimiserSpec(list(nets.parameters()), 1e-3)}

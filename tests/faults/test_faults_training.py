@@ -144,6 +144,9 @@ def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
 
 def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     """48 updates in iterations of 6, four windows of data, targets every 4 updates where the algorithm has any."""
+    residency = (
+        "Resident" if algorithm.endswith("DQN") else "Streaming"
+    )  # which draws by priority from all data
     return training(
         folder,
         data,
@@ -151,7 +154,7 @@ def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
         config={},
         customConfig={"trainBatchSizePerLearner": 16},
         model={"fcnetHiddens": [16], "cellSize": 8, "maxSeqLen": 4},
-        pipeline={"datasetNumItersPerLearner": 6, "windowSteps": 100, "residency": "Streaming"},
+        pipeline={"datasetNumItersPerLearner": 6, "windowSteps": 100, "residency": residency},
         checkpoint={"every": 1, "keep": 2},
         stop={"iterations": 8},
     )

@@ -220,7 +220,9 @@ def in_float64(group, resource, data, updates):
     losses = []
     with patch.object(torch.Tensor, "float", torch.Tensor.double):  # which encoders make of what they see
         for _ in range(updates):
-            learner.update(experience.next(), experience.timesteps_per_batch)
+            priorities = learner.update(experience.next(), experience.timesteps_per_batch)
+            if priorities is not None:
+                experience.prioritise(priorities)
             losses.append(learner.metrics()["total_loss"])
     trainer.close()
     return losses

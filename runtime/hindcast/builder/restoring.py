@@ -57,7 +57,7 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     location = resolve(path)
     if not location.child(DESCRIPTION).exists():
         location = find_checkpoint(location).module
-    saved = Policy.load(location, allow_classes=[type(policy.module)])
+    saved = Policy.load(location)
     where = f"the policy at {path}"
     _same_spaces(where, policy, saved)
     _same_model(where, policy, saved)

@@ -130,7 +130,7 @@ class Learner:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
             UserCodeError: the algorithm trains a network that its losses do not use, or changes itself.
         """
-        with calling(self._name, self.algorithm.losses):
+        with calling(self._name, type(self.algorithm)):
             self._watch.refuse(self.updates)
         self.merge_metrics()
         means = self._metrics.means()
@@ -206,7 +206,7 @@ class Learner:
             metrics.update(self._move(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
-                priorities = stage.priorities
+                priorities = _checked_priorities(stage.priorities, batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
@@ -349,6 +349,17 @@ def _odd(loss: Any) -> str:
     if not isinstance(loss, Tensor):
         return f"is a {type(loss).__name__}"
     return f"has shape {[*loss.shape]}" if loss.dim() else "depends on no parameter"
+
+
+def _checked_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    items = len(next(iter(batch.values())))
+    if not isinstance(priorities, Tensor):
+        raise Misuse(f"gave priorities as a {type(priorities).__name__}: a tensor with one for each item")
+    if priorities.shape != (items,):
+        raise Misuse(
+            f"gave priorities of shape {[*priorities.shape]} for a batch of {items} items: one for each"
+        )
+    return priorities
 
 
 def _owned(tensor: Tensor) -> Tensor:

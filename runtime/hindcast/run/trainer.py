@@ -208,7 +208,7 @@ class Trainer:
         self.learner.group.tell(["load", str(checkpoint.location)])
         learner = checkpoint.learner_state()
         self.learner.load(learner)
-        self.policy.preprocessing.load(self.saved_policy(checkpoint).preprocessing.state())
+        self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
             self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
@@ -216,10 +216,6 @@ class Trainer:
         if self.experience is not None and self.learner.updates < self._most_updates:
             self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
-
-    def saved_policy(self, checkpoint: Checkpoint) -> Policy:
-        """The policy of a checkpoint of this training; its module may be the algorithm's own."""
-        return Policy.load(checkpoint.location, allow_classes=[type(self.policy.module)])
 
     def close(self) -> None:
         """Let go of the experience."""

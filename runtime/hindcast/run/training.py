@@ -14,6 +14,7 @@ from hindcast.errors import Interrupted, OutputConflict
 from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
+from hindcast.models.policy import Policy
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
@@ -143,7 +144,7 @@ class TrainingRun:
         evaluating = latest.training.counters.get("evaluating")
         if evaluating is not None and evaluations.runs_in_parallel:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
-            evaluations.launch(trainer.saved_policy(weights), weights.training.iteration, weights.updates)
+            evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
@@ -205,7 +206,7 @@ class TrainingRun:
             if score is not None:
                 self._store.mark_best(checkpoint, score)
         best = self._store.best()
-        trainer.saved_policy(best or checkpoint).save(self._folder.child(MODULE))
+        Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
         scores = [score for result in log.results if (score := _score(result)) is not None]
         return {
             "specHash": spec_hash(self._resource),
