@@ -114,6 +114,10 @@ ANY_TIME: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
         **_ANY_TIME,
         "policy.train.checkpointEvery": (expert(), train(checkpointEvery=1)),
+        "policy.moduleClass": (
+            {"policy": {"random": None, "checkpoint": {"path": "a"}, "moduleClass": "own:Module"}},
+            {"policy": {"moduleClass": "own.elsewhere:Module"}},
+        ),
         "runners.replicas": ({}, {"runners": {"replicas": 50}}),
         "runners.cpus": ({}, {"runners": {"cpus": 0.5}}),
         "runners.memory": ({"runners": {"memory": "1Gi"}}, {"runners": {"memory": None}}),

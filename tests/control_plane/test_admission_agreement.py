@@ -48,9 +48,15 @@ def is_step(node: Node) -> bool:
     return bool({"wrappers", "connectors"} & set(node.path))
 
 
+def is_initializer(node: Node) -> bool:
+    """A name, or a mapping with name and kwargs, as of a step."""
+    return any(name.endswith("Initializer") for name in node.path)
+
+
 DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "schedules": has_several_types,
     "wrappers and connectors": is_step,
+    "initialisers": is_initializer,
 }
 """What the API server takes and the loader refuses, by name. The operator reports the loader's sentence."""
 
