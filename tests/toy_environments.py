@@ -37,13 +37,26 @@ class Walk(gym.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         assert self.action_space.contains(action), action
-        self._t += 1
         self._last = int(action)
+        return self._moved(float(action))
+
+    def _moved(self, reward: float) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._t += 1
         done = self._t == self._length
-        return self._observe(), float(action), done and not self._truncates, done and self._truncates, {}
+        return self._observe(), reward, done and not self._truncates, done and self._truncates, {}
 
     def _observe(self) -> np.ndarray:
         return np.array([self._mark, self._t, self._length, self._last], dtype=np.float32)
+
+
+class Steered(Walk):
+    """The same with continuous actions, of which the first one is the reward."""
+
+    action_space = gym.spaces.Box(np.float32([-2, 0]), np.float32([1, 3]))
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self.action_space.contains(action), action
+        return self._moved(float(action[0]))
 
 
 class Composite(gym.Env):
