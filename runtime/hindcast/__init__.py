@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from hindcast.pipeline.replay_buffer import (
         PrioritizedEpisodeReplayBuffer as PrioritizedEpisodeReplayBuffer,
     )
+    from hindcast.run.callbacks import Callbacks as Callbacks
 
 _WHERE = {
     "AlgorithmConfig": "hindcast.builder.config",
+    "Callbacks": "hindcast.run.callbacks",
     "DefaultModelConfig": "hindcast.builder.model_config",
     "EpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
     "OfflineData": "hindcast.pipeline.offline_data",

@@ -65,6 +65,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", None),
+    "callbacks_class": ("own:Watching", ["own:Watching"], None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",
         [{"name": "AddNextObservationsFromEpisodesToTrainBatch", "kwargs": {}}],

@@ -136,6 +136,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         "learners.device": ({}, {"learners": {"device": "cpu"}}),
         "evaluation.runners": (evaluated(), {"evaluation": {"runners": 2}}),
         "evaluation.sampleTimeoutSeconds": (evaluated(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
+        "callbacks": ({}, {"callbacks": ["own:Watching"]}),
         "checkpoint.every": ({}, {"checkpoint": {"every": 1}}),
         "checkpoint.keep": ({}, {"checkpoint": {"keep": 1}}),
     },

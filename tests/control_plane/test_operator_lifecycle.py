@@ -148,6 +148,8 @@ def test_a_finished_training_goes_on_when_its_stop_is_raised(
         team.wait_for_state(CLONE, "Succeeded")
         team.apply(training(**data, stop={"iterations": 4}))
         wait_for(lambda: "clone-t1-2" in kuberay.seen, "another attempt")
+        ended = ["Succeeded", "Succeeded"]
+        wait_for(lambda: [run["outcome"] for run in team.status(CLONE)["runs"]] == ended, "both have ended")
         team.wait_for_state(CLONE, "Succeeded")
         assert team.condition(CLONE, "SpecDrift") is None
         assert_rests(operator)
@@ -178,7 +180,11 @@ def test_a_lost_attempt_is_followed_by_another_one(
 
 
 def assert_rests(operator: OperatorProcess) -> None:
-    """Nothing is written at rest."""
+    """Writing ends: an event still follows the last status, and then nothing is written for two seconds."""
+    wait_for(lambda: is_at_rest(operator), "the operator rests", 20)
+
+
+def is_at_rest(operator: OperatorProcess) -> bool:
     before = operator.writes()
     time.sleep(2)
-    assert operator.writes() == before
+    return operator.writes() == before

@@ -10,6 +10,7 @@ from hindcast.api.base import (
     LOCATION,
     OPERATIONAL,
     ApiVersion,
+    ClassPath,
     FreeForm,
     Location,
     Model,
@@ -136,6 +137,8 @@ class OfflineTrainingSpec(Model):
     """Start from the policy of this checkpoint (warm start, fine-tuning)."""
     seed: NonNegative = 0
     """Seed of the order of the data, of the initial weights and of evaluation."""
+    callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []
+    """Classes of one's own that hear how the training goes (`hindcast.Callbacks`), each "package.module:Class"."""
     revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False

@@ -24,6 +24,7 @@ from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RES
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.report.results import Result
+from hindcast.run.callbacks import Called
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
@@ -97,14 +98,19 @@ class RunningAlgorithm:
         self._recording = EvaluationRecording(plan.recording, reporter) if plan.recording else None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
+        self._called = Called()
         self._environment = plan.training.spec.environment if plan.training else None
         try:
             if plan.training is not None:
-                self._evaluations = Evaluations(plan.training, OneFolder(resolve(".")), reporter)
+                self._called = Called(plan.training.spec.callbacks)
+                self._called.algorithm = self
+                store = OneFolder(resolve("."))
+                self._evaluations = Evaluations(plan.training, store, reporter, called=self._called)
             self._trainer = _trainer_of(plan, reporter)
             self._trainer.busy = self._evaluations.processes if self._evaluations else 0
             if plan.training is None or plan.online:
                 self._warm_start(plan.initial_checkpoint)
+            self._called.tell("on_algorithm_init")
         except BaseException:
             self.stop()
             raise
@@ -161,6 +167,7 @@ class RunningAlgorithm:
         if self._evaluation is not None:
             result[EVALUATION_RESULTS] = self._evaluation
         result["timers"]["evaluation_s"] = time.monotonic() - begun
+        self._called.tell("on_train_result", result=result)
         return result
 
     def evaluate(self) -> Result:
@@ -242,6 +249,7 @@ class RunningAlgorithm:
         if self._evaluations is not None:
             self._evaluations.collect()
         self._trainer.load(checkpoint)
+        self._called.tell("on_checkpoint_loaded")
         self._evaluation = checkpoint.training.counters.get(EVALUATION_RESULTS)
         in_parallel = self._evaluations is not None and self._evaluations.runs_in_parallel
         if in_parallel and checkpoint.training.counters.get("evaluating") is not None:

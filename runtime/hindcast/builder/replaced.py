@@ -17,7 +17,7 @@ from hindcast.builder.values import replaced_parts
 from hindcast.errors import SpecError
 from hindcast.run.without_effect import without_effect
 
-_READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint")
+_READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")
 """Sections of a training that an algorithm which learns in its environment reads."""
 
 

@@ -193,6 +193,11 @@ def _connectors(value: Any) -> list[Any]:
     return [importable("learner_connector", each) for each in given]
 
 
+def _callbacks(value: Any) -> list[Any]:
+    given = value if isinstance(value, list | tuple) else [value]
+    return [importable("callbacks_class", each) for each in given]
+
+
 def _at_least_one(value: Any) -> Any:
     return max(value, 1) if isinstance(value, int) else value
 
@@ -221,6 +226,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "num_env_runners": _at_least_one,
     "num_learners": _at_least_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
+    "callbacks_class": _callbacks,
     "learner_connector": _connectors,
     "input_read_method": partial(_choice, "input_read_method", _READ_METHODS),
     "input_read_method_kwargs": _read_kwargs,

@@ -17,6 +17,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
+from hindcast.run.callbacks import Called
 from hindcast.run.claim import title
 from hindcast.run.placement import HERE, Placement
 from hindcast.user_code import calling, import_object
@@ -41,6 +42,7 @@ class Evaluations:
         store: of the training's checkpoints.
         reporter: hears of clamps and timeouts.
         placement: where it is carried out.
+        called: hears when an evaluation begins and ends.
 
     Attributes:
         processes: other processes of this machine that evaluate beside training.
@@ -52,11 +54,13 @@ class Evaluations:
         store: CheckpointStore,
         reporter: Reporter,
         placement: Placement = HERE,
+        called: Called | None = None,
     ) -> None:
         self._spec = resource.spec.evaluation
         self._resource = resource
         self._store = store
         self._reporter = reporter
+        self._called = called or Called()
         self._pending: Pending | None = None
         self._workers: EvaluationWorkers | None = None
         self._last = 0
@@ -99,23 +103,15 @@ class Evaluations:
 
     def now(self, policy: Policy, iteration: int) -> Result:
         """Evaluate, and wait for it."""
-        assert self._spec is not None
         self._last = iteration
-        seed = self._seed(iteration)
-        if self._spec.custom_function is None:
-            workers = self._workers
-            report = (
-                workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
-            )
-            return self._result(iteration, report.summary())
-        function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
-        with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
-            return self._result(iteration, dict(function(policy, self._resource.spec.environment, seed)))
+        self._called.tell("on_evaluate_start")
+        return self._ended(iteration, self._summary(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
         """Begin an evaluation of the policy as it is now, beside training."""
         assert self._workers is not None
         self._last = iteration
+        self._called.tell("on_evaluate_start")
         self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
 
     def collect(self) -> Result | None:
@@ -133,7 +129,7 @@ class Evaluations:
                 "(spec.evaluation.sampleTimeoutSeconds)",
             )
             return None
-        result = self._result(pending.iteration, report.summary())
+        result = self._ended(pending.iteration, report.summary())
         checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
         if checkpoint is not None:
             self._store.mark_best(checkpoint, result["env_runners"]["episode_return_mean"])
@@ -148,9 +144,22 @@ class Evaluations:
         if self._workers is not None:
             self._workers.close()
 
+    def _summary(self, policy: Policy, seed: int) -> dict[str, Any]:
+        assert self._spec is not None
+        if self._spec.custom_function is None:
+            workers = self._workers
+            report = (
+                workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
+            )
+            return report.summary()
+        function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
+        with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
+            return dict(function(policy, self._resource.spec.environment, seed))
+
     def _seed(self, iteration: int) -> int:
         return seed_of(self._resource.spec.seed, "evaluation", iteration)
 
-    @staticmethod
-    def _result(iteration: int, summary: dict[str, Any]) -> Result:
-        return {ITERATION: iteration, "env_runners": summary}
+    def _ended(self, iteration: int, summary: dict[str, Any]) -> Result:
+        result = {ITERATION: iteration, "env_runners": summary}
+        self._called.tell("on_evaluate_end", evaluation_metrics=result)
+        return result

@@ -217,6 +217,14 @@ class Trainer:
             self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
 
+    def get_policy(self) -> Policy:
+        """The policy, under RLlib's name: for callbacks."""
+        return self.policy
+
+    def get_module(self) -> RLModule:
+        """The policy's network, under RLlib's name: for callbacks."""
+        return self.policy.module
+
     def close(self) -> None:
         """Let go of the experience."""
         if self.experience is not None:

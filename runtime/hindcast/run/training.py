@@ -17,6 +17,7 @@ from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.results import ITERATION, Result, ResultsLog
+from hindcast.run.callbacks import Called
 from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
@@ -60,6 +61,7 @@ class TrainingRun:
         self._interruption = interruption
         self._placement = placement
         self._group = group or Group()
+        self._called = Called(resource.spec.callbacks)
         self._write_to(run_folder(resource))
 
     def carry_out(self) -> Outcome:
@@ -109,7 +111,8 @@ class TrainingRun:
         )
         for note in trainer.notes:
             self._reporter.note(self._name, note)
-        evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement)
+        evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement, self._called)
+        self._called.algorithm = trainer
         trainer.busy = evaluations.processes
         try:
             self._begin(trainer, evaluations)
@@ -128,6 +131,7 @@ class TrainingRun:
         latest = self._store.latest()
         if latest is None:
             trainer.begin()
+            self._called.tell("on_algorithm_init")
             return
         if latest.training.spec_hash not in claimed_hashes(self._folder):
             raise OutputConflict(
@@ -135,6 +139,8 @@ class TrainingRun:
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
             )
         trainer.load(latest)
+        self._called.tell("on_algorithm_init")
+        self._called.tell("on_checkpoint_loaded")
         score = latest.training.metrics.get(_SCORE)
         if score is not None:  # it may have been killed before it said so
             self._store.mark_best(latest, score)
@@ -165,6 +171,7 @@ class TrainingRun:
             if evaluation is not None:
                 result["evaluation"] = evaluation
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
+            self._called.tell("on_train_result", result=result)
             log.append(result)
             self._keep(trainer, evaluations, result, every)
             self._reporter.progress(self._progress(result, log))
