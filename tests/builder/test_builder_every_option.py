@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
 NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}, float("nan"))
-_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation")
+_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation", "callbacks")
 
 
 def built(config: AlgorithmConfig) -> dict[str, Any]:

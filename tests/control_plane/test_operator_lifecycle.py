@@ -149,7 +149,9 @@ def test_a_finished_training_goes_on_when_its_stop_is_raised(
         team.apply(training(**data, stop={"iterations": 4}))
         wait_for(lambda: "clone-t1-2" in kuberay.seen, "another attempt")
         ended = ["Succeeded", "Succeeded"]
-        wait_for(lambda: [run["outcome"] for run in team.status(CLONE)["runs"]] == ended, "both have ended")
+        wait_for(
+            lambda: [run.get("outcome") for run in team.status(CLONE)["runs"]] == ended, "both have ended"
+        )
         team.wait_for_state(CLONE, "Succeeded")
         assert team.condition(CLONE, "SpecDrift") is None
         assert_rests(operator)
