@@ -109,7 +109,9 @@ def train(
     placement: Placement = HERE,
 ) -> Outcome:
     """Carry the training out."""
-    inputs = [Input(str(source.path), source.weight, source.columns) for source in resource.spec.input]
+    inputs = [
+        Input(str(source.path), source.weight, source.columns, source.top) for source in resource.spec.input
+    ]
     run = TrainingRun(resource, inputs, reporter or Heard(), interruption or Interruption(), placement)
     return run.carry_out()
 

@@ -65,6 +65,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", None),
+    "input_top": (0.1, 0.1, None),
     "callbacks_class": ("own:Watching", ["own:Watching"], None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",

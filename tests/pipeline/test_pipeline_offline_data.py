@@ -436,6 +436,18 @@ def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
         open_sources([Input(paths[0], 1.0), Input(paths[1])])
 
 
+def test_the_best_episodes_of_an_input_alone(recorded, tmp_path):
+    """Rewards are the numbers of the steps, so that the last of these is the best."""
+    recorded([[3, 2], [4]], "a"), recorded([[5, 6]], "b")
+    best, all_of_it = Input(str(tmp_path / "a"), top=0.3), Input(str(tmp_path / "b"))
+    (source,) = open_sources([best, all_of_it])
+    assert source.dataset.num_steps == 4 + 11
+    sources = open_sources([best._replace(weight=1.0), all_of_it._replace(weight=1.0)])
+    assert [source.dataset.num_steps for source in sources] == [4, 11]
+    (source,) = open_sources([best])
+    assert source.dataset.num_steps == 4
+
+
 def test_connectors_in_the_references_form_keep_composite_leaves(make_data):
     dataset = FakeDataset(UNITS)
     space = gym.spaces.Dict({"camera": OBSERVATION_SPACE, "speed": OBSERVATION_SPACE})

@@ -56,6 +56,8 @@ class InputSource(Model):
     """Live samples: not available yet."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
+    top: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the episodes that are learnt from: those with the highest return, the sum of rewards. Default: all."""
     format: Literal[
         "Auto",
         "Parquet",

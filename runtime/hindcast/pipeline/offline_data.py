@@ -15,6 +15,7 @@ from torch import Tensor
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.merged import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.projection import Projected
 from hindcast.episodes.columns import Columns
@@ -63,11 +64,13 @@ class Input(NamedTuple):
         path: where they are.
         weight: share of batches relative to other inputs' weights.
         columns: those to read; None for those that the algorithm needs.
+        top: share of the episodes, those with the highest return; None for all.
     """
 
     path: str
     weight: float | None = None
     columns: Sequence[str] | None = None
+    top: float | None = None
 
 
 def open_sources(inputs: Sequence[Input]) -> list[Source]:
@@ -81,14 +84,24 @@ def open_sources(inputs: Sequence[Input]) -> list[Source]:
     """
     weights = [one.weight for one in inputs if one.weight is not None]
     if not weights:
-        chosen = [Projected(one.path, one.columns) for one in inputs]
-        return [Source(", ".join(one.path for one in inputs), open_dataset(chosen))]
+        return [Source(", ".join(one.path for one in inputs), _one_dataset(inputs))]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
     return [
-        Source(one.path, open_dataset(Projected(one.path, one.columns)), weight)
-        for one, weight in zip(inputs, weights, strict=True)
+        Source(one.path, _one_dataset([one]), weight) for one, weight in zip(inputs, weights, strict=True)
     ]
+
+
+def _one_dataset(inputs: Sequence[Input]) -> Dataset:
+    if all(one.top is None for one in inputs):
+        return open_dataset([Projected(one.path, one.columns) for one in inputs])
+    best = [_best_of(one) for one in inputs]
+    return best[0] if len(best) == 1 else merge(best)
+
+
+def _best_of(one: Input) -> Dataset:
+    dataset = open_dataset(Projected(one.path, one.columns))
+    return dataset if one.top is None else dataset.filter(top=one.top)
 
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:

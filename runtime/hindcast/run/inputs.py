@@ -38,10 +38,12 @@ class Asked(NamedTuple):
     Attributes:
         reading: what is read, and how.
         weight: of the input.
+        top: share of its episodes.
     """
 
     reading: Reading
     weight: float | None
+    top: float | None
 
 
 def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
@@ -87,14 +89,14 @@ def ready_inputs(
             reporter.note(name, message)
 
     inputs: Inputs = []
-    for index, (reading, weight) in enumerate(asked):
+    for index, (reading, weight, top) in enumerate(asked):
         watch = Watch(progress, note, check)
         if index == 0 and reading.format not in _MAPPED:
             watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
         found = ready(reading, watch=watch, ray_options=ray_options)
         for said in (*found.unfinished, *found.notes):
             note(f"{reading.paths[0]}: {said}")
-        inputs.append(_input(reading, str(found.paths[0]), weight))
+        inputs.append(Input(str(found.paths[0]), weight, reading.options.columns, top))
     return inputs
 
 
@@ -102,11 +104,9 @@ def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs 
     """The inputs as they are named, of a training that is finished: nothing is prepared any more. None of others."""
     if not run_folder(resource).child(SUCCESS_FILE).exists():
         return None
-    return [_input(reading, str(reading.paths[0]), weight) for reading, weight in asked]
-
-
-def _input(reading: Reading, path: str, weight: float | None) -> Input:
-    return Input(path, weight, reading.options.columns)
+    return [
+        Input(str(reading.paths[0]), weight, reading.options.columns, top) for reading, weight, top in asked
+    ]
 
 
 def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
@@ -122,7 +122,7 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
             )
     path = _path(where, source, references)
     kwargs = pipeline.pre_learner_kwargs if mapper else None
-    return Asked(Reading.of(source, path, mapper, kwargs), source.weight)
+    return Asked(Reading.of(source, path, mapper, kwargs), source.weight, source.top)
 
 
 def _check_prelearner(resource: OfflineTraining) -> None:
