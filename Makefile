@@ -85,7 +85,7 @@ $(RLLIB_READY): constraints.txt
 	$(RLLIB)/bin/python -m pip install --quiet "torch==2.13.0"
 	$(RLLIB)/bin/python -m pip install --quiet "ray[rllib]==2.60.0" "gymnasium==1.2.2" msgpack-numpy lz4
 	$(RLLIB)/bin/python -m pip install --quiet --no-deps "d3rlpy==2.8.1"
-	$(RLLIB)/bin/python -m pip install --quiet gym structlog colorama dataclasses-json h5py tqdm
+	$(RLLIB)/bin/python -m pip install --quiet gym structlog colorama dataclasses-json h5py tqdm scikit-learn
 	touch $(RLLIB_READY)
 
 clean:
