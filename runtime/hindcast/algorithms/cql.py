@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    AboveZero,
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
@@ -21,10 +31,7 @@ from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.bounded_actions import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs
-
-NonNegative = Annotated[float, Field(ge=0)]
-AboveZero = Annotated[float, Field(gt=0)]
+from hindcast.pipeline.needs import Needs, transitions
 
 _MOST_WEIGHT = 1e6
 
@@ -58,7 +65,7 @@ class CQLOptions(AlgorithmOptions):
     target_entropy: float | None = None
     """Entropy of the policy that α is trained for, in nats; null for minus one for each element of an action, were its
     range ±1."""
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    gamma: Fraction = 0.99
     """Discount of future rewards."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
     """How far each update moves Q̄ to Q."""
@@ -85,8 +92,7 @@ class CQL(Algorithm):
     options: CQLOptions
 
     def needs(self) -> Needs:
-        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
-        return Needs(columns=frozenset(names), gamma=self.options.gamma)
+        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         within = ActionRange(inputs.action_space, "CQL")

@@ -12,17 +12,23 @@ from torch.nn import functional
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, at_next
-from hindcast.pipeline.needs import Needs
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0)]
+from hindcast.pipeline.needs import Needs, transitions
 
 
 class DQNOptions(AlgorithmOptions):
@@ -78,11 +84,9 @@ class DQN(Algorithm):
 
     def needs(self) -> Needs:
         options = self.options
-        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
-        return Needs(
-            columns=frozenset(names),
+        return transitions(
+            options.gamma,
             n_step=options.n_step,
-            gamma=options.gamma,
             sampling="prioritized" if options.prioritized_replay else "epochs",
             alpha=options.prioritized_replay_alpha,
             beta=options.prioritized_replay_beta,

@@ -12,14 +12,23 @@ from torch import Tensor, nn
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import Critics, StateValue, at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.needs import Needs, transitions
 
 
 class IQLOptions(AlgorithmOptions):
@@ -44,11 +53,11 @@ class IQLOptions(AlgorithmOptions):
     """Learning rate of the critics, or points."""
     value_lr: Schedule = 3e-4
     """Learning rate of V, or points."""
-    beta: Annotated[float, Field(ge=0)] = 3.0
+    beta: NonNegative = 3.0
     """Inverse temperature: 0 clones, more is greedier."""
     expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
     """Which expectile of Q over the recorded actions V is: 0.5 is their mean, towards 1 the best of them."""
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    gamma: Fraction = 0.99
     """Discount of future rewards."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
     """How far each update moves Q̄ to Q."""
@@ -65,8 +74,7 @@ class IQL(Algorithm):
     options: IQLOptions
 
     def needs(self) -> Needs:
-        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
-        return Needs(columns=frozenset(names), gamma=self.options.gamma)
+        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)

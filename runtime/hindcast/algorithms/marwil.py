@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    AboveZero,
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import actions_of
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
@@ -20,10 +30,6 @@ from hindcast.learn.schedules import Schedule
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0)]
-AboveZero = Annotated[float, Field(gt=0)]
 
 
 class MARWILOptions(AlgorithmOptions):

@@ -14,7 +14,15 @@ from hindcast.api.base import Positive
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import actions_of
 from hindcast.learn.gae import block_gae
 from hindcast.learn.online_algorithm import OnlineAlgorithm
@@ -23,9 +31,6 @@ from hindcast.learn.schedules import Schedule, ScheduledValue
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.rng import generator
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 class PPOOptions(AlgorithmOptions):

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
@@ -20,9 +29,7 @@ from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.bounded_actions import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs
-
-NonNegative = Annotated[float, Field(ge=0)]
+from hindcast.pipeline.needs import Needs, transitions
 
 
 class TD3BCOptions(AlgorithmOptions):
@@ -44,7 +51,7 @@ class TD3BCOptions(AlgorithmOptions):
     """Learning rate of the critics, or points."""
     alpha: NonNegative = 2.5
     """Weight of the critic beside that of imitation; 0 clones."""
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    gamma: Fraction = 0.99
     """Discount of future rewards."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
     """How far the slow copies move to the networks."""
@@ -63,8 +70,7 @@ class TD3BC(Algorithm):
     options: TD3BCOptions
 
     def needs(self) -> Needs:
-        names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
-        return Needs(columns=frozenset(names), gamma=self.options.gamma)
+        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         within = ActionRange(inputs.action_space, "TD3BC")

@@ -29,6 +29,9 @@ from hindcast.user_code import Misuse, calling
 
 Kind = Literal["OfflineTraining", "OfflineRecording"]
 Tensors = Mapping[str, Tensor]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
 
 
 class AlgorithmOptions(Model):

@@ -84,17 +84,14 @@ def _without_a_part(module: RLModule) -> list[Place]:
         outputs.append(_values(module, batch))
     reached = [output.sum() for output in outputs if isinstance(output, Tensor) and output.requires_grad]
     trained = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
-    if not reached:
-        return [
-            Place(type(module), name) for name in dict.fromkeys(name.partition(".")[0] for name in trained)
-        ]
-    gradients = torch.autograd.grad(reached, list(trained.values()), allow_unused=True)
-    used = {name.partition(".")[0] for name, each in zip(trained, gradients, strict=True) if each is not None}
-    return [
-        Place(type(module), name)
-        for name in dict.fromkeys(name.partition(".")[0] for name in trained)
-        if name not in used
-    ]
+    gradients = torch.autograd.grad(reached, list(trained.values()), allow_unused=True) if reached else ()
+    used = {_first(name) for name, each in zip(trained, gradients, strict=False) if each is not None}
+    return [Place(type(module), name) for name in dict.fromkeys(map(_first, trained)) if name not in used]
+
+
+def _first(name: str) -> str:
+    """The attribute of a module that a weight of this name is in."""
+    return name.partition(".")[0]
 
 
 def _values(module: RLModule, batch: Mapping[str, Tensor]) -> Tensor:

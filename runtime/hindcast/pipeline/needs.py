@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
@@ -168,3 +168,14 @@ class Needs:
     def with_columns(self, columns: frozenset[str]) -> Needs:
         """The same needs with further columns."""
         return replace(self, columns=self.columns | columns)
+
+
+def transitions(gamma: float, **more: Any) -> Needs:
+    """What temporal differences take: observations, actions, rewards, next observations and their discounts.
+
+    Args:
+        gamma: discount.
+        more: further fields of `Needs`.
+    """
+    names = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.DISCOUNTS)
+    return Needs(columns=frozenset(names), gamma=gamma, **more)
