@@ -30,7 +30,7 @@ from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.window import Recipe
+from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
 
 
@@ -100,6 +100,10 @@ class SourceFeed:
             return ReplayFeed(self._loader, batch_size)
         kind = ResidentFeed if self._residency.resident else StreamingFeed
         return kind(self._loader, batch_size, targets)
+
+    def everything(self) -> WindowData:
+        """All data as one window, as they are in epoch 0."""
+        return self._loader.everything(epoch=0)
 
     def fit_preprocessing(self) -> None:
         """Add the observations of epoch 0's first window to the observation filter's statistics."""
