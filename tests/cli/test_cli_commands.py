@@ -187,6 +187,30 @@ def test_evaluate_takes_a_module_and_another_environment(hindcast, done):
     assert json.loads(called.out)["environment"] == CARTPOLE_CLASS
 
 
+def test_evaluate_judges_by_recorded_episodes(hindcast, done):
+    arguments = ["evaluate", RUN_FOLDER, "--data", "data", "--explore", "--model-updates", "20"]
+    judged = json.loads(hindcast(*arguments, "--json").out)
+    assert judged["gamma"] == 0.99
+    assert judged["estimates"].keys() == {"is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"}
+    shown = hindcast(*arguments)
+    assert shown.code == 0, shown.err
+    assert judged["verdict"]["sentence"] in shown.out
+    assert json.loads(hindcast(*arguments, "--episodes", "5", "--json").out)["episodes"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--gamma", "0.9"], "--gamma is of judging by recorded episodes: give --data DATASET too"),
+        (["--data", "data", "--env", "CartPole-v1"], "--env and --data exclude each other"),
+    ],
+)
+def test_evaluate_plays_or_judges(hindcast, done, arguments, found):
+    called = hindcast("evaluate", RUN_FOLDER, *arguments)
+    assert called.code == 2
+    assert found in called.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "found"),
     [

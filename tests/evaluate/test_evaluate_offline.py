@@ -18,8 +18,8 @@ from hindcast.evaluate.fitted_q import Fit
 from hindcast.evaluate.offline import OfflineReport, Options, evaluate_offline
 from layers import repeats
 
-FIT = Fit(updates=repeats(200, soak=1000), members=8, tau=0.05, hiddens=(32,), lr=1e-2, samples=4)
-CLONE = CloneFit(updates=300, patience=200, lr=1e-2, hiddens=(16,))
+FIT = Fit(updates=repeats(200, soak=1500), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
+CLONE = CloneFit(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
 EVERY = (*BY_RATIOS, "dm", *BY_BOTH)
 MDPS = {"tabular": Tabular, "continuous": Continuous}
 
@@ -114,7 +114,7 @@ def test_a_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     data = mdp.recorded(tmp_path, 40, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     assert report.estimates == {}
-    assert report.refused["wis"] == "the policy's actions have no density; judge it as it samples"
+    assert report.refused["wis"] == "the policy's actions have no density; judge it as it samples (explore)"
     assert report.verdict.sentence.startswith("nothing can be said: the policy's actions have no density")
 
 

@@ -7,6 +7,7 @@ Niekum, Stone 2019, arXiv 1806.01347); on others its errors would multiply along
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class CloneFit:
         updates: of Adam at most; the weights of the least loss on a tenth of the episodes count.
         patience: updates without less of it after which it ends.
         batch_size: timesteps of an update.
-        lr: learning rate.
+        lr: learning rate at the start; it falls to 0 along a cosine.
         hiddens: units of the layers.
     """
 
@@ -118,6 +119,7 @@ class Clone:
             chosen = learnt[torch.randint(len(learnt), (fit.batch_size,), generator=self._generator)]
             batch = window.gather(chosen)
             loss_of_batch = -self._distribution(batch).logp(actions_of(batch)).mean()
+            optimiser.param_groups[0]["lr"] = fit.lr * (1 + math.cos(math.pi * update / fit.updates)) / 2
             optimiser.zero_grad(set_to_none=True)
             loss_of_batch.backward()
             optimiser.step()

@@ -75,7 +75,8 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        interval: by resampling episodes (of `dm`, by its model's members); None where some resamples say nothing.
+        interval: by resampling episodes; of `dm` by its model's members, and by what the model misses on average.
+            None where some resamples say nothing.
         student: Student's, of those that are means over episodes.
     """
 
@@ -245,15 +246,19 @@ class _Case:
     def _why_no_ratios(self) -> str:
         """Empty where there are."""
         if self._effective is None:
-            samples = self._target.module.action_head.stochastic
-            return "the policy's actions have no density" + ("; judge it as it samples" if samples else "")
+            return f"the policy's actions have no density{self._hint}"
         if self._effective < LEAST_EFFECTIVE:
             return (
                 f"only {formatting.significant(self._effective)} of "
                 f"{formatting.plural(len(self._all.length), 'episode')} count, since the policy does what the "
-                "behaviour hardly does"
+                f"behaviour hardly does{self._hint}"
             )
         return ""
+
+    @property
+    def _hint(self) -> str:
+        samples = self._target.module.action_head.stochastic and not self._options.explore
+        return "; judge it as it samples (explore)" if samples else ""
 
     @cached_property
     def _found(self) -> dict[str, F64]:
@@ -268,13 +273,18 @@ class _Case:
             assert options.fit is not None
             assert self._model is not None
             freedom = max(1, 2 * (options.fit.members - 1))
-            half = t_quantile((1 + options.level) / 2, freedom) * self._model.spread
+            half = t_quantile((1 + options.level) / 2, freedom) * self._model.spread + abs(self._missed)
             return Estimate(value, None if math.isnan(half) else (value - half, value + half))
         interval = percentiles(values[1:], options.level)
         if name not in MEANS:
             return Estimate(value, interval)
         half = t_quantile((1 + options.level) / 2, len(self._all.length) - 1) * float(values[1:].std())
         return Estimate(value, interval, (value - half, value + half))
+
+    @property
+    def _missed(self) -> float:
+        """What the model's first values lack on average, by its own account: 0 of one that has converged."""
+        return float(self._all.sums(self._all.discounts * surprise(self._all)).mean())
 
     def _verdict(self) -> Verdict:
         """By ratios and model where there are both, else by ratios, else by the model."""
@@ -286,8 +296,8 @@ class _Case:
         gains = found[by] - found["behaviour"] - beyond
         if by == "dm":
             assert self._model is not None
-            spread = np.hypot(self._model.spread, found["behaviour"][1:].std())
-            return by_spread(float(gains[0]), float(spread), by, self._why_no_ratios)
+            spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._missed)
+            return by_spread(float(gains[0]), spread, by, self._why_no_ratios)
         return by_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
 
     def _signals(self) -> dict[str, float]:
