@@ -59,6 +59,7 @@ CASES = {
     "DQN with priorities": Case("DQN", PRIORITIES, streams=False),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
+    "SAC": Case("SAC", {}, data="steered", has_noise=True),
     "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
