@@ -88,10 +88,10 @@ def resolve(name: str) -> type[Algorithm]:
 
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in, `x-recurrent`
-    says whether it trains policies with a recurrent state.
+    says whether it trains policies with a recurrent state, `x-live` whether it learns from what its policy plays.
     """
     return {
         name: algorithm.Options.model_json_schema()
-        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent}
+        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent, "x-live": algorithm.live}
         for name, algorithm in REGISTRY.items()
     }

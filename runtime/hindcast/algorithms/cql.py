@@ -64,6 +64,7 @@ class CQL(SAC):
     """CQL; see `CQLOptions` for the objective."""
 
     Options = CQLOptions
+    kinds = frozenset({"OfflineTraining"})
     options: CQLOptions
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:

@@ -68,6 +68,8 @@ class SAC(Algorithm):
     """SAC; see `SACOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
+    kinds = frozenset({"OfflineTraining", "OfflineRecording"})
+    live = True
     options: SACOptions
 
     def needs(self) -> Needs:
