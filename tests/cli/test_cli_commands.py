@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.api.input import NO_SAMPLER
 from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
 from hindcast.datasets.opening import open_dataset
@@ -73,7 +72,7 @@ def test_validate_names_each_resource_with_its_line(hindcast, resources):
         ("algorithm: BC", "algoritm: BC", "spec.algoritm is not a field; did you mean 'algorithm'?"),
         ("lr: 1.0e-3", "lr: fast", "lr"),
         ("{random: {}}", "{random: {}, checkpoint: {path: x}}", "exactly one of"),
-        ("recordingRef: {name: random-data}", "sampler: {}", f"spec.input[0].sampler {NO_SAMPLER}"),
+        ("recordingRef: {name: random-data}", "sampler: {}", "spec.input[0].sampler does not apply to BC"),
         ("kind: OfflineTraining", "kind: OfflineTrainin", "did you mean 'OfflineTraining'"),
         ("metadata: {name: clone}", "metadata: {name: clone", "resources.yaml:"),
     ],

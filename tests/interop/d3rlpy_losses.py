@@ -98,6 +98,31 @@ def cql(given, batch):
     return {"critics": critic}, gradients({"critics": nets["critics"]})
 
 
+def sac(given, batch):
+    """On the noise that we drew."""
+    impl = made(d3rlpy.algos.SACConfig(**BOTH, temp_learning_rate=1e-30))
+    modules = impl._modules
+    policy = modules.policy
+    nets = {
+        "policy": [[*linears(policy._encoder), policy._mu, policy._logstd]],
+        "critics": members(modules.q_funcs),
+    }
+    load(nets, given)
+    load({"target_critics": members(modules.targ_q_funcs)}, given)
+    noise = iter([torch.from_numpy(given[f"noise/{name}"]) for name in ("later", "now")])
+    d3rlpy.models.torch.distributions.Normal.rsample = lambda self: self.loc + self.scale * next(noise)
+    (log_alpha,) = modules.log_temp.parameters()
+    with torch.no_grad():
+        log_alpha.fill_(float(given["log_alpha"]))
+    critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
+    critic.backward()
+    found = gradients({"critics": nets["critics"]})
+    actor = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
+    found["log_alpha"] = log_alpha.grad.numpy().copy().reshape(())
+    actor.backward()
+    return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
+
+
 def dqn(given, batch):
     return discrete(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), given, batch)
 
@@ -150,7 +175,7 @@ def gradients(nets):
     return {name: tensor.grad.numpy().copy() for name, tensor in each_tensor(nets) if tensor.grad is not None}
 
 
-CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "SAC": sac, "DQN": dqn, "DiscreteCQL": discrete_cql}
 
 
 def batch_of(given):

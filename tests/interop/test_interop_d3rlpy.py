@@ -129,6 +129,23 @@ def cql():
     return weights, losses_of(algorithm, nets), gradients_of(nets, "critics")
 
 
+def sac():
+    """On the noise that ours draws. In its own loss d3rlpy has α where ours has log α: α times our gradient."""
+    algorithm, nets = made("SAC", {})
+    generator = torch.Generator().manual_seed(0)
+    noise = {f"noise/{name}": torch.randn((64, 2), generator=generator).numpy() for name in ("later", "now")}
+    *hidden, (weight, bias) = layers_of(nets["policy"])[0]
+    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    log_alpha = {"log_alpha": nets["alpha"].log.detach().numpy()}
+    weights = named("policy", [[*hidden, mean, log_std]]) | weights_of(nets, "critics", "target_critics")
+    losses = losses_of(algorithm, nets)
+    *hidden, (weight, bias) = layers_of(nets["policy"], lambda each: each.grad)[0]
+    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    gradients = named("policy", [[*hidden, mean, log_std]]) | gradients_of(nets, "critics")
+    gradients["log_alpha"] = (nets["alpha"].log.grad * nets["alpha"]().detach()).numpy()
+    return weights | noise | log_alpha, losses, gradients
+
+
 def dqn():
     return discrete("DQN", {})
 
@@ -145,7 +162,7 @@ def discrete(name, config):
     return weights, losses, gradients_of(nets, "policy")
 
 
-CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "SAC": sac, "DQN": dqn, "DiscreteCQL": discrete_cql}
 
 
 @pytest.fixture(scope="module")

@@ -166,11 +166,14 @@ class Algorithm(ABC):
         kinds: the resources that it can stand in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
             trains policies with a recurrent state.
+        live: whether it learns from what its own policy plays while it is trained (an input's `sampler`): its losses
+            are right on actions of any earlier policy, and its policy explores.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     recurrent: ClassVar[bool] = False
+    live: ClassVar[bool] = False
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
@@ -206,6 +209,12 @@ class Algorithm(ABC):
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}
+
+    def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
+        """Runs before the policy plays while it is trained (see `live`), `timesteps` after the first it played.
+
+        To be overridden where exploring changes with them; what changes lies in buffers of the networks.
+        """
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Runs after every update, on the moved weights (target networks). `step` is the update's."""
