@@ -21,7 +21,7 @@ def made(name, config=None, action_space=BOX, seed=0, **model):
 
 
 def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
-    """A batch as the pipeline makes it; a fourth of the transitions are terminal."""
+    """A batch as the pipeline makes it; a fourth of the transitions are terminal, and no action follows these."""
     rng = np.random.default_rng(seed)
     action_space.seed(seed)
     terminal = rng.random(size) < 0.25
@@ -31,6 +31,8 @@ def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
         "actions": np.stack([action_space.sample() for _ in range(size)]),
         "rewards": rng.normal(size=size).astype(np.float32),
         "discounts": np.where(terminal, 0, gamma).astype(np.float32),
+        "new_actions": np.stack([action_space.sample() for _ in range(size)]),
+        "followed": ~terminal,
     }
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 

@@ -13,6 +13,7 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
+from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
 from hindcast.errors import SpecError
@@ -27,6 +28,7 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "IQL": IQL,
     "MARWIL": MARWIL,
     "PPO": PPO,
+    "ReBRAC": ReBRAC,
     "TD3BC": TD3BC,
 }
 """Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the

@@ -38,6 +38,8 @@ class Columns:
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
     N_STEP = "n_step"
+    NEXT_ACTIONS = "new_actions"
+    FOLLOWED = "followed"
     WEIGHTS = "weights"
 
 

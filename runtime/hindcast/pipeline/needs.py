@@ -10,6 +10,7 @@ from hindcast.errors import DataError
 
 _DERIVED: Final[dict[str, frozenset[str]]] = {
     Columns.NEXT_OBS: frozenset({Columns.OBS}),
+    Columns.NEXT_ACTIONS: frozenset({Columns.ACTIONS}),
     Columns.TERMINATEDS: frozenset(),
     Columns.TRUNCATEDS: frozenset(),
     Columns.DISCOUNTS: frozenset(),
@@ -35,7 +36,9 @@ class Needs:
     `truncateds` are those of step t+n'-1. With n = 1 `rewards` keep their dtype. Further columns can be asked for,
     whatever n is: `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
     `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated
-    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode).
+    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode). `new_actions` is a(t+n'), and
+    brings `followed` along (bool): whether step t+n' is of the same episode or fragment. Where it is not, nothing was
+    recorded, and `new_actions` repeats a(t), which is only there to have a value of the space.
 
     With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
     an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
@@ -145,7 +148,8 @@ class Needs:
     def derived_bytes(self) -> int:
         """Bytes a step on the device beside the columns: what n-step items are gathered from, and priorities."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
-        return (16 if self.n_step > 1 or asked else 0) + _SAMPLED_BYTES[self.sampling]
+        followed = Columns.NEXT_ACTIONS in self.columns
+        return (16 if self.n_step > 1 or asked else 0) + followed + _SAMPLED_BYTES[self.sampling]
 
     def from_data(self, columns: frozenset[str]) -> Needs:
         """The same needs, with the column that initial states are read from.
