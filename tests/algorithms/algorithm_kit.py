@@ -16,7 +16,7 @@ WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
 def made(name, config=None, action_space=BOX, seed=0, **model):
     """The algorithm and its networks."""
     algorithm = build(name, config or {})
-    inputs = ModelInputs(OBS, action_space, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     return algorithm, new_networks(algorithm, inputs, seed)
 
 

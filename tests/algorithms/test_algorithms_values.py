@@ -216,7 +216,13 @@ def test_cqls_backup_with_entropy_is_the_deterministic_one_less_alpha_logp():
 
 @pytest.mark.parametrize(
     ("name", "loss"),
-    [("IQL", "critic_loss"), ("TD3BC", "critic_loss"), ("ReBRAC", "critic_loss"), ("CQL", "td_loss")],
+    [
+        ("IQL", "critic_loss"),
+        ("TD3BC", "critic_loss"),
+        ("ReBRAC", "critic_loss"),
+        ("FQL", "critic_loss"),
+        ("CQL", "td_loss"),
+    ],
 )
 def test_what_follows_a_terminated_step_does_not_count(name, loss):
     algorithm, nets = made(name)
@@ -231,7 +237,7 @@ def test_what_follows_a_terminated_step_does_not_count(name, loss):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "CQL"])
+@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "FQL", "CQL"])
 @pytest.mark.parametrize(
     ("space", "sentence"),
     [

@@ -61,6 +61,7 @@ CASES = {
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
     "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
     "ReBRAC": Case("ReBRAC", {}, data="steered", has_noise=True),
+    "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
 STREAMED = [name for name, case in CASES.items() if case.streams]

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
 from hindcast.algorithms.dqn import DQN, DiscreteCQL
+from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
@@ -25,6 +26,7 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "CQL": CQL,
     "DQN": DQN,
     "DiscreteCQL": DiscreteCQL,
+    "FQL": FQL,
     "IQL": IQL,
     "MARWIL": MARWIL,
     "PPO": PPO,

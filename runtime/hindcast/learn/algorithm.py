@@ -81,6 +81,26 @@ class ModelInputs:
             model = model.model_copy(update={"distribution": auto})
         return build_module(self.observation_space, self.action_space, model, value)
 
+    def own_policy(self, kind: type[RLModule], algorithm: str, **options: Any) -> RLModule:
+        """A new policy of the algorithm's own kind.
+
+        Args:
+            kind: its class.
+            algorithm: for the message.
+            options: of its `setup()`.
+
+        Raises:
+            SpecError: the user names another one; or the model's options do not fit the spaces.
+        """
+        model = self.model
+        if model.recurrent != "none" or model.module_class is not None or model.distribution != "auto":
+            raise SpecError(
+                f"spec.model: {algorithm} has a kind of policy of its own: leave recurrent, moduleClass and "
+                "distribution out."
+            )
+        model = model.model_copy(update={"module_options": options})
+        return kind(self.observation_space, self.action_space, model)
+
     def state_value(self) -> StateValue:
         """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.
 
