@@ -143,7 +143,8 @@ def with_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
 
 
 def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
-    return [int(sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum()) for unit in dataset.units]
+    of_each = (needs.seq_len, needs.burn_in, needs.stride)
+    return [int(sequences_in(unit.lengths, *of_each).sum()) for unit in dataset.units]
 
 
 @examples(100)
@@ -170,6 +171,27 @@ def test_sequences_are_those_of_the_reference(kind, seed, seq_len, data):
             wanted = [0.0, 0.0, 0.0] if number is None else [number, number + 0.25, rewards[number]]
             assert found == pytest.approx(wanted)
     assert int(batch["loss_mask"].sum()) == dataset.num_steps, "an epoch learns from each timestep once"
+
+
+@examples(50)
+@given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
+@both
+def test_sequences_with_a_stride_begin_all_along_an_episode(kind, seed, seq_len, data):
+    dataset = random_dataset(seed)
+    stride = data.draw(st.integers(1, seq_len))
+    needs = Needs(frozenset({"actions", "t", "obs"}), seq_len=seq_len, stride=stride)
+    expected = [
+        block.columns["actions"][block.rows_of("actions", episode), 0][first : first + seq_len].tolist()
+        for block in dataset.blocks
+        for episode in range(block.num_episodes)
+        for first in range(0, int(block.length[episode]), stride)
+    ]
+    batch = pass_over(kind, dataset, needs, window_steps=25, items=items_per_unit(dataset, needs))
+    found = [
+        row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
+    ]
+    assert sorted(found) == sorted(expected)
+    assert batch["seq_lens"].tolist() == [len(each) for each in found]
 
 
 @both

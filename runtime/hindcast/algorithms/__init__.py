@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.decision_transformer import DecisionTransformer
 from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
@@ -25,6 +26,7 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
     "CQL": CQL,
     "DQN": DQN,
+    "DecisionTransformer": DecisionTransformer,
     "DiscreteCQL": DiscreteCQL,
     "FQL": FQL,
     "IQL": IQL,

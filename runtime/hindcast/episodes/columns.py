@@ -40,6 +40,8 @@ class Columns:
     N_STEP = "n_step"
     NEXT_ACTIONS = "new_actions"
     FOLLOWED = "followed"
+    RETURNS_TO_GO = "returns_to_go"
+    PREV_REWARDS = "prev_rewards"
     WEIGHTS = "weights"
 
 

@@ -46,7 +46,8 @@ class Needs:
     episode is zero. Batches hold besides `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
     burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
     `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
-    columns reach behind a sequence's end.
+    columns reach behind a sequence's end. With `stride` = s they begin at an episode's steps 0, s, 2·s and so on to its
+    last, so that the last ones are shorter, and an epoch learns from a timestep up to T / s times.
 
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which takes data that are resident. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952),
@@ -60,6 +61,7 @@ class Needs:
         n_step: n, at least 1.
         seq_len: T; None for single timesteps.
         burn_in: see above, less than T.
+        stride: s, from 1 to T and without burn-in; None for T - burn_in.
         initial_state: "recorded" adds to a batch of sequences the leaves `state_in/…`, `[B, ...]`, the recurrent state
             before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
             before an episode's first. "zero": the module begins with its own.
@@ -80,6 +82,7 @@ class Needs:
     gamma: float | None = None
     seq_len: int | None = None
     burn_in: int = 0
+    stride: int | None = None
     initial_state: Literal["zero", "recorded"] = "zero"
     targets: bool = False
     targets_every: int | None = None
@@ -118,14 +121,18 @@ class Needs:
 
     def _check_sequences(self) -> None:
         if self.seq_len is None:
-            if self.burn_in or self.initial_state == "recorded":
-                raise ValueError("burn_in and initial_state are of sequences: give seq_len")
+            if self.burn_in or self.stride is not None or self.initial_state == "recorded":
+                raise ValueError("burn_in, stride and initial_state are of sequences: give seq_len")
             return
         if self.seq_len < 1:
             raise ValueError(f"seq_len is {self.seq_len}; it must be at least 1")
         if not 0 <= self.burn_in < self.seq_len:
             raise ValueError(
                 f"burn_in is {self.burn_in}; it must lie between 0 and seq_len - 1, {self.seq_len - 1}"
+            )
+        if self.stride is not None and (self.burn_in or not 1 <= self.stride <= self.seq_len):
+            raise ValueError(
+                f"stride is {self.stride}; it must lie between 1 and seq_len, {self.seq_len}, without burn_in"
             )
 
     @property

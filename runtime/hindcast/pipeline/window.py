@@ -221,7 +221,7 @@ class WindowData:
     def _sequences(self) -> Sequences:
         needs = self.recipe.needs
         assert needs.seq_len is not None
-        return cut(self.length, needs.seq_len, needs.burn_in)
+        return cut(self.length, needs.seq_len, needs.burn_in, needs.stride)
 
     @cached_property
     def _state_leaves(self) -> list[str]:
