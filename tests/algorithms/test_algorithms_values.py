@@ -267,7 +267,14 @@ def test_cqls_backup_with_entropy_is_the_deterministic_one_less_alpha_logp():
 
 @pytest.mark.parametrize(
     ("name", "loss"),
-    [("IQL", "critic_loss"), ("TD3BC", "critic_loss"), ("CQL", "td_loss"), ("SAC", "td_loss")],
+    [
+        ("IQL", "critic_loss"),
+        ("TD3BC", "critic_loss"),
+        ("ReBRAC", "critic_loss"),
+        ("FQL", "critic_loss"),
+        ("CQL", "td_loss"),
+        ("SAC", "td_loss"),
+    ],
 )
 def test_what_follows_a_terminated_step_does_not_count(name, loss):
     algorithm, nets = made(name)
@@ -282,7 +289,7 @@ def test_what_follows_a_terminated_step_does_not_count(name, loss):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["TD3BC", "CQL", "SAC"])
+@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "FQL", "CQL", "SAC"])
 @pytest.mark.parametrize(
     ("space", "sentence"),
     [
@@ -299,6 +306,7 @@ def test_actions_that_do_not_fit_are_one_sentence(name, space, sentence):
     ("name", "distribution", "sentence"),
     [
         ("TD3BC", "gaussian", "TD3BC trains deterministic policies"),
+        ("ReBRAC", "squashedGaussian", "ReBRAC trains deterministic policies"),
         ("CQL", "deterministic", "CQL samples its policy"),
         ("SAC", "deterministic", "SAC samples its policy"),
         ("IQL", "deterministic", "IQL weighs log-likelihoods"),
@@ -316,6 +324,7 @@ def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sent
         ("IQL", {"beta": -1.0}, "config.beta is -1.0, expected at least 0"),
         ("CQL", {"numActions": 0}, "config.numActions is 0, expected at least 1"),
         ("TD3BC", {"tau": 0.0}, "config.tau is 0.0, expected more than 0"),
+        ("ReBRAC", {"criticBeta": -0.1}, "config.criticBeta is -0.1, expected at least 0"),
     ],
 )
 def test_values_out_of_range_are_one_sentence(name, config, sentence):

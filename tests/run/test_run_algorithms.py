@@ -51,6 +51,7 @@ OUTSIDE = {
         "learn_lstm_bc:LSTMBC", {}, {"cellSize": 8, "maxSeqLen": 4}, {"lstm_cell_size": 8, "max_seq_len": 4}
     ),
 }
+SMALL = {"contextLength": 4, "embedSize": 8, "numHeads": 2, "numLayers": 1, "returnScale": 10.0, "lr": 1e-2}
 PRIORITIES = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
 CASES = {
     **OUTSIDE,
@@ -67,6 +68,10 @@ CASES = {
         "DQN", {**PRIORITIES, "epsilon": [[0, 1], [90, 0.1]]}, streams=False, plays="toy_environments:Walk"
     ),
     "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
+    "ReBRAC": Case("ReBRAC", {}, data="steered", has_noise=True),
+    "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL}),
+    "DecisionTransformer with dropout": Case("DecisionTransformer", SMALL, data="steered", has_noise=True),
+    "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
 STREAMED = [name for name, case in CASES.items() if case.streams]

@@ -9,10 +9,13 @@ from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.decision_transformer import DecisionTransformer
 from hindcast.algorithms.dqn import DQN, DiscreteCQL
+from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
+from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC
 from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
@@ -24,10 +27,13 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
     "CQL": CQL,
     "DQN": DQN,
+    "DecisionTransformer": DecisionTransformer,
     "DiscreteCQL": DiscreteCQL,
+    "FQL": FQL,
     "IQL": IQL,
     "MARWIL": MARWIL,
     "PPO": PPO,
+    "ReBRAC": ReBRAC,
     "SAC": SAC,
     "TD3BC": TD3BC,
 }

@@ -230,7 +230,8 @@ class LiveFeed:
         needs = self._recipe.needs
         if needs.seq_len is None:
             return block.length
-        return np.asarray(sequences_in(block.length, needs.seq_len, needs.burn_in), dtype=np.int64)
+        found = sequences_in(block.length, needs.seq_len, needs.burn_in, needs.stride)
+        return np.asarray(found, dtype=np.int64)
 
 
 def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:

@@ -225,8 +225,8 @@ def _sequences(dataset: Dataset, needs: Needs) -> I64 | None:
     """`[U]` sequences of each unit; None where items are timesteps."""
     if needs.seq_len is None:
         return None
-    found = [sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum() for unit in dataset.units]
-    return np.array(found, dtype=np.int64)
+    of_each = (needs.seq_len, needs.burn_in, needs.stride)
+    return np.array([sequences_in(unit.lengths, *of_each).sum() for unit in dataset.units], dtype=np.int64)
 
 
 def _changes_actions(preprocessing: Preprocessing | None) -> bool:
