@@ -130,7 +130,12 @@ def wandering(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("algorithm", "config"),
-    [("TD3BC", RATES), ("ReBRAC", RATES), ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5})],
+    [
+        ("TD3BC", RATES),
+        ("ReBRAC", RATES),
+        ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5}),
+        ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5, "actionChunk": 3}),
+    ],
 )
 def test_it_finds_the_way_that_nobody_went(algorithm, config, wandering, tmp_path):
     assert returns_of(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
