@@ -59,6 +59,23 @@ class Steered(Walk):
         return self._moved(float(action[0]))
 
 
+class Homing(gym.Env):
+    """Twenty steps in a square, each of which costs the distance from its centre."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Box(-2, 2, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._t, self._place = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._place, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._t += 1
+        self._place = np.clip(self._place + 0.15 * np.asarray(action, np.float32), -1, 1)
+        return self._place, -float(np.linalg.norm(self._place)), False, self._t == 20, {}
+
+
 class Composite(gym.Env):
     """Composite spaces and infos; actions are checked."""
 

@@ -7,6 +7,7 @@ import torch
 from algorithm_kit import BOX, OBS, WIDE, made, stages
 
 from hindcast.algorithms import build
+from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError
@@ -16,6 +17,8 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.window import Recipe
+from hindcast.record.runner import EnvRunner
+from toy_environments import Walk
 
 K = 4
 SMALL = {
@@ -139,15 +142,15 @@ def test_continuous_actions_are_regressed_on_within_their_range():
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], errors.mean())
 
 
-def played(space=DISCRETE, **options):
-    preprocessing = Preprocessing.of(OBS, space, ModelSpec())
-    algorithm = build("DecisionTransformer", {**SMALL, "targetReturn": 20.0, **options})
-    inputs = ModelInputs(OBS, preprocessing.action_space, ModelSpec(fcnet_hiddens=[8]))
+def played(space=DISCRETE, observations=OBS):
+    preprocessing = Preprocessing.of(observations, space, ModelSpec())
+    algorithm = build("DecisionTransformer", {**SMALL, "targetReturn": 20.0})
+    inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[8]))
     module = new_networks(algorithm, inputs, seed=0)["policy"]
     with torch.no_grad():  # so that outputs depend on all inputs
         for number, each in enumerate(module.parameters()):
             each.add_(torch.randn(each.shape, generator=torch.Generator().manual_seed(number)), alpha=0.3)
-    return Policy(module.eval(), preprocessing, OBS, space)
+    return Policy(module.eval(), preprocessing, observations, space)
 
 
 SLOTS, STEPS = 3, 9
@@ -190,6 +193,29 @@ def test_acting_is_what_it_has_learnt_on_the_last_steps(space):
             batch = {name: torch.from_numpy(np.asarray(each))[None] for name, each in window.items()}
             expected = policy.module.forward_train(batch)["action_dist_inputs"][0, -1]
             np.testing.assert_allclose(found[slot, now], expected.numpy(), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_an_environments_rewards_reach_it():
+    """Seven episodes in three slots, each as training would have it."""
+    policy = played(Walk.action_space, Walk.observation_space)
+    environment = EnvironmentSpec(id="toy_environments:Walk")
+    runner = EnvRunner(environment, policy, width=3, seed=0, explore=True)
+    for episode in runner.play(range(7)):
+        columns, steps = episode.columns, episode.length
+        received = np.concatenate([[0], np.cumsum(columns["rewards"])[:-1]])
+        batch = {
+            "obs": columns["obs"][:-1],
+            "actions": columns["actions"],
+            "returns_to_go": (20.0 - received).astype(np.float32),
+            "t": np.arange(steps),
+        }
+        for now in range(steps):
+            last = slice(max(0, now + 1 - K), now + 1)
+            window = {name: torch.from_numpy(each[last])[None] for name, each in batch.items()}
+            expected = policy.module.forward_train(window)["action_dist_inputs"][0, -1]
+            np.testing.assert_allclose(columns["action_dist_inputs"][now], expected, atol=1e-5, rtol=1e-4)
+    runner.close()
 
 
 def test_one_observation_at_a_time_and_from_a_file(tmp_path):

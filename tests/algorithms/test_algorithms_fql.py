@@ -126,10 +126,85 @@ def test_it_imitates_both_ways_or_takes_the_better_one(alpha, share_right):
         assert float((found[:, 0].abs() < 0.3).float().mean()) < 0.3, "a Gaussian has 0.38 between the two"
 
 
-def played(observations=OBS, actions=WIDE):
+CHUNK = 3
+
+
+def chunks(size=16):
+    """A batch as the pipeline makes it: of each item's steps the first has what follows all of them."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, CHUNK + 1, size)
+    known = torch.from_numpy(np.arange(CHUNK) < lengths[:, None])
+    parts = [transitions(WIDE, size, seed) for seed in range(CHUNK)]
+    batch = {name: torch.stack([part[name] for part in parts], 1) for name in parts[0]}
+    batch["actions"] = batch["actions"] * known[..., None]
+    return batch | {"loss_mask": known, "seq_lens": torch.from_numpy(lengths)}
+
+
+@torch.no_grad()
+def test_the_losses_of_chunks():
+    """Critics learn from whole ones, the flow from all actions that are there."""
+    algorithm, nets = made("FQL", {"actionChunk": CHUNK}, WIDE)
+    batch, generator = chunks(), torch.Generator().manual_seed(0)
+    later, start = (torch.randn((16, 2 * CHUNK), generator=generator) for _ in range(2))
+    time = torch.rand((16, 1), generator=generator)
+    critic_losses, flow_losses = [], []
+    for row, length in enumerate(batch["seq_lens"].tolist()):
+        first = {"obs": batch["obs"][row, :1]}
+        recorded = ((batch["actions"][row] - LOW) / HALF - 1)[:length]
+        if length == CHUNK:
+            following = {"obs": batch["new_obs"][row, :1]}
+            chosen = mapped(nets, following["obs"], later[row : row + 1]).reshape(1, CHUNK, 2)
+            value = nets["target_critics"](following, taken(chosen)).mean()
+            wanted = batch["rewards"][row, 0] + batch["discounts"][row, 0] * value
+            values = nets["critics"](first, batch["actions"][row : row + 1])
+            critic_losses.append(float((values - wanted).square().sum()))
+        padded = torch.cat([recorded, recorded[:1].expand(CHUNK - length, 2)]).flatten()
+        between = (1 - time[row]) * start[row] + time[row] * padded
+        found = nets["behaviour"](batch["obs"][row, 0], between, time[row])
+        errors = (found - (padded - start[row])).square().reshape(CHUNK, 2).mean(-1)
+        flow_losses += errors[:length].tolist()
+    losses = stages(algorithm, nets, batch)[0].losses
+    assert 0 < len(critic_losses) < 16
+    assert float(losses["critics"]) == pytest.approx(np.mean(critic_losses), rel=1e-5)
+    assert float(losses["behaviour"]) == pytest.approx(np.mean(flow_losses), rel=1e-5)
+
+
+def test_a_batch_without_whole_chunks_teaches_the_critics_nothing():
+    algorithm, nets = made("FQL", {"actionChunk": CHUNK}, WIDE)
+    batch = chunks()
+    batch["loss_mask"][:, -1], batch["seq_lens"] = False, batch["seq_lens"].clamp(max=CHUNK - 1)
+    assert float(stages(algorithm, nets, batch)[0].losses["critics"].detach()) == 0
+
+
+def test_a_chunk_is_chosen_at_once_and_taken_in_turn():
+    """Each slot's by the noise and the observation of the step that it was chosen in."""
+    policy, rng = played(chunk=CHUNK), np.random.default_rng(0)
+    begins = np.zeros((2, 8), dtype=np.bool_)
+    begins[:, 0] = begins[1, 2] = True
+    obs = rng.uniform(-1, 1, (2, 8, 3)).astype(np.float32)
+    for explores in (True, False):
+        made_at, found, noises = np.zeros(2, dtype=int), [], []
+        for t in range(8):
+            noises.append(policy.draw_noise(rng, 2))
+            acted = policy.act({"obs": obs[:, t]}, noises[-1] if explores else None, begins[:, t])
+            found.append(acted.actions["actions"])
+        for slot in range(2):
+            for t in range(8):
+                if begins[slot, t] or t - made_at[slot] == CHUNK:
+                    made_at[slot] = t
+                then = made_at[slot]
+                noise = noises[then][slot : slot + 1] if explores else np.zeros((1, 2 * CHUNK), np.float32)
+                seen = torch.from_numpy(obs[slot : slot + 1, then])
+                with torch.no_grad():
+                    chunk = mapped({"policy": policy.module}, seen, torch.from_numpy(noise)).clamp(-1, 1)
+                expected = chunk.reshape(CHUNK, 2)[t - then].numpy()
+                np.testing.assert_allclose(found[t][slot], expected, atol=1e-6)
+
+
+def played(observations=OBS, actions=WIDE, chunk=1):
     preprocessing = Preprocessing.of(observations, actions, ModelSpec())
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[16]))
-    module = new_networks(build("FQL", {}), inputs, seed=0)["policy"]
+    module = new_networks(build("FQL", {"actionChunk": chunk}), inputs, seed=0)["policy"]
     return Policy(module, preprocessing, observations, actions)
 
 

@@ -98,3 +98,61 @@ def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mix
         stop={"updates": updates, "episodeReturnMean": 450},
     )
     assert train(resource).metrics["episode_return_mean"] >= 450
+
+
+def returns_of(folder, data, algorithm, config, *, environment, updates):
+    """The mean return of a short training's last policy."""
+    resource = training(
+        folder,
+        data,
+        algorithm=algorithm,
+        config={"trainBatchSizePerLearner": 256, **config},
+        environment=environment,
+        model={"fcnetHiddens": [64, 64], "fcnetActivation": "relu"},
+        pipeline={"datasetNumItersPerLearner": updates},
+        evaluation={"interval": 1, "duration": 20},
+        stop={"updates": updates},
+    )
+    return train(resource).metrics["episode_return_mean"]
+
+
+HOMING = {"id": "toy_environments:Homing"}
+RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def wandering(tmp_path_factory):
+    """Episodes at random, whose mean return is -16.5; the best policy's is about -1."""
+    folder = tmp_path_factory.mktemp("wandering") / "data"
+    record(recording(folder, environment=HOMING, duration={"episodes": 300}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config"),
+    [
+        ("TD3BC", RATES),
+        ("ReBRAC", RATES),
+        ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5}),
+        ("FQL", {**RATES, "alpha": 1.0, "flowSteps": 5, "actionChunk": 3}),
+    ],
+)
+def test_it_finds_the_way_that_nobody_went(algorithm, config, wandering, tmp_path):
+    assert returns_of(tmp_path, wandering, algorithm, config, environment=HOMING, updates=500) >= -4
+
+
+@pytest.mark.parametrize(("config", "asked_for"), [({}, 19), ({"targetReturn": 6.0}, 6)])
+def test_it_gets_the_return_that_it_asks_for(config, asked_for, tmp_path):
+    """Of 12 steps at random, each of which rewards 0, 1 or 2; the best of 300 episodes got 19."""
+    environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
+    record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
+    small = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
+    found = returns_of(
+        tmp_path,
+        tmp_path / "data",
+        "DecisionTransformer",
+        {**small, **config},
+        environment=environment,
+        updates=100,
+    )
+    assert found == pytest.approx(asked_for, abs=1)

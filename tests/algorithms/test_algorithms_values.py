@@ -10,6 +10,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 
 DISCRETE = gym.spaces.Discrete(3)
+SEVERAL = gym.spaces.MultiDiscrete([3, 2])
 
 
 def test_iqls_value_loss_is_the_expectile_of_the_smaller_target():
@@ -22,7 +23,7 @@ def test_iqls_value_loss_is_the_expectile_of_the_smaller_target():
     )
 
 
-@pytest.mark.parametrize("space", [BOX, DISCRETE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize("space", [BOX, DISCRETE, SEVERAL], ids=["continuous", "discrete", "several"])
 def test_iqls_policy_weighs_the_recorded_actions(space):
     algorithm, nets = made("IQL", {"beta": 4.0, "weightClip": 2.0}, space)
     batch = transitions(space)

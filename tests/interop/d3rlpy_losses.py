@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.models.torch.policies import ActionOutput
-from d3rlpy.torch_utility import TorchMiniBatch
+from d3rlpy.torch_utility import TorchMiniBatch, TorchTrajectoryMiniBatch
 from torch import nn
 
 ENCODER = VectorEncoderFactory([16, 16], activation="tanh")
@@ -152,6 +152,54 @@ def discrete(config, given, batch):
     return {"policy": loss}, gradients(nets)
 
 
+def decision_transformer(given, batch):
+    """On whole sequences. d3rlpy adds up an action's squared errors, of which ours is the mean; it normalises with
+    another epsilon, and its table of timesteps has two rows more than it says.
+    """
+    encoder = VectorEncoderFactory([16], activation="none")
+    none = dict.fromkeys(("attn_dropout", "resid_dropout", "embed_dropout"), 0.0)
+    sizes = {"context_size": 4, "max_timestep": 10, "num_heads": 2, "num_layers": 2}
+    impl = made(d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **none))
+    model = impl._modules.transformer.train()
+    for each in model.modules():
+        if isinstance(each, nn.LayerNorm):
+            each.eps = 1e-5
+    own = {
+        "of_observation": linears(model._encoder),
+        "of_action": [model._action_embed],
+        "of_return": [model._rtg_embed],
+        "of_time": [model._position_encoding._embed],
+        "norm": [model._embed_ln],
+        "transformer.norm": [model._gpt2._layer_norm],
+        "pi.0": [model._output],
+    }
+    for number, block in enumerate(model._gpt2._transformer):
+        attention, dense = block._attention, block._mlp
+        layers = {
+            "before_attention": [block._layer_norm1],
+            "before_dense": [block._layer_norm2],
+            "projections": [attention._q, attention._k, attention._v],
+            "merge": [attention._proj],
+            "dense.0": [dense._l1],
+            "dense.2": [dense._l2],
+        }
+        own |= {f"transformer.layers.{number}.{name}": found for name, found in layers.items()}
+    tensors = {
+        f"{name}.{kind}": [getattr(layer, kind) for layer in found]
+        for name, found in own.items()
+        for kind in ("weight", "bias")
+        if hasattr(found[0], kind)
+    }
+    with torch.no_grad():
+        for name, parts in tensors.items():
+            for part, values in zip(parts, torch.from_numpy(given[name]).chunk(len(parts)), strict=True):
+                part.copy_(values)
+    loss = impl.compute_loss(batch) / 2
+    loss.backward()
+    slopes = {name: torch.cat([part.grad for part in parts]).numpy() for name, parts in tensors.items()}
+    return {"policy": loss}, slopes
+
+
 def made(config, actions=2):
     algorithm = config.create(device="cpu")
     algorithm.create_impl((3,), actions)
@@ -192,10 +240,28 @@ CASES = {
     "SAC": sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,
+    "DecisionTransformer": decision_transformer,
 }
 
 
+def sequences_of(given):
+    names = ("obs", "actions", "rewards", "returns_to_go", "t")
+    columns = {name: torch.from_numpy(given[name]) for name in names}
+    return TorchTrajectoryMiniBatch(
+        observations=columns["obs"],
+        actions=columns["actions"],
+        rewards=columns["rewards"][..., None],
+        returns_to_go=columns["returns_to_go"][..., None],
+        terminals=torch.zeros_like(columns["rewards"])[..., None],
+        timesteps=columns["t"],
+        masks=torch.ones_like(columns["rewards"]),
+        device="cpu",
+    )
+
+
 def batch_of(given):
+    if "returns_to_go" in given:
+        return sequences_of(given)
     columns = {
         name: torch.from_numpy(given[name])
         for name in ("obs", "actions", "rewards", "new_obs", "new_actions", "terminals")

@@ -22,7 +22,7 @@ GAMMA = 0.99
 
 def made(name, config, actions=ACTIONS, **model):
     algorithm = build(name, config)
-    inputs = ModelInputs(OBS, actions, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    inputs = ModelInputs(OBS, actions, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed=0)
     with torch.no_grad():  # biases that are not 0, and copies that are not the networks
         for number, each in enumerate(nets.parameters()):
@@ -45,11 +45,25 @@ def recorded(discrete=False):
     }
 
 
+def sequences():
+    """16 of 4 steps each, none of them padding."""
+    rng = np.random.default_rng(1)
+    return {
+        "obs": rng.uniform(-1, 1, (16, 4, 3)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (16, 4, 2)).astype(np.float32),
+        "rewards": rng.normal(size=(16, 4)).astype(np.float32),
+        "returns_to_go": rng.normal(size=(16, 4)).astype(np.float32),
+        "t": rng.integers(7, size=(16, 1)) + np.arange(4),
+        "loss_mask": np.ones((16, 4), dtype=np.bool_),
+        "seq_lens": np.full(16, 4),
+    }
+
+
 def tensors(batch):
     return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 
-BATCH, CHOSEN = recorded(), recorded(discrete=True)
+BATCH, CHOSEN, SEQUENCES = recorded(), recorded(discrete=True), sequences()
 TENSORS = tensors(BATCH)
 
 
@@ -173,6 +187,17 @@ def discrete(name, config):
     return weights, losses, gradients_of(nets, "policy")
 
 
+def decision_transformer():
+    """On whole sequences: d3rlpy has padding before them, and ours behind."""
+    config = {"contextLength": 4, "embedSize": 16, "numHeads": 2, "numLayers": 2, "dropout": 0.0}
+    algorithm, nets = made(
+        "DecisionTransformer", {**config, "maxTimestep": 12, "returnScale": 1.0}, fcnet_hiddens=[]
+    )
+    weights = {name: each.detach().numpy() for name, each in nets["policy"].named_parameters()}
+    losses = losses_of(algorithm, nets, tensors(SEQUENCES))
+    return weights, losses, {name: each.grad.numpy() for name, each in nets["policy"].named_parameters()}
+
+
 CASES = {
     "IQL": iql,
     "TD3BC": td3_bc,
@@ -181,7 +206,9 @@ CASES = {
     "SAC": sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,
+    "DecisionTransformer": decision_transformer,
 }
+BATCHES = {"DQN": CHOSEN, "DiscreteCQL": CHOSEN, "DecisionTransformer": SEQUENCES}
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +218,7 @@ def both(rllib, tmp_path_factory):
     ours = {}
     for name, case in CASES.items():
         weights, *ours[name] = case()
-        batch = CHOSEN if name in ("DQN", "DiscreteCQL") else BATCH
-        np.savez(folder / f"{name}.npz", **batch, **weights)
+        np.savez(folder / f"{name}.npz", **BATCHES.get(name, BATCH), **weights)
     rllib("d3rlpy_losses.py", folder, *CASES)
     return {name: (*found, folder / f"{name}-theirs.npz") for name, found in ours.items()}
 

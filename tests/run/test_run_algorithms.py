@@ -72,6 +72,7 @@ CASES = {
     "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL}),
     "DecisionTransformer with dropout": Case("DecisionTransformer", SMALL, data="steered", has_noise=True),
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
+    "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
 STREAMED = [name for name, case in CASES.items() if case.streams]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 import torch
@@ -20,11 +21,11 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import bootstrapped
+from hindcast.learn.batches import bootstrapped, with_padding_filled
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.flow_policy import OneStepPolicy, VectorField
+from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
 from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.needs import Needs, transitions
 
@@ -39,13 +40,18 @@ class FQLOptions(AlgorithmOptions):
     L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss and else 1. Squares are
     means over an action's elements; Q in L_μ is the critics' mean, Q̄ their qAggregation.
 
+    With actionChunk = h over 1 (arXiv 2507.07969) a stands for the h actions from s on, which the policy chooses at
+    once and takes in turn: r is the sum of their discounted rewards, s' what follows them, and gamma counts h times.
+    Chunks that an episode's end cuts short teach the flow alone, with the actions that they have.
+
     Acting greedily takes z = 0; the authors draw z in evaluation too (`evaluation: {explore: true}`).
 
     Defaults are the authors'. Their networks: `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
     """
 
     train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    """Timesteps in one learner's batch, actionChunk for each item; the global batch is this times the number of
+    learners."""
     actor_lr: Schedule = 3e-4
     """Learning rate of the Adams of μ and v, or points [[timestep, value], …], joined by lines or as a third item says:
     line, cosine, step."""
@@ -61,6 +67,8 @@ class FQLOptions(AlgorithmOptions):
     """Steps of Euler's method along the flow."""
     q_aggregation: Literal["mean", "min"] = "mean"
     """What counts of both critics in the next state: min where values rise beyond returns."""
+    action_chunk: Positive = 1
+    """Actions that are chosen at once: more than 1 where rewards are sparse and behaviour goes on for several steps."""
     gamma: Fraction = 0.99
     """Discount of future rewards."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
@@ -76,12 +84,17 @@ class FQL(Algorithm):
     options: FQLOptions
 
     def needs(self) -> Needs:
-        return transitions(self.options.gamma)
+        chunk = self.options.action_chunk
+        if chunk == 1:
+            return transitions(self.options.gamma)
+        return transitions(self.options.gamma, n_step=chunk, seq_len=chunk, stride=1)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        policy = inputs.own_policy(OneStepPolicy, "FQL")
+        chunk = self.options.action_chunk
+        policy = inputs.own_policy(OneStepPolicy, "FQL", chunk=chunk)
         behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
-        critics = inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
+        of_chunks = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
+        critics = of_chunks.critics(members=2, layer_norm=self.options.critic_layer_norm)
         return nn.ModuleDict(
             {
                 "policy": policy,
@@ -97,12 +110,13 @@ class FQL(Algorithm):
         return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        policy = cast(OneStepPolicy, nets["policy"])
+        policy, known = cast(OneStepPolicy, nets["policy"]), known_actions(batch)
+        batch = from_first_steps(batch)
         recorded = policy.range.to_unit(batch[Columns.ACTIONS])
         taken = nets["critics"](batch)
         wanted = self._wanted(nets, batch, normal_like(recorded, step))
-        critic_loss = (taken - wanted).square().mean(-1).sum()
-        flow_loss = self._flow_loss(nets, batch, recorded, step)
+        critic_loss = mean_where(known.all(-1), (taken - wanted).square().sum(0))
+        flow_loss = mean_where(known, self._flow_errors(nets, batch, recorded, step))
         far, values = self._distilled(nets, batch, normal_like(recorded, step))
         scale = values.detach().abs().mean() if self.options.normalize_q_loss else 1.0
         policy_loss = self.options.alpha * far - values.mean() / scale
@@ -126,12 +140,14 @@ class FQL(Algorithm):
         values = nets["target_critics"](following, actions)
         return bootstrapped(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
 
-    def _flow_loss(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
+    def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
+        """`[B, h]` the mean over an action's elements."""
         field, noise = cast(VectorField, nets["behaviour"]), normal_like(recorded, step)
         time = torch.rand((len(recorded), 1), generator=step.generator, device=recorded.device)
         between = (1.0 - time) * noise + time * recorded
         found = field(field.features(batch), between, time)
-        return (found - (recorded - noise)).square().mean()
+        errors = (found - (recorded - noise)).square()
+        return errors.unflatten(-1, (self.options.action_chunk, -1)).mean(-1)
 
     def _distilled(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
         """How far the policy is from the flow, a scalar; and `[B]` the values of its actions."""
@@ -141,6 +157,31 @@ class FQL(Algorithm):
         actions = policy.unbounded(batch, noise)
         values = critics(batch, policy.range.from_unit(actions)).mean(0)
         return (actions - flowed).square().mean(), values
+
+
+def known_actions(batch: Tensors) -> Tensor:
+    """`[B, h]` which actions of the chunks were recorded; without chunks `[B, 1]`, all."""
+    known = batch.get(Columns.LOSS_MASK)
+    return (
+        torch.ones_like(batch[Columns.DISCOUNTS], dtype=torch.bool).unsqueeze(-1) if known is None else known
+    )
+
+
+def from_first_steps(batch: Tensors) -> Tensors:
+    """Of sequences their actions, and all else of the first step, whose n-step return is the sequence's."""
+    if Columns.LOSS_MASK not in batch:
+        return batch
+    filled = with_padding_filled(batch)
+    return {
+        leaf: each if leaf == Columns.ACTIONS else each[:, 0]
+        for leaf, each in filled.items()
+        if each.dim() > 1
+    }
+
+
+def mean_where(known: Tensor, values: Tensor) -> Tensor:
+    """The mean of `values` where `known`, of the same shape; 0 where nothing is."""
+    return torch.where(known, values, 0.0).sum() / known.sum().clamp(min=1)
 
 
 def normal_like(actions: Tensor, step: Step) -> Tensor:

@@ -53,11 +53,12 @@ class ActionRange(nn.Module):
 
     def to_unit(self, actions: Tensor) -> Tensor:
         """`[..., *shape]` actions with their bounds at ±1, as `[..., D]`."""
-        return ((actions - self.low) / self.half_range - 1.0).flatten(-self.low.dim())
+        values = (actions - self.low) / self.half_range - 1.0
+        return values.reshape(*values.shape[: values.dim() - self.low.dim()], -1)
 
     def from_unit(self, values: Tensor) -> Tensor:
         """The inverse, within the bounds: those beyond one are on it."""
-        shaped = values.clamp(-1.0, 1.0).unflatten(-1, self.low.shape)
+        shaped = values.clamp(-1.0, 1.0).reshape(*values.shape[:-1], *self.low.shape)
         return self.clamp(self.low + (shaped + 1.0) * self.half_range)
 
     def uniform(self, count: int, generator: torch.Generator) -> Tensor:

@@ -7,9 +7,11 @@ elements of an action.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from hindcast.models.bounded_actions import ActionRange
 from hindcast.models.distributions import Pushed
 from hindcast.models.encoders import Features, fully_connected, linear
 from hindcast.models.initial_weights import of_encoder, of_heads
+from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
 
 
@@ -71,22 +74,52 @@ class VectorField(NoiseMap):
 class OneStepPolicy(RLModule):
     """A map of noise to actions that needs one pass, for actions of one bounded float Box.
 
-    Exploring it takes a row's noise, and acting greedily none. Its actions have no log-probabilities.
+    Exploring it takes a row's noise, and acting greedily none. Its actions have no log-probabilities. With chunks it
+    chooses several actions at once, takes them in turn, whatever it sees meanwhile, and then chooses anew; those that
+    are left are its state.
+
+    Attributes:
+        range: of a chunk's actions, `[chunk, *shape]`, or of an action without chunks.
     """
 
-    takes_options: ClassVar[bool] = False
+    def setup(self, chunk: int = 1) -> None:  # type: ignore[override]
+        """Build the layers.
 
-    def setup(self) -> None:  # type: ignore[override]
-        self.range = ActionRange(self.action_space, "FQL")
+        Args:
+            chunk: actions that are chosen at once.
+        """
+        self._chunk = chunk
+        self.range = ActionRange(chunk_space(self.action_space, chunk), "FQL")
         size = math.prod(cast(tuple[int, ...], self.action_space.shape))
-        self.map = NoiseMap(self.observation_space, size, self.model_config)
+        self.map = NoiseMap(self.observation_space, chunk * size, self.model_config)
+        self._sizes = [self.map.features.output_size, *([size, 1] if chunk > 1 else [])]
         self.action_head = ActionHead(
             from_inputs=self._distribution,
-            inputs_size=self.map.features.output_size,
-            noise_size=size,
+            inputs_size=sum(self._sizes),
+            noise_size=chunk * size,
             noise="normal",
             stochastic=False,
         )
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        if self._chunk == 1:
+            return {}
+        left = torch.zeros((), dtype=torch.int64)
+        return {"plan": torch.zeros(self._chunk - 1, self._sizes[1]), "left": left}
+
+    def state_after(
+        self,
+        outputs: Mapping[str, Tensor],
+        actions: Mapping[str, Tensor],  # noqa: ARG002
+        noise: Tensor | None,
+    ) -> dict[str, Tensor]:
+        if self._chunk == 1:
+            return {}
+        features, _, goes_on = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
+        if noise is None:
+            noise = features.new_zeros(len(features), self.action_head.noise_size)
+        plan = outputs[f"{Columns.STATE_OUT}/plan"]
+        return {"plan": torch.where(goes_on.unsqueeze(-1) > 0, plan, self._chosen(features, noise)[:, 1:])}
 
     def unbounded(self, batch: Batch, noise_BD: Tensor) -> Tensor:
         """`[B, D]` what the noise is mapped to, before it is brought within ±1."""
@@ -94,10 +127,38 @@ class OneStepPolicy(RLModule):
         return values
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
-        return {Columns.ACTION_DIST_INPUTS: self.map.features(batch)}
+        features = self.map.features(batch)
+        if self._chunk == 1:
+            return {Columns.ACTION_DIST_INPUTS: features}
+        state = self.state_before(batch)
+        plan, left = state["plan"], state["left"]
+        goes_on = left > 0
+        inputs = torch.cat([features, plan[:, 0], goes_on.to(features.dtype).unsqueeze(-1)], -1)
+        after = {
+            "plan": torch.cat([plan[:, 1:], torch.zeros_like(plan[:, :1])], 1),
+            "left": torch.where(goes_on, left - 1, self._chunk - 1),
+        }
+        return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, after)}
 
-    def _distribution(self, features: Tensor) -> Pushed:
-        return Pushed(features, self._push, self.action_head.noise_size)
+    def _distribution(self, inputs: Tensor) -> Pushed:
+        return Pushed(inputs, self._push, self.action_head.noise_size)
 
-    def _push(self, features: Tensor, noise: Tensor) -> Tensor:
-        return self.range.from_unit(self.map(features, noise))
+    def _push(self, inputs: Tensor, noise: Tensor) -> Tensor:
+        if self._chunk == 1:
+            return self.range.from_unit(self.map(inputs, noise))
+        features, planned, goes_on = inputs.split(self._sizes, -1)
+        taken = torch.where(goes_on > 0, planned, self._chosen(features, noise)[:, 0])
+        return taken.reshape(len(taken), *self.range.low.shape[1:])
+
+    def _chosen(self, features: Tensor, noise: Tensor) -> Tensor:
+        """`[B, chunk, D]` the actions of new chunks."""
+        chunks = self.range.from_unit(self.map(features, noise))
+        return chunks.reshape(len(features), self._chunk, -1)
+
+
+def chunk_space(action_space: gym.Space, chunk: int) -> gym.Space:
+    """The space of so many actions of a Box, one after the other; of one, and of other spaces, the space itself."""
+    if chunk == 1 or not isinstance(action_space, gym.spaces.Box):
+        return action_space
+    low, high = (np.stack([bound] * chunk) for bound in (action_space.low, action_space.high))
+    return gym.spaces.Box(low, high, dtype=cast(Any, action_space.dtype))

@@ -181,7 +181,7 @@ class Policy:
         Args:
             obs: raw observation.
             explore: sample the action; False takes the policy's mode.
-            reward: of the step before, for a policy that looks at it (`module.sees_previous`).
+            reward: of the step before, for a policy that looks at it (`module.sees_rewards`).
 
         Raises:
             DataError: the observation does not have the space's shape; or the policy looks at rewards, and none is
@@ -207,7 +207,7 @@ class Policy:
             noise: `[B, K]` of the kind `module.action_head.noise`; None acts greedily.
             is_first: `[B]` slots that begin an episode; frame stacking and recurrent states look at it. None: none of
                 them, or, in the very first step, all.
-            rewards: `[B]` of the step before, for a policy that looks at them (`module.sees_previous`); those of slots
+            rewards: `[B]` of the step before, for a policy that looks at them (`module.sees_rewards`); those of slots
                 that begin an episode do not count.
 
         Raises:
@@ -274,7 +274,7 @@ class Policy:
 
     def _previous(self, rewards: NDArray[np.float64] | None, begins: bool) -> dict[str, Tensor]:
         """The rewards of the step before, for a module that looks at them."""
-        if not self.module.sees_previous or (rewards is None and begins):
+        if not self.module.sees_rewards or (rewards is None and begins):
             return {}
         if rewards is None:
             raise DataError(
@@ -294,15 +294,12 @@ class Policy:
         outputs = module.forward_inference(batch) if noise is None else module.forward_exploration(batch)
         dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
         distribution = module.distribution(dist_inputs)
-        chosen = distribution.mode() if noise is None else distribution.sample(self._tensor(noise))
-        actions = (
-            {Columns.ACTIONS: _array(chosen)}
-            if isinstance(chosen, Tensor)
-            else {leaf: _array(tensor) for leaf, tensor in chosen.items()}
-        )
-        if module.sees_previous:
-            taken = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else chosen
-            outputs = {**outputs, **as_leaves(Columns.STATE_OUT, taken)}
+        drawn = None if noise is None else self._tensor(noise)
+        chosen = distribution.mode() if drawn is None else distribution.sample(drawn)
+        taken = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else chosen
+        actions = {leaf: _array(tensor) for leaf, tensor in taken.items()}
+        if later := module.state_after(outputs, taken, drawn):
+            outputs = {**outputs, **as_leaves(Columns.STATE_OUT, later)}
         logp: F32 | None = None
         if self.has_logp(explore=noise is not None):
             greedy = np.zeros(len(dist_inputs), dtype=np.float32)

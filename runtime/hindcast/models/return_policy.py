@@ -17,7 +17,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.models.encoders import Encoder, Features, fully_connected, linear
 from hindcast.models.initial_weights import of_encoder, of_heads
-from hindcast.models.recurrent import as_leaves, state_of
+from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
 from hindcast.models.transformer import CausalTransformer
 
@@ -36,7 +36,7 @@ class ReturnPolicy(RLModule):
         target_return: scalar buffer; not a number as long as nobody has said.
     """
 
-    sees_previous: ClassVar[bool] = True
+    sees_rewards: ClassVar[bool] = True
     target_return: Tensor
 
     def setup(  # type: ignore[override]
@@ -98,6 +98,14 @@ class ReturnPolicy(RLModule):
             },
         }
 
+    def state_after(
+        self,
+        outputs: Mapping[str, Tensor],  # noqa: ARG002
+        actions: Mapping[str, Tensor],
+        noise: Tensor | None,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        return dict(actions)
+
     def ask_for(self, episode_return: Tensor) -> None:
         """Ask for this return from now on, if it is the highest yet."""
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
@@ -110,7 +118,7 @@ class ReturnPolicy(RLModule):
         return {Columns.ACTION_DIST_INPUTS: self.pi(features)}
 
     def _step(self, batch: Batch) -> dict[str, Tensor]:
-        state = self._state_before(batch)
+        state = self.state_before(batch)
         done, before = state["steps"], self.actions(state).unsqueeze(1)
         left = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
         left = torch.where(done == 0, self.target_return.nan_to_num(0.0), left)
@@ -123,13 +131,6 @@ class ReturnPolicy(RLModule):
         features = self._attended(returns, seen, taken, t.clamp(min=0), known=t >= 0)
         after = {**state, "seen": seen, "taken": taken, "returns": returns, "steps": done + 1}
         return {Columns.ACTION_DIST_INPUTS: self.pi(features[:, -1]), **as_leaves(Columns.STATE_OUT, after)}
-
-    def _state_before(self, batch: Batch) -> Mapping[str, Tensor]:
-        if state := state_of(Columns.STATE_IN, batch):
-            return state
-        count, device = len(batch[self._first_leaf]), batch[self._first_leaf].device
-        initial = self.initial_state_on(device)
-        return {name: start.expand(count, *start.shape) for name, start in initial.items()}
 
     def _attended(
         self,

@@ -64,9 +64,8 @@ class RLModule(nn.Module):
     Attributes:
         observation_space, action_space, model_config, value: the arguments.
         action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
-        sees_previous: whether acting tells it what came of the step before. Then batches hold `prev_rewards`, `[B]`
-            float32, which means nothing where an episode begins; and its state has the leaves of an action (`actions`,
-            or `actions/…`), in which `state_in` holds the actions taken, whatever `state_out` was.
+        sees_rewards: whether acting tells it what it received: batches hold `prev_rewards`, `[B]` float32, the reward
+            of the step before, which means nothing where an episode begins.
         takes_options: whether `setup()` is called with `model.moduleOptions`, as that of a user's own class always is.
 
     Raises:
@@ -74,7 +73,7 @@ class RLModule(nn.Module):
     """
 
     takes_options: ClassVar[bool] = True
-    sees_previous: ClassVar[bool] = False
+    sees_rewards: ClassVar[bool] = False
 
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, model: ModelSpec, value: bool = False
@@ -105,6 +104,29 @@ class RLModule(nn.Module):
         steps `[B, …]` to act and sequences `[B, T, …]` to learn, and puts out `[B, …]` or `[B, T, …]` accordingly.
         """
         return {}
+
+    def state_after(
+        self,
+        outputs: Mapping[str, Tensor],  # noqa: ARG002
+        actions: Mapping[str, Tensor],  # noqa: ARG002
+        noise: Tensor | None,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """What of the state after a step is known only once it has acted, name -> `[B, *shape]`.
+
+        Args:
+            outputs: of the forward pass.
+            actions: leaf (`actions`, or `actions/…`) -> `[B, *shape]`, those taken.
+            noise: `[B, K]` that they were sampled with; None where it acts greedily.
+        """
+        return {}
+
+    def state_before(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The state that a batch of single steps comes with, or the initial one of each row."""
+        if state := state_of(Columns.STATE_IN, batch):
+            return state
+        (count,) = self._lead(batch)
+        initial = self.initial_state_on(batch[self._first_leaf].device)
+        return {name: start.expand(count, *start.shape) for name, start in initial.items()}
 
     def initial_state_on(self, device: torch.device) -> dict[str, Tensor]:
         """`get_initial_state` on a device, wherever a subclass makes it."""
