@@ -26,7 +26,7 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
         pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 20},
         learners={"replicas": 2, "gpus": 1, "device": "cpu"},
         evaluation={"interval": 1, "duration": 10, "runners": 1, "parallelToTraining": True},
-        stop={"episodeReturnMean": 150, "iterations": 200},
+        stop={"iterations": 25},
     )
     kube.apply(expert, clone)
 
@@ -49,7 +49,6 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     assert ray_cpus(kube, "clone") == {"head": 0.0}
     kube.wait_iteration("clone", 2)
     kube.delete("pod", pools["learner"][0]["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
-    kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
     trained = kube.wait_state("OfflineTraining", "clone", "Succeeded")
 
     assert condition(trained, "Complete")["status"] == "True"
@@ -57,14 +56,15 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     assert condition(trained, "Ready")["status"] == "True"
     assert condition(trained, "Failed").get("status") != "True"
     assert float(trained["progress"]["episodeReturn"]) >= 150
-    attempts = [(run["attempt"], run["outcome"]) for run in trained["runs"]]
-    assert attempts == [(2, "Succeeded"), (1, "Lost")]
+    assert trained["runs"][0]["outcome"] == "Succeeded"
+    assert trained["runs"][0]["attempt"] == 1
     assert len(kube.list("rayjobs")) == 2
     kube.kubectl("wait", "--for=condition=Finished", "offlinetraining/clone", "--timeout=5s")
     kube.wait("the event", lambda: {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}, 60)
 
     run = copy_out(kube, "runs/clone/r1", tmp_path)
-    assert "goes on at update" in (run / "logs" / "clone-t1-2.log").read_text()
+    log = (run / "logs" / "clone-t1-1.log").read_text()
+    assert log.index("a learner was lost") < log.index("goes on at update")
     assert evaluated(run)["episode_return_mean"] >= 100
 
 

@@ -9,6 +9,7 @@ from hindcast.cli.commands.convert import convert
 from hindcast.cli.commands.data import data
 from hindcast.cli.commands.demo import demo
 from hindcast.cli.commands.evaluate import evaluate
+from hindcast.cli.commands.export import export
 from hindcast.cli.commands.inspect import inspect
 from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
@@ -32,7 +33,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for function in (run, validate, inspect, convert, evaluate, plan, render, status, logs, demo, version):
+for function in (
+    run,
+    validate,
+    inspect,
+    convert,
+    evaluate,
+    export,
+    plan,
+    render,
+    status,
+    logs,
+    demo,
+    version,
+):
     app.command()(function)
 app.add_typer(data, name="data")
 

@@ -92,15 +92,15 @@ class Recurrent(nn.Module):
 
     def _before(self, state: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, ...]:
         """`[B, H]` each: the state given, or the initial one."""
-        shape = [len(features), self.output_size]
+        shape = (features.shape[0], self.output_size)  # of which len() would be a number to an export
         if not state:
             return tuple(start.expand(shape).contiguous() for start in self.initial_state().values())
         for name in self._names:
-            found = list(state[name].shape) if name in state else None
+            found = state[name].shape if name in state else None
             if found != shape:
-                given = "is missing" if found is None else f"has shape {found}"
+                given = "is missing" if found is None else f"has shape {list(found)}"
                 raise DataError(
-                    f"the recurrent state {name!r} {given}, where the policy has {shape}: states are of use to a "
+                    f"the recurrent state {name!r} {given}, where the policy has {list(shape)}: states are of use to a "
                     "model with the recurrent and cellSize of the one that they come from"
                 )
         return tuple(state[name].to(features.dtype) for name in self._names)

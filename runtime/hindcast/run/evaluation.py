@@ -113,6 +113,16 @@ def evaluate_checkpoint_offline(
     return OfflineEvaluation(str(module), gamma, report)
 
 
+def policy_at(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
+    """The policy of a checkpoint, and the folder that it lies in; arguments as of `evaluate_checkpoint`.
+
+    Raises:
+        DataError: no checkpoint there.
+    """
+    module = _module(_existing(path))
+    return _policy(module, module_class), str(module)
+
+
 def _existing(path: str | Path) -> Location:
     location = resolve(path)
     if not location.exists():

@@ -1,0 +1,229 @@
+"""Takes a policy away from Hindcast: as ONNX, as a torch program, or as its own files."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import flatten
+from hindcast.episodes.spaces import flatten_space, space_to_json
+from hindcast.errors import DataError, SpecError
+from hindcast.models.exported import ExportedPolicy
+from hindcast.models.policy import Policy
+from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, PROGRAM
+from hindcast.run.evaluation import policy_at
+from hindcast.storage.location import resolve
+
+Format = Literal["onnx", "torch", "safetensors"]
+TORCH_PROGRAM = "policy.pt2"
+Arrays = dict[str, NDArray[Any]]
+Step = Callable[[Arrays], Sequence[NDArray[Any]]]
+_SLOTS, _STEPS, _EPISODE = 3, 24, 8
+_TOLERANCE = 1e-5
+
+
+class Exported(NamedTuple):
+    """What was written, and how it compares.
+
+    Attributes:
+        policy: the checkpoint's.
+        files: written.
+        difference: greatest between an element of its actions and of the policy's own, over `steps`; None of files
+            that are the policy's own.
+        steps: that were compared.
+    """
+
+    policy: str
+    files: list[str]
+    difference: float | None
+    steps: int
+
+
+def export_policy(
+    path: str | Path, folder: str | Path, form: Format = "onnx", module_class: str | None = None
+) -> Exported:
+    """Write the policy of a checkpoint, which acts greedily, and compare it with what it came from.
+
+    Args:
+        path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
+        folder: where to write; plain path or URI.
+        form: "onnx" (`policy.onnx`, for `hindcast.onnx_policy` or any runtime), "torch" (`policy.pt2`, of
+            `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first two take raw observations
+            and give the environment's actions; `policy.json` says which, and how states go on.
+        module_class: the policy's `model.moduleClass`, where it has one.
+
+    Raises:
+        DataError: no checkpoint there, or what was exported acts otherwise than the policy.
+        SpecError: the policy's network cannot be exported, or a package is missing.
+    """
+    policy, where = policy_at(path, module_class)
+    target = resolve(folder)
+    if form == "safetensors":
+        policy.save(target)
+        return Exported(where, [str(target.child(name)) for name in policy.to_files()], None, 0)
+    function = ExportedPolicy(policy)
+    if form == "torch":
+        name, data = TORCH_PROGRAM, _torch_program(function)
+        step = _run_torch(data)
+    else:
+        name, data = PROGRAM, _onnx_program(function)
+        step = _run_onnx(data, function)
+    difference = _compared(policy, function, step)
+    target.child(name).write_bytes(data)
+    target.child(DESCRIPTION).write_bytes(json.dumps(_description(policy, function), indent=1).encode())
+    return Exported(
+        where, [str(target.child(each)) for each in (name, DESCRIPTION)], difference, _STEPS * _SLOTS
+    )
+
+
+def _torch_program(function: ExportedPolicy) -> bytes:
+    file = io.BytesIO()
+    with _exporting("torch.export"):
+        torch.export.save(_traced(function), file)
+    return file.getvalue()
+
+
+def _onnx_program(function: ExportedPolicy) -> bytes:
+    missing = [name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SpecError(f"ONNX needs the package {missing[0]}: pip install 'hindcast-rl[export]'.")
+    with _exporting("ONNX"):
+        program = torch.onnx.export(
+            _traced(function),
+            dynamo=True,
+            verbose=False,
+            input_names=list(function.inputs),
+            output_names=list(function.outputs),
+        )
+        assert program is not None
+        return bytes(program.model_proto.SerializeToString())
+
+
+def _run_torch(data: bytes) -> Step:
+    program = torch.export.load(io.BytesIO(data)).module()
+
+    def step(given: Arrays) -> list[NDArray[Any]]:
+        with torch.inference_mode():
+            return [found.numpy() for found in program(*map(torch.from_numpy, given.values()))]
+
+    return step
+
+
+def _run_onnx(data: bytes, function: ExportedPolicy) -> Step:
+    import onnxruntime
+
+    session, names = onnxruntime.InferenceSession(data), list(function.outputs)
+    return lambda given: session.run(names, dict(given))
+
+
+def _traced(function: ExportedPolicy) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    values = tuple(
+        torch.from_numpy(np.zeros((2, *port.shape), port.dtype)) for port in function.inputs.values()
+    )
+    return torch.export.export(function, values, dynamic_shapes=(tuple({0: batch} for _ in values),))
+
+
+@contextmanager
+def _exporting(what: str) -> Iterator[None]:
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's, about torch
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        except Exception as error:
+            reason = str(error).strip().split("\n", 1)[0]
+            raise SpecError(f"the policy's network cannot be exported with {what}: {reason}") from error
+        finally:
+            logger.setLevel(level)
+
+
+def _compared(policy: Policy, function: ExportedPolicy, step: Step) -> float:
+    """The greatest difference over whole episodes of random observations.
+
+    Args:
+        policy: what was exported.
+        function: what it takes and gives.
+        step: carries out what was exported: `[B, *shape]` of each input in, of each output out.
+
+    Raises:
+        DataError: it is not small.
+    """
+    policy.reset()
+    spaces = flatten_space(policy.observation_space, Columns.OBS)
+    for number, space in enumerate(spaces.values()):
+        space.seed(number)
+    state: Arrays = {}
+    greatest = 0.0
+    for number in range(_STEPS):
+        begins = number % _EPISODE == 0
+        obs = {leaf: np.stack([space.sample() for _ in range(_SLOTS)]) for leaf, space in spaces.items()}
+        rewards = np.linspace(-1.0, 1.0, _SLOTS)
+        acted = policy.act(obs, is_first=np.full(_SLOTS, begins), rewards=rewards)
+        if begins:
+            state = _started(function)
+        known = {**obs, **state, Columns.PREV_REWARDS: rewards}
+        given = {name: known[name].astype(port.dtype) for name, port in function.inputs.items()}
+        found = dict(zip(function.outputs, step(given), strict=True))
+        state = {name: found[port.follows] for name, port in function.inputs.items() if port.follows}
+        greatest = max(greatest, _gap(acted.env_actions, found))
+    if greatest > _TOLERANCE:
+        raise DataError(
+            f"what was exported acts otherwise than the policy: an action differs by {greatest:.3g}; nothing was "
+            "written."
+        )
+    return greatest
+
+
+def _started(function: ExportedPolicy) -> Arrays:
+    return {
+        name: np.broadcast_to(port.start, (_SLOTS, *port.shape))
+        for name, port in function.inputs.items()
+        if port.start is not None
+    }
+
+
+def _gap(actions: Any, found: Arrays) -> float:
+    """Between B actions of the environment and the exported ones."""
+    gaps = []
+    for row in range(_SLOTS):
+        for leaf, value in flatten(actions[row], Columns.ACTIONS).items():
+            gaps.append(_largest(np.asarray(value), found[leaf][row]))
+    return max(gaps)
+
+
+def _largest(own: NDArray[Any], exported: NDArray[Any]) -> float:
+    return float(np.abs(own.astype(np.float64) - exported.astype(np.float64)).max(initial=0.0))
+
+
+def _description(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
+    """What `policy.json` says."""
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "observationSpace": space_to_json(policy.observation_space),
+        "actionSpace": space_to_json(policy.action_space),
+        "inputs": [
+            {"name": name, "dtype": port.dtype.name, "shape": list(port.shape)}
+            | ({} if port.start is None else {"start": port.start.tolist(), "follows": port.follows})
+            for name, port in function.inputs.items()
+        ],
+        "outputs": [
+            {"name": name, "dtype": port.dtype.name, "shape": list(port.shape)}
+            for name, port in function.outputs.items()
+        ],
+        "policy": policy.digest,
+    }
