@@ -40,6 +40,60 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
     assert expert[0] >= 450
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "train", "least", "iterations"),
+    [
+        (
+            "DQN",
+            CARTPOLE,
+            {
+                "config": {
+                    "lr": 1e-3,
+                    "trainBatchSizePerLearner": 64,
+                    "nStep": 3,
+                    "prioritizedReplay": True,
+                    "dueling": False,
+                    "targetNetworkUpdateFreq": 250,
+                    "tau": 1.0,
+                },
+                "model": {"fcnetHiddens": [64, 64]},
+                "sampler": {"timestepsPerUpdate": 2},
+            },
+            450,
+            8,
+        ),
+        (
+            "SAC",
+            EnvironmentSpec(id="Pendulum-v1"),
+            {
+                "config": {
+                    "actorLr": 1e-3,
+                    "criticLr": 1e-3,
+                    "alphaLr": 1e-3,
+                    "trainBatchSizePerLearner": 128,
+                },
+                "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"},
+            },
+            -200,
+            8,
+        ),
+    ],
+)
+def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iterations):
+    """As an expert that is recorded without exploring."""
+    train = {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}
+    resource = recording("never written", environment={"id": environment.id}, policy={"train": train})
+    trainer = online_trainer(resource, resource.spec.policy.train, width=1)
+    trainer.begin()
+    evaluator = EnvEvaluator(environment, 10, explore=False)
+    returns = [-np.inf]
+    while returns[-1] < least and trainer.iteration < iterations:
+        result = iterate_and_evaluate(trainer, evaluator, seed=0)
+        returns.append(result["evaluation"]["env_runners"]["episode_return_mean"])
+    trainer.close()
+    assert returns[-1] >= least, returns
+
+
 def test_bc_clones_it_from_20_episodes(expert):
     runner = EnvRunner(CARTPOLE, expert[1], width=8, seed=1, explore=True)
     episodes = list(runner.play(range(20)))
