@@ -19,6 +19,15 @@ pytestmark = pytest.mark.learning
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 QUICK = {"lr": 1e-3, "minibatchSize": 256}
+DQN = {
+    "lr": 1e-3,
+    "trainBatchSizePerLearner": 64,
+    "nStep": 3,
+    "prioritizedReplay": True,
+    "dueling": False,
+    "targetNetworkUpdateFreq": 250,
+    "tau": 1.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +56,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
             "DQN",
             CARTPOLE,
             {
-                "config": {
-                    "lr": 1e-3,
-                    "trainBatchSizePerLearner": 64,
-                    "nStep": 3,
-                    "prioritizedReplay": True,
-                    "dueling": False,
-                    "targetNetworkUpdateFreq": 250,
-                    "tau": 1.0,
-                },
+                "config": DQN,
                 "model": {"fcnetHiddens": [64, 64]},
                 "sampler": {"timestepsPerUpdate": 2},
             },
@@ -150,5 +151,22 @@ def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mix
         pipeline={"datasetNumItersPerLearner": 250},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": updates, "episodeReturnMean": 450},
+    )
+    assert train(resource).metrics["episode_return_mean"] >= 450
+
+
+def test_files_and_samples_together(mixed, tmp_path):
+    """As the reference's page of 2019 mixes them: half of the batches are of what it plays."""
+    resource = training(
+        tmp_path,
+        "",
+        algorithm="DQN",
+        config={**DQN, "numQuantiles": 16},
+        environment={"id": CARTPOLE.id},
+        model={"fcnetHiddens": [64, 64]},
+        input=[*mixed, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
+        pipeline={"datasetNumItersPerLearner": 1000},
+        evaluation={"interval": 1, "duration": 10},
+        stop={"updates": 12_000, "episodeReturnMean": 450},
     )
     assert train(resource).metrics["episode_return_mean"] >= 450
