@@ -19,6 +19,15 @@ pytestmark = pytest.mark.learning
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 QUICK = {"lr": 1e-3, "minibatchSize": 256}
+DQN = {
+    "lr": 1e-3,
+    "trainBatchSizePerLearner": 64,
+    "nStep": 3,
+    "prioritizedReplay": True,
+    "dueling": False,
+    "targetNetworkUpdateFreq": 250,
+    "tau": 1.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +47,52 @@ def expert():
 
 def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
     assert expert[0] >= 450
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "train", "least", "iterations"),
+    [
+        (
+            "DQN",
+            CARTPOLE,
+            {
+                "config": DQN,
+                "model": {"fcnetHiddens": [64, 64]},
+                "sampler": {"timestepsPerUpdate": 2},
+            },
+            450,
+            8,
+        ),
+        (
+            "SAC",
+            EnvironmentSpec(id="Pendulum-v1"),
+            {
+                "config": {
+                    "actorLr": 1e-3,
+                    "criticLr": 1e-3,
+                    "alphaLr": 1e-3,
+                    "trainBatchSizePerLearner": 128,
+                },
+                "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"},
+            },
+            -200,
+            8,
+        ),
+    ],
+)
+def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iterations):
+    """As an expert that is recorded without exploring."""
+    train = {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}
+    resource = recording("never written", environment={"id": environment.id}, policy={"train": train})
+    trainer = online_trainer(resource, resource.spec.policy.train, width=1)
+    trainer.begin()
+    evaluator = EnvEvaluator(environment, 10, explore=False)
+    returns = [-np.inf]
+    while returns[-1] < least and trainer.iteration < iterations:
+        result = iterate_and_evaluate(trainer, evaluator, seed=0)
+        returns.append(result["evaluation"]["env_runners"]["episode_return_mean"])
+    trainer.close()
+    assert returns[-1] >= least, returns
 
 
 def test_bc_clones_it_from_20_episodes(expert):
@@ -96,6 +151,23 @@ def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mix
         pipeline={"datasetNumItersPerLearner": 250},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": updates, "episodeReturnMean": 450},
+    )
+    assert train(resource).metrics["episode_return_mean"] >= 450
+
+
+def test_files_and_samples_together(mixed, tmp_path):
+    """As the reference's page of 2019 mixes them: half of the batches are of what it plays."""
+    resource = training(
+        tmp_path,
+        "",
+        algorithm="DQN",
+        config={**DQN, "numQuantiles": 16},
+        environment={"id": CARTPOLE.id},
+        model={"fcnetHiddens": [64, 64]},
+        input=[*mixed, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
+        pipeline={"datasetNumItersPerLearner": 1000},
+        evaluation={"interval": 1, "duration": 10},
+        stop={"updates": 12_000, "episodeReturnMean": 450},
     )
     assert train(resource).metrics["episode_return_mean"] >= 450
 

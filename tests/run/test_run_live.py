@@ -9,13 +9,13 @@ import orjson
 import pytest
 import torch
 
-from hindcast.api import OfflineTraining
-from hindcast.errors import SpecError
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.errors import Interrupted, SpecError
 from hindcast.models.policy import Policy
 from hindcast.run.offline import offline_trainer
 from hindcast.run.planning import plan
 from hindcast.run.trainer import Trainer
-from support import WALK, train, training
+from support import WALK, After, episode_hashes, read_all, record, recording, train, training
 
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
 
@@ -84,6 +84,36 @@ def test_a_plan_says_the_samplers_share(tmp_path: Path, walks: Path) -> None:
     found = plan(playing(tmp_path, input=inputs), [])
     assert (found["inputs"], found["data"]["samplerShare"]) == ([str(walks)], 0.25)
     assert plan(playing(tmp_path), [])["inputs"] == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "environment"), [("DQN", "toy_environments:Walk"), ("SAC", "toy_environments:Steered")]
+)
+def test_an_expert_is_the_same_however_often_it_is_stopped(
+    tmp_path: Path, algorithm: str, environment: str
+) -> None:
+    def expert(folder: Path) -> OfflineRecording:
+        train_policy = {
+            "algorithm": algorithm,
+            "config": {"trainBatchSizePerLearner": 8},
+            "model": {"fcnetHiddens": [4]},
+            "sampler": {"timestepsPerUpdate": 0.1, "warmupTimesteps": 20, "capacity": 100},
+            "stop": {"timesteps": 220},
+            "checkpointEvery": 1,
+            "evaluation": {"duration": 2},
+        }
+        policy = {"train": train_policy}
+        return recording(folder, environment={"id": environment}, policy=policy, duration={"episodes": 3})
+
+    record(expert(tmp_path / "whole"))
+    with pytest.raises(Interrupted):
+        record(expert(tmp_path / "parted"), After(1))
+    record(expert(tmp_path / "parted"))
+    assert episode_hashes(read_all(tmp_path / "whole")) == episode_hashes(read_all(tmp_path / "parted"))
+    log = (tmp_path / "whole/_hindcast/policy/results.jsonl").read_text().splitlines()
+    lines = [orjson.loads(line) for line in log]
+    assert [line["num_updates_lifetime"] for line in lines] == [1000, 2000]
+    assert 220 <= lines[-1]["num_env_steps_sampled_lifetime"] < 240
 
 
 def test_an_own_algorithm_says_that_it_learns_from_what_it_plays(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, U
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
-from hindcast.learn.checkpoint import CheckpointStore
+from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input
 from hindcast.run.claim import claim, claimed_hashes, first_learners
@@ -520,10 +520,41 @@ class TestInitialCheckpoint:
         with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
             self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
+    def test_of_another_distribution_is_refused(self, tmp_path: Path, walks: Path) -> None:
+        """Whose weights have the same shapes."""
+        environment = {"id": "toy_environments:Steered"}
+        make_policy(environment).save(tmp_path / "policy")
+        given = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
+        with pytest.raises(SpecError, match=r"has model\.distribution auto, this one has squashedGaussian"):
+            train(training(tmp_path, walks, initialCheckpoint=str(tmp_path / "policy"), **given))
+
     def test_of_other_spaces_is_refused(self, tmp_path: Path, walks: Path) -> None:
         make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "policy")
         with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: "):
             self.start(tmp_path / "runs", walks, tmp_path / "policy")
+
+    @pytest.mark.parametrize(("place", "gives_all"), [("r1", True), ("r1/module", False)])
+    def test_gives_critics_of_equal_shapes_too(self, tmp_path: Path, place: str, gives_all: bool) -> None:
+        """Those of CQL to SAC, which then plays; a policy saved by itself has none."""
+        data, model = tmp_path / "steered", {"fcnetHiddens": [8]}
+        environment = {"id": "toy_environments:Steered"}
+        record(recording(data, environment=environment))
+        offline = {
+            "algorithm": "CQL",
+            "config": {"numActions": 2, "lagrangian": True},
+            "stop": {"updates": 3},
+        }
+        train(training(tmp_path / "offline", data, model=model, **offline))
+        online = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
+        start = str(tmp_path / "offline/test" / place)
+        trainer = offline_trainer(training(tmp_path, "", model=model, initialCheckpoint=start, **online), [])
+        trainer.begin()
+        ours = trainer.learner.nets.state_dict()
+        theirs = find_checkpoint(tmp_path / "offline/test/r1/checkpoints").learner_state().tensors
+        assert {name.split(".")[0] for name in ours} == {"policy", "critics", "target_critics", "alpha"}
+        for name, tensor in ours.items():
+            taken = gives_all or name.startswith("policy.")
+            assert torch.equal(tensor, theirs[f"nets/{name}"]) == taken, name
 
     def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):

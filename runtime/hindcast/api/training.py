@@ -161,7 +161,8 @@ class OfflineTrainingSpec(Model):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """Where the run folder lies and what is kept."""
     initial_checkpoint: Location | None = None
-    """Start from the policy of this checkpoint (warm start, fine-tuning)."""
+    """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from its other networks
+    (critics, multipliers) where they have the name and the shapes of this training's."""
     seed: NonNegative = 0
     """Seed of the order of the data, of the initial weights and of evaluation."""
     callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []

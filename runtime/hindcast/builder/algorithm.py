@@ -29,10 +29,11 @@ from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.inputs import inputs_of, ready_inputs
-from hindcast.run.offline import initial_policy, offline_trainer
+from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner
+from hindcast.run.warm_start import initial_policy
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:

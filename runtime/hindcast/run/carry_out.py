@@ -18,10 +18,11 @@ from hindcast.run.dependency_order import in_order
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.offline import initial_policy, make_algorithm
+from hindcast.run.offline import make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
+from hindcast.run.warm_start import initial_policy
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """By title, `Kind/name`."""

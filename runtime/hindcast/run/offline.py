@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
-from hindcast.api.model import ModelSpec
 from hindcast.api.training import StopSpec
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm, needs_for
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
-from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
 from hindcast.run.live import live_source
@@ -22,6 +19,7 @@ from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.spaces import spaces_of
 from hindcast.run.trainer import Trainer, new_learner, notes_on_module
+from hindcast.run.warm_start import warm_start
 from hindcast.user_code import calling
 
 Inputs = list[Input]
@@ -104,7 +102,9 @@ def offline_trainer(
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing if initial is None else partial(_warm_start, policy, initial),
+        prepare=data.fit_preprocessing
+        if initial is None
+        else partial(warm_start, policy, learner.nets, initial),
         most_updates=_most_updates(spec.stop, data),
         notes=notes + shared,
     )
@@ -128,50 +128,6 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     if spec.custom_config is not None:
         return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
     return build(spec.algorithm, spec.config, at="spec.config")
-
-
-def initial_policy(path: str, model: ModelSpec) -> Policy:
-    """The policy that a training of this model starts from.
-
-    Raises:
-        DataError: there is none at the path.
-    """
-    try:
-        return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
-    except DataError as error:
-        raise DataError(f"spec.initialCheckpoint: {error}") from error
-
-
-def _warm_start(policy: Policy, path: str) -> None:
-    saved = initial_policy(path, policy.module.model_config)
-    own, given = _beside_shapes(policy), _beside_shapes(saved)
-    convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
-    for option in own:
-        if option == "convActivation" and not convolves:
-            continue
-        if own[option] != given[option]:
-            raise SpecError(
-                f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
-                "the model sections must be the same."
-            )
-    try:
-        policy.take_weights(saved, f"the policy at {path}")
-    except DataError as error:
-        raise SpecError(f"spec.initialCheckpoint: {error}") from error
-
-
-def _beside_shapes(policy: Policy) -> dict[str, Any]:
-    """The options of `model` that give weights another meaning and do not show in their shapes."""
-    preprocessing, model = policy.preprocessing.to_json(), policy.module.model_config
-    return {
-        "observationFilter": preprocessing["observationFilter"],
-        "frameStack": preprocessing["frameStack"],
-        "fcnetActivation": model.fcnet_activation,
-        "convActivation": model.conv_activation,
-        "convPadding": model.conv_padding,
-        "moduleClass": model.module_class,
-        "moduleOptions": model.module_options,
-    }
 
 
 def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:

@@ -1,0 +1,94 @@
+"""Where a training starts that has an `initialCheckpoint`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from hindcast.api.model import ModelSpec
+from hindcast.errors import DataError, SpecError
+from hindcast.learn.checkpoint import Checkpoint, find_checkpoint
+from hindcast.models.policy import Policy
+from hindcast.pipeline.window import below
+from hindcast.run.folders import CHECKPOINTS_FOLDER
+from hindcast.storage.location import resolve
+
+_PLAIN: Final = ("categorical", "gaussian")
+"""What `auto` is, of one kind of actions each."""
+
+
+def initial_policy(path: str, model: ModelSpec) -> Policy:
+    """The policy that a training of this model starts from.
+
+    Raises:
+        DataError: there is none at the path.
+    """
+    try:
+        return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
+    except DataError as error:
+        raise DataError(f"spec.initialCheckpoint: {error}") from error
+
+
+def warm_start(policy: Policy, nets: nn.ModuleDict, path: str) -> None:
+    """Begin with the policy at the path; and with the other networks of its checkpoint whose name and shapes are equal.
+
+    Args:
+        policy: of the training.
+        nets: all of its networks.
+        path: of a checkpoint or a run folder; of a `module` folder, which is the policy alone.
+
+    Raises:
+        SpecError: the policy is of another model.
+        DataError: there is none at the path, or its checkpoint is damaged.
+    """
+    saved = initial_policy(path, policy.module.model_config)
+    own, given = _beside_shapes(policy), _beside_shapes(saved)
+    convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
+    for option in own:
+        if option == "convActivation" and not convolves:
+            continue
+        if own[option] != given[option]:
+            chosen = ", in which auto is the algorithm's own choice" if option == "distribution" else ""
+            raise SpecError(
+                f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
+                f"the model sections must be the same{chosen}."
+            )
+    try:
+        policy.take_weights(saved, f"the policy at {path}")
+    except DataError as error:
+        raise SpecError(f"spec.initialCheckpoint: {error}") from error
+    checkpoint = _checkpoint_of(path)
+    tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
+    for name, net in nets.items():
+        found, now = below(f"nets/{name}.", tensors), net.state_dict()
+        if name != "policy" and _shapes(found) == _shapes(now):
+            net.load_state_dict(found)
+
+
+def _checkpoint_of(path: str) -> Checkpoint | None:
+    """That of the policy there: the path, or of a run folder the best."""
+    for place in (path, resolve(path).child(CHECKPOINTS_FOLDER)):
+        with suppress(DataError):
+            return find_checkpoint(place)
+    return None
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _beside_shapes(policy: Policy) -> dict[str, Any]:
+    """The options of `model` that give weights another meaning and do not show in their shapes."""
+    preprocessing, model = policy.preprocessing.to_json(), policy.module.model_config
+    return {
+        "observationFilter": preprocessing["observationFilter"],
+        "frameStack": preprocessing["frameStack"],
+        "fcnetActivation": model.fcnet_activation,
+        "convActivation": model.conv_activation,
+        "convPadding": model.conv_padding,
+        "moduleClass": model.module_class,
+        "moduleOptions": model.module_options,
+        "distribution": "auto" if model.distribution in _PLAIN else model.distribution,
+    }
