@@ -5,7 +5,8 @@ Shape suffixes: B = any leading dimensions, F = features, HWC = image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import gymnasium as gym
@@ -22,14 +23,22 @@ from hindcast.models.initial_weights import Initial, of_convolutions, of_encoder
 
 ConvFilters = Sequence[Sequence[int]]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
+
+class _TanhInPlace(nn.Tanh):
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.tanh_(features)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": _TanhInPlace,
+    "relu": partial(nn.ReLU, inplace=True),
     "silu": nn.SiLU,
-    "elu": nn.ELU,
+    "elu": partial(nn.ELU, inplace=True),
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
+"""Those whose gradient follows from what they give are computed in place: they stand behind a layer that makes a tensor
+of its own, and needs it no more."""
 HIDDEN_GAIN = 2.0**0.5
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
