@@ -110,7 +110,8 @@ def train(
 ) -> Outcome:
     """Carry the training out."""
     inputs = [
-        Input(str(source.path), source.weight, source.columns, source.top) for source in resource.spec.input
+        Input(str(source.path), source.weight, source.columns, source.top)
+        for source in resource.spec.recorded
     ]
     run = TrainingRun(resource, inputs, reporter or Heard(), interruption or Interruption(), placement)
     return run.carry_out()

@@ -28,8 +28,8 @@ _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernete
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
-_NEVER_CARRIED_OUT = frozenset({"!has(self.sampler)"})
-"""Rules that refuse a field that no release carries out: objects with it fail before they do anything."""
+_NEVER_CARRIED_OUT = re.compile(r"has\((self|source)\.sampler\)")
+"""In rules on a field that no release carries out: objects with it fail before they do anything."""
 _WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 
@@ -120,7 +120,7 @@ def _of_rules(old: Schema, new: Schema) -> Iterator[str]:
     before = [rule["rule"] for rule in old.get(_RULES, ())]
     for rule in new.get(_RULES, ()):
         text = rule["rule"]
-        if text in before or text in _NEVER_CARRIED_OUT or any(_widens(text, known) for known in before):
+        if text in before or _NEVER_CARRIED_OUT.search(text) or any(_widens(text, known) for known in before):
             continue
         if _is_of_new_field(rule.get("fieldPath", ""), old) or _takes_all_algorithms(text, before):
             continue

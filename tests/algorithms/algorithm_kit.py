@@ -16,12 +16,12 @@ WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
 def made(name, config=None, action_space=BOX, seed=0, **model):
     """The algorithm and its networks."""
     algorithm = build(name, config or {})
-    inputs = ModelInputs(OBS, action_space, ModelSpec(fcnet_hiddens=[16, 16], **model))
+    inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     return algorithm, new_networks(algorithm, inputs, seed)
 
 
 def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
-    """A batch as the pipeline makes it; a fourth of the transitions are terminal."""
+    """A batch as the pipeline makes it; a fourth of the transitions are terminal, and no action follows these."""
     rng = np.random.default_rng(seed)
     action_space.seed(seed)
     terminal = rng.random(size) < 0.25
@@ -31,6 +31,8 @@ def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
         "actions": np.stack([action_space.sample() for _ in range(size)]),
         "rewards": rng.normal(size=size).astype(np.float32),
         "discounts": np.where(terminal, 0, gamma).astype(np.float32),
+        "new_actions": np.stack([action_space.sample() for _ in range(size)]),
+        "followed": ~terminal,
     }
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 

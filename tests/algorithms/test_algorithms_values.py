@@ -1,4 +1,4 @@
-"""IQL, TD3+BC and CQL against their formulas, written out."""
+"""IQL, TD3+BC, SAC and CQL against their formulas, written out."""
 
 import gymnasium as gym
 import numpy as np
@@ -100,6 +100,57 @@ def test_td3bcs_target_without_noise():
     wanted = batch["rewards"] + batch["discounts"] * nets["target_critics"](following, actions).amin(0)
     errors = [(values - wanted.detach()).square().mean() for values in nets["critics"](batch)]
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["critics"], errors[0] + errors[1])
+
+
+def drawn(nets, observations, noise):
+    """Actions of the policy, and their log-densities."""
+    inputs = nets["policy"].forward_train({"obs": observations})["action_dist_inputs"]
+    return nets["policy"].distribution(inputs).sample_with_logp(noise)
+
+
+def test_sacs_losses_by_hand():
+    algorithm, nets = made("SAC", {"initialAlpha": 0.3}, WIDE)
+    with torch.no_grad():
+        list(nets["target_critics"].parameters())[-1].add_(1.0)
+    batch = transitions(WIDE)
+    critic, policy = stages(algorithm, nets, batch)
+    generator = torch.Generator().manual_seed(0)
+    later, now = (torch.randn((1, 32, 2), generator=generator)[0] for _ in range(2))
+    following = {"obs": batch["new_obs"]}
+    actions, logp = (each.detach() for each in drawn(nets, batch["new_obs"], later))
+    soft = nets["target_critics"](following, actions).amin(0).detach() - 0.3 * logp
+    wanted = batch["rewards"] + batch["discounts"] * soft
+    errors = [(values - wanted).square().mean() for values in nets["critics"](batch)]
+    torch.testing.assert_close(critic.losses["critics"], errors[0] + errors[1])
+    actions, logp = drawn(nets, batch["obs"], now)
+    worth = nets["critics"](batch, actions).amin(0)
+    torch.testing.assert_close(policy.losses["policy"], (0.3 * logp - worth).mean())
+    slope = torch.autograd.grad(policy.losses["alpha"], nets["alpha"].log)[0]
+    torch.testing.assert_close(slope, -logp.mean().detach() + 2.0)  # the entropy, less its target of -2
+
+
+def test_sacs_policy_sees_the_critics_that_have_just_moved():
+    algorithm, nets = made("SAC")
+    losses = []
+    for moved in (0.0, 1.0):
+        found = algorithm.losses(nets, transitions(), step())
+        next(found)
+        with torch.no_grad():
+            list(nets["critics"].parameters())[-1].add_(moved)
+        losses.append(next(found).losses["policy"].detach())
+    torch.testing.assert_close(losses[0] - losses[1], torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(("target", "sign"), [(-100.0, -1), (100.0, 1)])
+def test_sacs_alpha_moves_the_entropy_towards_its_target(target, sign):
+    algorithm, nets = made("SAC", {"targetEntropy": target, "alphaLr": 1e-2, "tau": 0.1})
+    before = {name: tensor.clone() for name, tensor in nets["target_critics"].state_dict().items()}
+    Learner(algorithm, nets).update(transitions())
+    assert sign * float(nets["alpha"].log.detach()) > 0
+    for name, moved in nets["critics"].state_dict().items():
+        torch.testing.assert_close(
+            nets["target_critics"].state_dict()[name], 0.9 * before[name] + 0.1 * moved
+        )
 
 
 def linear_critics(nets, slope):
@@ -215,7 +266,15 @@ def test_cqls_backup_with_entropy_is_the_deterministic_one_less_alpha_logp():
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"), [("IQL", "critic_loss"), ("TD3BC", "critic_loss"), ("CQL", "td_loss")]
+    ("name", "loss"),
+    [
+        ("IQL", "critic_loss"),
+        ("TD3BC", "critic_loss"),
+        ("ReBRAC", "critic_loss"),
+        ("FQL", "critic_loss"),
+        ("CQL", "td_loss"),
+        ("SAC", "td_loss"),
+    ],
 )
 def test_what_follows_a_terminated_step_does_not_count(name, loss):
     algorithm, nets = made(name)
@@ -230,7 +289,7 @@ def test_what_follows_a_terminated_step_does_not_count(name, loss):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", ["TD3BC", "CQL"])
+@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "FQL", "CQL", "SAC"])
 @pytest.mark.parametrize(
     ("space", "sentence"),
     [
@@ -247,7 +306,9 @@ def test_actions_that_do_not_fit_are_one_sentence(name, space, sentence):
     ("name", "distribution", "sentence"),
     [
         ("TD3BC", "gaussian", "TD3BC trains deterministic policies"),
+        ("ReBRAC", "squashedGaussian", "ReBRAC trains deterministic policies"),
         ("CQL", "deterministic", "CQL samples its policy"),
+        ("SAC", "deterministic", "SAC samples its policy"),
         ("IQL", "deterministic", "IQL weighs log-likelihoods"),
     ],
 )
@@ -263,6 +324,7 @@ def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sent
         ("IQL", {"beta": -1.0}, "config.beta is -1.0, expected at least 0"),
         ("CQL", {"numActions": 0}, "config.numActions is 0, expected at least 1"),
         ("TD3BC", {"tau": 0.0}, "config.tau is 0.0, expected more than 0"),
+        ("ReBRAC", {"criticBeta": -0.1}, "config.criticBeta is -0.1, expected at least 0"),
     ],
 )
 def test_values_out_of_range_are_one_sentence(name, config, sentence):

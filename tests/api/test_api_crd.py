@@ -204,6 +204,7 @@ def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
         "policy.train.algorithm",
         "policy.train.config",
         "policy.train.model",
+        "policy.train.sampler",
         "policy.train.stop",
         "policy.train.evaluation",
         "policy.checkpoint",

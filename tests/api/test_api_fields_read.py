@@ -16,8 +16,6 @@ from hindcast.run.without_effect import NOWHERE, ON_ONE_MACHINE
 
 ROOT = Path(__file__).parents[2]
 SPECS: tuple[type[BaseModel], ...] = (OfflineTrainingSpec, OfflineRecordingSpec)
-REFUSED = {"input.sampler"}
-"""Of those that a resource is refused with."""
 LOOKED_AT_ALONE = {"learners.replicas", "runners.cpus"}
 """Read on one machine too, for the size of a batch and for a placement that has no use for it."""
 
@@ -37,7 +35,7 @@ def unread(trees: Trees) -> set[str]:
     others = [tree for path, tree in trees.items() if tree not in own and path.name != "without_effect.py"]
     readers = Readers((OfflineTraining, OfflineRecording, *SPECS), others, own)
     leaves = {leaf for spec in SPECS for leaf in fields_below(spec)}
-    return {place for place, model, name in leaves if (model, name) not in readers.read} - REFUSED
+    return {place for place, model, name in leaves if (model, name) not in readers.read}
 
 
 def test_a_field_without_a_reader_is_said_to_have_no_effect(trees: Trees) -> None:

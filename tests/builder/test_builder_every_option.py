@@ -22,6 +22,10 @@ CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
     "training and recording": lambda: (
         BCConfig().environment("CartPole-v1").offline_data(input_="data", output="out")
     ),
+    "playing": lambda: AlgorithmConfig("DQN").environment("CartPole-v1"),
+    "playing beside data": lambda: (
+        AlgorithmConfig("DQN").environment("CartPole-v1").offline_data(input_={"data": 0.5, "sampler": 0.5})
+    ),
     "learning online": lambda: PPOConfig().environment("CartPole-v1"),
     "learning online and recording": lambda: (
         PPOConfig().environment("CartPole-v1").offline_data(output="out")

@@ -65,6 +65,29 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", None),
+    "sampler": (
+        {"timesteps_per_update": 0.5},
+        {
+            "timestepsPerUpdate": 0.5,
+            "warmupTimesteps": 1000,
+            "capacity": 100_000,
+            "capacityBytes": "256Mi",
+            "envsPerRunner": 1,
+        },
+        None,
+    ),
+    "num_steps_sampled_before_learning_starts": (500, 500, None),
+    "replay_buffer_config": (
+        {"capacity": 50},
+        {
+            "timestepsPerUpdate": 1.0,
+            "warmupTimesteps": 1000,
+            "capacity": 50,
+            "capacityBytes": "256Mi",
+            "envsPerRunner": 1,
+        },
+        None,
+    ),
     "input_top": (0.1, 0.1, None),
     "callbacks_class": ("own:Watching", ["own:Watching"], None),
     "learner_connector": (
@@ -168,8 +191,10 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
 def at(resource: Any, field: str) -> Any:
     """The value of a field, by its YAML name."""
     here = resource.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
-    for step in field.split(".", 1)[1].split(".") if field.startswith("input.") else field.split("."):
-        here = (here["input"][0] if field.startswith("input.") else here)[step]
+    if field.startswith("input."):
+        here, field = here["input"][0], field.removeprefix("input.")
+    for step in field.split("."):
+        here = here[step]
     return here
 
 
@@ -179,6 +204,10 @@ def take(config: AlgorithmConfig, option: Option, value: Any) -> AlgorithmConfig
 
 def bc() -> BCConfig:
     return BCConfig().environment("CartPole-v1").offline_data(input_="data")
+
+
+def playing() -> AlgorithmConfig:
+    return AlgorithmConfig("DQN").environment("CartPole-v1")
 
 
 def recorder() -> PPOConfig:
@@ -197,7 +226,7 @@ def test_samples_cover_the_table() -> None:
 @pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
 def test_option_reaches_its_field_of_a_training(name: str) -> None:
     option, (given, expected, _) = MAPPED[name], SAMPLES[name]
-    config = bc()
+    config = playing() if option.training.startswith("input.sampler") else bc()
     if name == "num_envs_per_env_runner":
         config.evaluation(evaluation_interval=1)
         expected = given
@@ -471,7 +500,25 @@ class TestMistakes:
             (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ holds 3, expected a path"),
             (
                 lambda: bc().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
-                "spec.input[0].sampler is not available yet: no algorithm takes live samples",
+                "spec.input[0].sampler does not apply to BC; it is of CQL, DQN",
+            ),
+            (
+                lambda: playing().offline_data(input_="a").training(sampler={"capacity": 5}).to_resource(),
+                'are of what the policy plays: input_ has no "sampler" in it',
+            ),
+            (lambda: playing().training(sampler=3).to_resource(), "sampler is 3, expected a dictionary"),
+            (
+                lambda: playing().training(sampler={"episodes": 3}).to_resource(),
+                "spec.input[0].sampler.episodes is not a field",
+            ),
+            (
+                lambda: playing().training(replay_buffer_config={"type": "Prioritized"}).to_resource(),
+                "replay_buffer_config: 'type' has no meaning here",
+            ),
+            (lambda: AlgorithmConfig("DQN").to_resource(), "input_ is missing"),
+            (
+                lambda: AlgorithmConfig("DQN").offline_data(input_="sampler").to_resource(),
+                "env is missing: .environment(env=...) names the environment to play in",
             ),
             (
                 lambda: bc().offline_data(input_=len).to_resource(),
@@ -636,6 +683,23 @@ def test_another_expression_is_refused_in_one_sentence(expression: Any) -> None:
 def test_weights_mix_sources() -> None:
     resource = bc().offline_data(input_={"a": 0.4, "b": 0.6}).to_resource()
     assert [(source.path, source.weight) for source in resource.spec.input] == [("a", 0.4), ("b", 0.6)]
+
+
+def test_the_policy_plays_beside_files_or_alone() -> None:
+    """As the reference's page of 2019 mixes them."""
+    mixed = playing().offline_data(
+        input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
+    )
+    found = mixed.training(replay_buffer_config={"capacity": 50}).to_resource().spec
+    assert [(each.path, each.weight) for each in found.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
+    assert [each.schema_map for each in found.input] == [{"obs": "o"}, {"obs": "o"}, {}]
+    assert found.sampler.capacity == 50
+    assert (
+        playing().to_resource().spec.input
+        == playing().offline_data(input_="sampler").to_resource().spec.input
+    )
+    expert = playing().offline_data(output="out").to_resource()
+    assert expert.spec.policy.train.algorithm == "DQN"
 
 
 def test_interval_of_data_workers() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.api.input import NO_SAMPLER
 from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
 from hindcast.datasets.opening import open_dataset
@@ -73,7 +72,7 @@ def test_validate_names_each_resource_with_its_line(hindcast, resources):
         ("algorithm: BC", "algoritm: BC", "spec.algoritm is not a field; did you mean 'algorithm'?"),
         ("lr: 1.0e-3", "lr: fast", "lr"),
         ("{random: {}}", "{random: {}, checkpoint: {path: x}}", "exactly one of"),
-        ("recordingRef: {name: random-data}", "sampler: {}", f"spec.input[0].sampler {NO_SAMPLER}"),
+        ("recordingRef: {name: random-data}", "sampler: {}", "spec.input[0].sampler does not apply to BC"),
         ("kind: OfflineTraining", "kind: OfflineTrainin", "did you mean 'OfflineTraining'"),
         ("metadata: {name: clone}", "metadata: {name: clone", "resources.yaml:"),
     ],
@@ -185,6 +184,30 @@ def test_evaluate_takes_a_module_and_another_environment(hindcast, done):
     called = hindcast("evaluate", module, "--env", CARTPOLE_CLASS, "--episodes", "1", "--json")
     assert called.code == 0, called.err
     assert json.loads(called.out)["environment"] == CARTPOLE_CLASS
+
+
+def test_evaluate_judges_by_recorded_episodes(hindcast, done):
+    arguments = ["evaluate", RUN_FOLDER, "--data", "data", "--explore", "--model-updates", "20"]
+    judged = json.loads(hindcast(*arguments, "--json").out)
+    assert judged["gamma"] == 0.99
+    assert judged["estimates"].keys() == {"is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"}
+    shown = hindcast(*arguments)
+    assert shown.code == 0, shown.err
+    assert judged["verdict"]["sentence"] in shown.out
+    assert json.loads(hindcast(*arguments, "--episodes", "5", "--json").out)["episodes"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--gamma", "0.9"], "--gamma is of judging by recorded episodes: give --data DATASET too"),
+        (["--data", "data", "--env", "CartPole-v1"], "--env and --data exclude each other"),
+    ],
+)
+def test_evaluate_plays_or_judges(hindcast, done, arguments, found):
+    called = hindcast("evaluate", RUN_FOLDER, *arguments)
+    assert called.code == 2
+    assert found in called.err
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ def evaluated(**change: Any) -> Object:
 RUN: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
         "environment": ({}, {"environment": {"clipActions": True}}),
-        # There is one online algorithm, so it can only go.
-        "policy.train.algorithm": (expert(), {"policy": {"train": None, "random": {}}}),
+        "policy.train.algorithm": (expert(), train(algorithm="SAC")),
         "policy.train.config": (expert(config={"gamma": 0.9}), train(config={"gamma": 0.8})),
         "policy.train.model": (expert(), train(model={"fcnetHiddens": [64]})),
+        "policy.train.sampler": (expert(algorithm="DQN"), train(sampler={"capacity": 500})),
         "policy.train.stop": (expert(), train(stop={"timesteps": 2000})),
         "policy.train.evaluation": (expert(), train(evaluation={"duration": 3})),
         "policy.checkpoint": (

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from api_server import Object
-from hindcast.api.input import NO_SAMPLER
+from hindcast.api.input import RECORDED_ALONE
+from hindcast.api.options import algorithms, live_algorithms
 
 REF = {"name": "a"}
 ONE_OF_SOURCE = "exactly one of path, recordingRef, sampler is needed"
@@ -14,6 +15,15 @@ CREDENTIALS = "holds credentials; give them by a Secret (spec.cluster.envFrom) o
 LOST = "would be lost with the pod; use object storage, a mounted volume or a relative path"
 ENV_CREDENTIAL = "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline"
 NO_ENVIRONMENT: Object = {"environment": None}
+OF_THESE = f"a sampler is of {', '.join(live_algorithms())} alone"
+EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
+OF_EXPERTS = f"a sampler is of {', '.join(EXPERTS)} alone"
+SAMPLER: Object = {"path": None, "sampler": {}}
+
+
+def played(*sources: Object, **spec: Any) -> Object:
+    """What an algorithm that plays learns from."""
+    return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,42 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=({"input": [{"path": "a", "weight": 0.4}, {"path": "b"}]},),
     ),
+    ("", "input has a sampler, but there is no environment to sample from"): Examples(
+        good=(played(SAMPLER), NO_ENVIRONMENT),
+        bad=(played(SAMPLER) | NO_ENVIRONMENT,),
+    ),
+    ("", "a sampler beside other inputs needs weights; give one to each"): Examples(
+        good=(played(SAMPLER), played({"path": "a", "weight": 0.4}, SAMPLER | {"weight": 0.6})),
+        bad=(played({"path": "a"}, SAMPLER),),
+    ),
+    ("", RECORDED_ALONE): Examples(
+        good=(played(SAMPLER | {"weight": 1, "format": "Auto", "filter": []}),),
+        bad=(
+            played(SAMPLER | {"format": "CSV"}),
+            played(SAMPLER | {"top": 0.5}),
+            played(SAMPLER | {"columns": ["obs"]}),
+            played(SAMPLER | {"filter": [{"column": "a", "op": "==", "value": 1}]}),
+        ),
+    ),
+    ("", "there are several samplers; one plays for all"): Examples(
+        good=(played(SAMPLER),),
+        bad=(played(SAMPLER | {"weight": 0.5}, SAMPLER | {"weight": 0.5}),),
+    ),
+    (
+        "",
+        "stop.epochs counts passes over recorded data alone; with a sampler give updates or timesteps",
+    ): Examples(
+        good=(played(SAMPLER), {"stop": {"epochs": 2}}),
+        bad=(played(SAMPLER, stop={"epochs": 2}),),
+    ),
+    ("", OF_THESE): Examples(
+        good=(played(SAMPLER), played(SAMPLER, algorithm="mypkg:MyAlgo"), played(SAMPLER, algorithm="SAC")),
+        bad=(played(SAMPLER, algorithm="BC"), played(SAMPLER, algorithm="TD3BC")),
+    ),
+    (".policy.train", OF_EXPERTS): Examples(
+        good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
+        bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
+    ),
     ("", "there is evaluation, but no environment to evaluate in"): Examples(
         good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
@@ -117,10 +163,6 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     (".input[]", ONE_OF_SOURCE): Examples(
         good=({"path": "a"}, {"path": None, "recordingRef": REF}),
         bad=({"path": None}, {"recordingRef": REF}),
-    ),
-    (".input[]", NO_SAMPLER): Examples(
-        good=({"path": "a"},),
-        bad=({"path": None, "sampler": {}},),
     ),
     (".pipeline.dataWorkers", "replicas excludes minReplicas and maxReplicas"): Examples(
         good=({"replicas": 0}, {"minReplicas": 1, "maxReplicas": 2}),

@@ -37,7 +37,12 @@ AROUND: dict[str, Object] = {
     ".duration.timesteps": {"duration": {"episodes": None}},
     ".cluster.env[].valueFrom": {"cluster": {"env": [{"name": "A"}]}},
     ".input[].recordingRef": {"input": [{"path": None}]},
-    ".input[].sampler": {"input": [{"path": None}]},
+    ".input[].sampler": {
+        "algorithm": "DQN",
+        "input": [{"path": None}],
+        "stop": {"epochs": None, "updates": 5},
+    },
+    ".policy.train.sampler": {"policy": {"train": {"algorithm": "SAC"}}},
 }
 
 Path_ = tuple[str, ...]

@@ -125,6 +125,8 @@ wrappers of both forms:   {environment: {wrappers: [ClipReward, {name: "m:W", kw
 "!snake case":            {environment: {max_episode_steps: 10}}
 expert:                   {policy: {random: null, train: {stop: {episodeReturnMean: 450}, config: {lr: 3.0e-4}}}}
 "!BC as an expert":       {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
+expert by SAC:            {policy: {random: null, train: {algorithm: SAC, sampler: {}, stop: {timesteps: 10}}}}
+"!sampler of PPO":        {policy: {random: null, train: {sampler: {}, stop: {timesteps: 10}}}}
 "!no end of the expert":  {policy: {random: null, train: {stop: {}}}}
 schedule:                 {policy: {random: null, train: {stop: {timesteps: 9}, config: {lr: [[0, 1], [9, 0.1]]}}}}
 "!negative rate":         {policy: {random: null, train: {stop: {timesteps: 9}, config: {lr: -1}}}}
@@ -180,7 +182,14 @@ filters:
 schema map:               {input: [{path: a, schema: {obs: observations}, columns: [obs, actions]}]}
 "!schema map of numbers": {input: [{path: a, schema: {obs: 1}}]}
 "!path and reference":    {input: [{path: a, recordingRef: {name: b}}]}
-"!live samples":          {input: [{sampler: {}}]}
+"!samples of BC":         {input: [{sampler: {}}], stop: {epochs: null, updates: 5}}
+live samples:             {algorithm: DQN, input: [{sampler: {capacity: 5}}], stop: {epochs: null, updates: 5}}
+files and samples:
+  algorithm: SAC
+  input: [{path: a, weight: 0.4}, {sampler: {timestepsPerUpdate: 0.5, capacityBytes: 1Gi}, weight: 0.6}]
+  stop: {epochs: null, updates: 5}
+"!passes over samples":   {algorithm: DQN, input: [{sampler: {}}]}
+"!no warm-up below 0":    {algorithm: DQN, input: [{sampler: {warmupTimesteps: -1}}], stop: {epochs: null, updates: 5}}
 interval of workers:      {pipeline: {dataWorkers: {minReplicas: 4, maxReplicas: 8}}}
 "!half an interval":      {pipeline: {dataWorkers: {minReplicas: 4}}}
 own steps:                {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}

@@ -1,4 +1,4 @@
-"""A training that is suspended, resumed to go further and then loses its head: nothing is lost or done twice."""
+"""Two learners that are suspended, resumed to go further and then lose their head: nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from support import recording as local_recording
 
 ITERATIONS, UPDATES = 130, 50
 WORK: dict[str, Any] = {
-    "pipeline": {"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": UPDATES},
+    "algorithm": "IQL",
+    "config": {"trainBatchSizePerLearner": 32, "beta": 1.0},
+    "learners": {"replicas": 2},
+    "pipeline": {"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": UPDATES},
     "stop": {"iterations": ITERATIONS},
 }
 
@@ -64,7 +67,7 @@ def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> N
     assert [result["training_iteration"] for result in results] == numbers
     assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
     alone = uninterrupted(tmp_path)
-    assert losses(results) == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(results) == pytest.approx(losses(alone), rel=1e-3)
 
 
 def read(kube: Kube, path: str) -> str:

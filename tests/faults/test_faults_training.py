@@ -128,18 +128,21 @@ def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
     """Whose processes end with it."""
     resource = evaluated(tmp_path / "whole", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
-    resource, workers = evaluated(tmp_path / "killed", walks, parallel=True), list[int]()
+    run, workers = tmp_path / "0", list[int]()
     for kill in range(PARALLEL_KILLS):
-        driver = Driver(resource, tmp_path)
-        assert driver.listen("progress", times=3 + kill % 3)
-        workers += driver.descendants()
-        driver.kill()
-    said = Driver(resource, tmp_path).finish()
+        driver = Driver(evaluated(run, walks, parallel=True), tmp_path)
+        if driver.listen("progress", times=3 + kill % 3):
+            workers += driver.descendants()
+            driver.kill()
+        else:  # which ended it
+            run = tmp_path / str(int(run.name) + 1)
+    said = Driver(evaluated(run, walks, parallel=True), tmp_path).finish()
     assert "outcome Succeeded" in said, said
     assert workers
     assert [worker for worker in workers if not ends(worker)] == []
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    assert_clean(tmp_path / "killed")
+    for folder in tmp_path.glob("[0-9]*"):
+        assert contents(folder) == contents(tmp_path / "whole")
+        assert_clean(folder)
 
 
 def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
@@ -171,14 +174,28 @@ def test_killed_at_named_moments(tmp_path: Path, walks: Path, algorithm: str) ->
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
     for number in range(MOMENT_ROUNDS):
-        resource = of_items(tmp_path / f"killed{number}", walks, algorithm)
+        run = tmp_path / f"killed{number}"
         for moment in rng.permutation(moments):
-            driver = Driver(resource, tmp_path, moment, rng.integers(1, 4))
-            said = driver.finish()
-            assert driver.process.wait() == -signal.SIGKILL, (moment, said)
-        said = Driver(resource, tmp_path).finish()
+            time = int(rng.integers(1, 4))
+            if killed(of_items(run, walks, algorithm), tmp_path, moment, time):
+                continue
+            run = run.with_name(
+                f"{run.name}-{moment}"
+            )  # the one before had come to its end without the moment
+            assert killed(of_items(run, walks, algorithm), tmp_path, moment, time), moment
+        said = Driver(of_items(run, walks, algorithm), tmp_path).finish()
         assert "outcome Succeeded" in said, said
-        assert contents(Path(resource.spec.checkpoint.path)) == whole
+    for folder in tmp_path.glob("killed*"):
+        assert contents(folder) == whole
+
+
+def killed(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
+    """Whether the moment came that often, and the training was killed there."""
+    driver = Driver(resource, folder, moment, time)
+    said = driver.finish()
+    status = driver.process.wait()
+    assert status == -signal.SIGKILL or "outcome Succeeded" in said, (moment, said)
+    return status == -signal.SIGKILL
 
 
 def carry_out(folder: Path, data: Path, kill_at: str | None = None) -> int:

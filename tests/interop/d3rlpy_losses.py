@@ -49,7 +49,16 @@ def iql(given, batch):
 
 
 def td3_bc(given, batch):
-    impl = made(d3rlpy.algos.TD3PlusBCConfig(**BOTH, alpha=2.5, target_smoothing_sigma=0.0))
+    return td3(d3rlpy.algos.TD3PlusBCConfig(**BOTH, alpha=2.5, target_smoothing_sigma=0.0), given, batch)
+
+
+def rebrac(given, batch):
+    config = d3rlpy.algos.ReBRACConfig(**BOTH, actor_beta=0.3, critic_beta=0.4, target_smoothing_sigma=0.0)
+    return td3(config, given, batch)
+
+
+def td3(config, given, batch):
+    impl = made(config)
     nets = {"policy": members([impl._modules.policy]), "critics": members(impl._modules.q_funcs)}
     load(nets, given)
     targets = {
@@ -96,6 +105,31 @@ def cql(given, batch):
     ).critic_loss
     critic.backward()
     return {"critics": critic}, gradients({"critics": nets["critics"]})
+
+
+def sac(given, batch):
+    """On the noise that we drew."""
+    impl = made(d3rlpy.algos.SACConfig(**BOTH, temp_learning_rate=1e-30))
+    modules = impl._modules
+    policy = modules.policy
+    nets = {
+        "policy": [[*linears(policy._encoder), policy._mu, policy._logstd]],
+        "critics": members(modules.q_funcs),
+    }
+    load(nets, given)
+    load({"target_critics": members(modules.targ_q_funcs)}, given)
+    noise = iter([torch.from_numpy(given[f"noise/{name}"]) for name in ("later", "now")])
+    d3rlpy.models.torch.distributions.Normal.rsample = lambda self: self.loc + self.scale * next(noise)
+    (log_alpha,) = modules.log_temp.parameters()
+    with torch.no_grad():
+        log_alpha.fill_(float(given["log_alpha"]))
+    critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
+    critic.backward()
+    found = gradients({"critics": nets["critics"]})
+    actor = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
+    found["log_alpha"] = log_alpha.grad.numpy().copy().reshape(())
+    actor.backward()
+    return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
 
 
 def dqn(given, batch):
@@ -150,12 +184,21 @@ def gradients(nets):
     return {name: tensor.grad.numpy().copy() for name, tensor in each_tensor(nets) if tensor.grad is not None}
 
 
-CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+CASES = {
+    "IQL": iql,
+    "TD3BC": td3_bc,
+    "ReBRAC": rebrac,
+    "CQL": cql,
+    "SAC": sac,
+    "DQN": dqn,
+    "DiscreteCQL": discrete_cql,
+}
 
 
 def batch_of(given):
     columns = {
-        name: torch.from_numpy(given[name]) for name in ("obs", "actions", "rewards", "new_obs", "terminals")
+        name: torch.from_numpy(given[name])
+        for name in ("obs", "actions", "rewards", "new_obs", "new_actions", "terminals")
     }
     empty = torch.zeros(len(columns["obs"]), 1)
     return TorchMiniBatch(
@@ -163,7 +206,7 @@ def batch_of(given):
         actions=columns["actions"],
         rewards=columns["rewards"][:, None],
         next_observations=columns["new_obs"],
-        next_actions=empty,
+        next_actions=columns["new_actions"],
         returns_to_go=empty,
         terminals=columns["terminals"][:, None],
         intervals=torch.ones_like(empty),

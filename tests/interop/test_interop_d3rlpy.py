@@ -40,6 +40,8 @@ def recorded(discrete=False):
         "rewards": rng.normal(size=64).astype(np.float32),
         "discounts": GAMMA * (1 - terminals),
         "terminals": terminals,
+        "new_actions": rng.uniform(-1, 1, (64, 2)).astype(np.float32),
+        "followed": terminals == 0,
     }
 
 
@@ -109,7 +111,16 @@ def iql():
 
 def td3_bc():
     """Without noise on the target's actions, which each draws for itself."""
-    algorithm, nets = made("TD3BC", {"targetNoise": 0.0})
+    return td3("TD3BC", {})
+
+
+def rebrac():
+    """The same; d3rlpy's critics normalise, if at all, behind the activation, so that neither's do."""
+    return td3("ReBRAC", {"criticLayerNorm": False, "actorBeta": 0.3, "criticBeta": 0.4})
+
+
+def td3(name, config):
+    algorithm, nets = made(name, {"targetNoise": 0.0, **config})
     weights = weights_of(nets, "policy", "critics", "target_policy", "target_critics")
     return weights, losses_of(algorithm, nets), gradients_of(nets, "policy", "critics")
 
@@ -129,6 +140,23 @@ def cql():
     return weights, losses_of(algorithm, nets), gradients_of(nets, "critics")
 
 
+def sac():
+    """On the noise that ours draws. In its own loss d3rlpy has α where ours has log α: α times our gradient."""
+    algorithm, nets = made("SAC", {})
+    generator = torch.Generator().manual_seed(0)
+    noise = {f"noise/{name}": torch.randn((64, 2), generator=generator).numpy() for name in ("later", "now")}
+    *hidden, (weight, bias) = layers_of(nets["policy"])[0]
+    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    log_alpha = {"log_alpha": nets["alpha"].log.detach().numpy()}
+    weights = named("policy", [[*hidden, mean, log_std]]) | weights_of(nets, "critics", "target_critics")
+    losses = losses_of(algorithm, nets)
+    *hidden, (weight, bias) = layers_of(nets["policy"], lambda each: each.grad)[0]
+    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    gradients = named("policy", [[*hidden, mean, log_std]]) | gradients_of(nets, "critics")
+    gradients["log_alpha"] = (nets["alpha"].log.grad * nets["alpha"]().detach()).numpy()
+    return weights | noise | log_alpha, losses, gradients
+
+
 def dqn():
     return discrete("DQN", {})
 
@@ -145,7 +173,15 @@ def discrete(name, config):
     return weights, losses, gradients_of(nets, "policy")
 
 
-CASES = {"IQL": iql, "TD3BC": td3_bc, "CQL": cql, "DQN": dqn, "DiscreteCQL": discrete_cql}
+CASES = {
+    "IQL": iql,
+    "TD3BC": td3_bc,
+    "ReBRAC": rebrac,
+    "CQL": cql,
+    "SAC": sac,
+    "DQN": dqn,
+    "DiscreteCQL": discrete_cql,
+}
 
 
 @pytest.fixture(scope="module")

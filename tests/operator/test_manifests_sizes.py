@@ -16,6 +16,15 @@ from manifest_examples import DEFAULTS, SMALL, recording, training
 LARGE = {"OfflineRecording/cartpole": Input(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
 
 
+PLAYING: dict[str, Any] = {
+    "algorithm": "DQN",
+    "config": {},
+    "environment": {"id": "CartPole-v1"},
+    "input": [{"sampler": {"capacityBytes": "1Gi", "envsPerRunner": 2}}],
+    "stop": {"updates": 5},
+}
+
+
 def sized(resource: Resource, inputs: dict[str, Input] = SMALL) -> Sizes:
     return sizes(effective(resource, DEFAULTS), inputs)
 
@@ -44,6 +53,7 @@ def test_pools_of_a_recording() -> None:
             },
             {"head": (1, 1), "data": (1, 1), "learner": (1, 1)},
         ),
+        (PLAYING, {"head": (1, 1), "learner": (1, 1)}),
         ({"evaluation": {"runners": 0}}, {"head": (1, 1), "data": (2, 2), "learner": (1, 1)}),
         ({"evaluation": {"runners": 3}}, {"head": (1, 1), "data": (5, 5), "learner": (1, 1)}),
         (
@@ -85,6 +95,21 @@ def test_memory_follows_the_data_where_their_size_is_known() -> None:
         sizes_of = [found.pool(pool).memory for found in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
         assert sizes_of[0] < sizes_of[1] == sizes_of[2], "a window at most, however large the data"
         assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
+
+
+def test_what_is_played_takes_four_times_its_bound() -> None:
+    alone = sized(training(**PLAYING)).pool("learner")
+    assert alone is not None
+    beside = {**PLAYING, "input": [{**PLAYING["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}]}
+    both = sized(training(**beside)).pool("learner")
+    assert both is not None
+    assert 4 * GI < alone.memory < 6 * GI
+    assert alone.memory < both.memory
+    expert = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}, "sampler": {"capacityBytes": "2Gi"}}}
+    with_default = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}}}
+    large, small = (sized(recording(policy=policy)).pool("runner") for policy in (expert, with_default))
+    assert large is not None and small is not None
+    assert large.memory - small.memory == pytest.approx(4 * (2 * GI - 256 * MI), abs=256 * MI)
 
 
 def test_a_window_is_bounded_by_steps_as_well_as_by_bytes() -> None:

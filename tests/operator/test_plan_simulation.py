@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING, World, pod, reference
 
@@ -233,18 +233,17 @@ def check_rest(world: World, share: float) -> None:
     assert plain_status(plan(later, DEFAULTS).status) == world.status
 
 
-def latched(before: dict[str, object], world: World) -> bool:
-    """A finished revision stays as it ended."""
-    old = {
-        (run["revision"]): run
-        for run in before.get("runs", [])
-        if run.get("outcome") in ("Succeeded", "Failed")
-    }  # type: ignore[attr-defined]
-    new = {run["revision"]: run for run in reversed(world.status["runs"])}
-    return all(new[revision] == run for revision, run in old.items() if revision in new)
+def latched(before: dict[str, object], world: World, *, extended: bool) -> bool:
+    """What ended stays as it ended, and only a training that was extended goes on after its end."""
+    ended = [run for run in before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")]  # type: ignore[attr-defined]
+    kept = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
+    newest = {run["revision"]: run for run in reversed(world.status["runs"])}
+    stays = all(kept.get((run["revision"], run["attempt"]), run) == run for run in ended)
+    return stays and (extended or all(newest.get(run["revision"], run) == run for run in ended))
 
 
 @examples(150)
+@example(script=[*[_up] * 7, _end("Succeeded", "Succeeded"), _extend, _up], dies=[], share=0.0, slow=False)
 @given(happenings, deaths, st.floats(0, 0.999), st.booleans())
 def test_whatever_happens(script: list[Happening], dies: list[int], share: float, slow: bool) -> None:
     world = World(REFERRING)
@@ -257,7 +256,7 @@ def test_whatever_happens(script: list[Happening], dies: list[int], share: float
         until_rest(world, dies)
         check_status(world)
         check_rest(world, share)
-        assert latched(before, world)
+        assert latched(before, world, extended=_extend in script)
 
 
 @examples(150)

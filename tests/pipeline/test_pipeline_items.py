@@ -19,7 +19,17 @@ from hindcast.pipeline.window import Batch, Recipe
 from layers import examples
 
 EVERYTHING = frozenset(
-    {"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "discounts", "n_step"}
+    {
+        "obs",
+        "new_obs",
+        "actions",
+        "new_actions",
+        "rewards",
+        "terminateds",
+        "truncateds",
+        "discounts",
+        "n_step",
+    }
 )
 both = pytest.mark.parametrize("kind", ["resident", "streaming"])
 
@@ -37,11 +47,13 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
                 while covered < n and t + covered < len(numbers):
                     total += gamma**covered * float(rewards[t + covered])
                     covered += 1
-                at_end = t + covered == len(numbers)
+                at_end = t + covered == len(numbers)  # finished or not
                 terminated = at_end and bool(block.terminated[episode])
                 items[int(numbers[t])] = {
                     "obs": obs[t],
                     "new_obs": obs[t + covered],
+                    "new_actions": numbers[t if at_end else t + covered],
+                    "followed": not at_end,
                     "rewards": total,
                     "n_step": covered,
                     "discounts": 0.0 if terminated else gamma**covered,
@@ -78,12 +90,15 @@ def test_n_step_items_are_those_of_the_reference(kind, seed, n, gamma):
 
 def test_dtypes_of_n_step_items():
     batch = pass_over("resident", random_dataset(0), Needs(EVERYTHING, n_step=3, gamma=0.9))
-    found = {name: batch[name].dtype for name in ("rewards", "discounts", "n_step", "terminateds")}
+    names = ("rewards", "discounts", "n_step", "terminateds", "followed", "new_actions")
+    found = {name: batch[name].dtype for name in names}
     assert found == {
         "rewards": torch.float32,
         "discounts": torch.float32,
         "n_step": torch.int64,
         "terminateds": torch.bool,
+        "followed": torch.bool,
+        "new_actions": torch.float32,
     }
 
 
@@ -128,7 +143,8 @@ def with_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
 
 
 def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
-    return [int(sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum()) for unit in dataset.units]
+    of_each = (needs.seq_len, needs.burn_in, needs.stride)
+    return [int(sequences_in(unit.lengths, *of_each).sum()) for unit in dataset.units]
 
 
 @examples(100)
@@ -157,6 +173,27 @@ def test_sequences_are_those_of_the_reference(kind, seed, seq_len, data):
     assert int(batch["loss_mask"].sum()) == dataset.num_steps, "an epoch learns from each timestep once"
 
 
+@examples(50)
+@given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
+@both
+def test_sequences_with_a_stride_begin_all_along_an_episode(kind, seed, seq_len, data):
+    dataset = random_dataset(seed)
+    stride = data.draw(st.integers(1, seq_len))
+    needs = Needs(frozenset({"actions", "t", "obs"}), seq_len=seq_len, stride=stride)
+    expected = [
+        block.columns["actions"][block.rows_of("actions", episode), 0][first : first + seq_len].tolist()
+        for block in dataset.blocks
+        for episode in range(block.num_episodes)
+        for first in range(0, int(block.length[episode]), stride)
+    ]
+    batch = pass_over(kind, dataset, needs, window_steps=25, items=items_per_unit(dataset, needs))
+    found = [
+        row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
+    ]
+    assert sorted(found) == sorted(expected)
+    assert batch["seq_lens"].tolist() == [len(each) for each in found]
+
+
 @both
 def test_sequences_of_n_step_transitions_reach_behind_their_end(kind):
     dataset = random_dataset(3)
@@ -180,6 +217,8 @@ def test_dtypes_and_shapes_of_sequences():
         "obs": (torch.float32, (count, 5, 3)),
         "new_obs": (torch.float32, (count, 5, 3)),
         "actions": (torch.float32, (count, 5, 2)),
+        "new_actions": (torch.float32, (count, 5, 2)),
+        "followed": (torch.bool, (count, 5)),
         "rewards": (torch.float32, (count, 5)),
         "terminateds": (torch.bool, (count, 5)),
         "truncateds": (torch.bool, (count, 5)),

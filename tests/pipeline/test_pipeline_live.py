@@ -19,28 +19,50 @@ both = pytest.mark.parametrize("sampling", ["epochs", "prioritized"])
 class Playing:
     """Episode i has 3 + i % 4 steps, numbered from 1000 * i; notes what was played."""
 
+    width = 4
+
     def __init__(self):
         self.played = []
+        self.is_open = False
 
-    def __call__(self, indices):
-        self.played.append(indices)
+    def __call__(self, indices, timesteps):
+        self.played.append((timesteps, indices))
+        self.is_open = True
         blocks = [block_of([3 + index % 4], 1000 * index) for index in indices]
         return type(blocks[0]).concat(blocks)
 
+    def close(self):
+        self.is_open = False
+
+
+class Training:
+    """Counts updates."""
+
+    def __init__(self, updates=0):
+        self.updates = updates
+
+    def __call__(self):
+        return self.updates
+
 
 def live_of(**options):
-    return Live("sampler", Playing(), **{"episodes": 4, "every": 20, "capacity": 60, **options})
+    """18 steps before the first update, and with every second one again: a play of four episodes."""
+    defaults = {"timesteps_per_update": 9.0, "warmup": 18, "capacity": 60}
+    return Live("sampler", Playing(), Training(), **{**defaults, **options})
 
 
-def feed_of(sampling="epochs", batch_size=10, seed=0, needs=None, **options):
+def feed_of(sampling="epochs", batch_size=10, seed=0, needs=None, updates=0, **options):
     recipe = Recipe(Needs(ALL, sampling=sampling, **(needs or {})))
-    return LiveFeed(live_of(**options), recipe, batch_size, seed)
+    feed = LiveFeed(live_of(**options), recipe, batch_size, seed)
+    feed._live.updates.updates = updates
+    return feed
 
 
 def learn(feed, batches):
     found = []
     for _ in range(batches):
         found.append(feed.next())
+        feed._live.updates.updates += 1
         if "weights" in found[-1]:
             feed.prioritise((found[-1]["rewards"] * 0.37).sin().reshape(feed.batch_size, -1)[:, 0])
     return found
@@ -50,16 +72,47 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
 
 
-def test_episodes_are_played_as_items_are_delivered():
+def test_episodes_are_played_as_updates_are_made():
     feed = feed_of()
     learn(feed, 7)
-    assert feed._live.play.played == [range(4), range(4, 8), range(8, 12), range(12, 16)]
-    assert feed.metrics()["timesteps_played"] == 4 * (3 + 4 + 5 + 6)
+    assert feed._live.play.played == [(18 * number, range(4 * number, 4 * number + 4)) for number in range(4)]
+    assert feed.timesteps_played == 18 + 6 * 9
+
+
+@pytest.mark.parametrize(
+    ("options", "updates", "timesteps"),
+    [
+        ({"warmup": 0}, 0, 18),  # there is something to learn from in any case
+        ({"warmup": 0, "timesteps_per_update": 0.5}, 100, 54),  # 50 are due
+        ({"warmup": 19}, 0, 36),
+    ],
+)
+def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps):
+    """Where other sources have had the updates before, too."""
+    feed = feed_of(updates=updates, **options)
+    feed.next()
+    assert feed.timesteps_played == timesteps
+
+
+def test_returns_are_told_once():
+    feed = feed_of()
+    feed.next()
+    blocks = [block_of([3 + index % 4], 1000 * index) for index in range(4)]
+    assert feed.returns() == [block.columns["rewards"].sum() for block in blocks]
+    assert feed.returns() == []
+
+
+def test_closing_closes_what_plays():
+    feed = feed_of()
+    feed.next()
+    assert feed._live.play.is_open
+    feed.close()
+    assert not feed._live.play.is_open
 
 
 @both
 def test_steps_of_the_newest_episodes_are_drawn(sampling):
-    feed = feed_of(sampling, batch_size=300, every=300)
+    feed = feed_of(sampling, batch_size=300, timesteps_per_update=18.0)
     for number, batch in enumerate(learn(feed, 9), 1):
         step = batch["rewards"]
         assert torch.equal(batch["obs"], (step + 0.25)[:, None].expand(-1, 3))
@@ -74,8 +127,11 @@ def test_steps_of_the_newest_episodes_are_drawn(sampling):
 
 
 def test_new_steps_are_drawn_as_likely_as_the_likeliest():
-    feed = feed_of("prioritized", batch_size=500, every=500, capacity=1000, needs={"alpha": 1.0})
+    feed = feed_of(
+        "prioritized", batch_size=500, timesteps_per_update=18.0, capacity=1000, needs={"alpha": 1.0}
+    )
     first = feed.next()
+    feed._live.updates.updates = 1
     feed.prioritise(torch.where(first["rewards"] < 1000, 9.0, 0.1))
     second = feed.next()
     chances = torch.tensor([1.0 if episode in (0, 4, 5, 6, 7) else 0.1 / 9 for episode in range(8)])
@@ -87,7 +143,7 @@ def test_new_steps_are_drawn_as_likely_as_the_likeliest():
 @both
 @pytest.mark.parametrize("done", [0, 1, 5, 13])
 def test_a_run_goes_on_exactly_where_it_was(sampling, done):
-    whole, resumed = feed_of(sampling), feed_of(sampling)
+    whole, resumed = feed_of(sampling), feed_of(sampling, updates=done - 3)
     learn(whole, done)
     learn(resumed, 3)
     resumed.seek(whole.state(), whole.tensors())
@@ -95,6 +151,7 @@ def test_a_run_goes_on_exactly_where_it_was(sampling, done):
         assert same(one, other)
     one, other = whole.metrics(), resumed.metrics()
     assert one | {"data_wait_seconds": 0} == other | {"data_wait_seconds": 0}
+    assert whole.returns() == resumed.returns() != []
 
 
 def test_learners_share_what_one_draws():
@@ -116,18 +173,20 @@ def test_sequences_are_drawn_from_whole_episodes(sampling):
 def test_a_position_of_other_plays_is_refused():
     feed = feed_of()
     with pytest.raises(DataError, match="how much is played and kept has changed"):
-        feed.seek(feed_of(every=30).state())
+        feed.seek(feed_of(warmup=30).state())
 
 
 def test_a_mix_has_the_shares_that_were_asked_for(recorded):
     sources = [Source("one", recorded(UNITS, "one"), 0.4), Source("two", recorded(UNITS[:2], "two"), 0.3)]
 
+    live = live_of(weight=0.3, timesteps_per_update=0.1)
+
     def made():
-        live = live_of(weight=0.3, every=1000)
         return OfflineData(sources, Needs(ALL), batch_size=2, seed=5, live=[live])
 
     whole, resumed, found = made(), made(), []
     for number in range(10_000):
+        live.updates.updates = number
         if number == 3333:
             resumed.seek(whole.state(), whole.tensors())
         batch = whole.next()
@@ -137,8 +196,10 @@ def test_a_mix_has_the_shares_that_were_asked_for(recorded):
     for name, share in [("one", 0.4), ("two", 0.3), ("sampler", 0.3)]:
         assert found.count(name) / 10_000 == pytest.approx(share, rel=0.01)
         assert found[:100].count(name) / 100 == pytest.approx(share, abs=0.15)
-    assert whole.metrics()["timesteps_played"] > 0
-    assert whole.end({})["timesteps_played"] > 0
+    result = whole.end({})
+    assert result["num_env_steps_sampled_lifetime"] == pytest.approx(18 + 0.1 * 10_000, abs=18)
+    assert result["env_runners"]["num_episodes"] * 4.5 == result["num_env_steps_sampled_lifetime"]
+    assert result["epoch"] == pytest.approx(0.7 * 10_000 * 2 / whole.epoch_size, rel=0.01)
     whole.close()
     resumed.close()
 
@@ -155,3 +216,11 @@ def test_what_live_samples_cannot_have_is_refused(recorded, needs, pipeline, sen
     spec = PipelineSpec.model_validate(pipeline)
     with pytest.raises(SpecError, match=sentence):
         OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live=[live_of()])
+
+
+def test_live_samples_alone():
+    data = OfflineData([], Needs(ALL), batch_size=2, seed=5, live=[live_of()])
+    assert (data.epoch_size, data.updates_per_iteration) == (0, 1000)
+    data.next()
+    assert data.end({}).keys() == {"timers", "num_env_steps_sampled_lifetime", "env_runners"}
+    data.close()

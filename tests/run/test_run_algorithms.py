@@ -22,13 +22,14 @@ from support import After, Heard, record, recording, train, training
 FILES = Path(__file__).parents[1] / "learn"
 SIZE = 24
 ITERATIONS, UPDATES = 3, 9
+SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
 class Case(NamedTuple):
     """An algorithm: its name or path, options, those of its model and what Python calls the latter.
 
     It learns from `data`; where it draws from all data they are not streamed, and where its losses draw noise several
-    learners do not do what one does.
+    learners do not do what one does. One that plays draws half of its batches from `plays`, an environment.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Case(NamedTuple):
     data: str = "walks"
     streams: bool = True
     has_noise: bool = False
+    plays: str | None = None
 
 
 OUTSIDE = {
@@ -49,6 +51,7 @@ OUTSIDE = {
         "learn_lstm_bc:LSTMBC", {}, {"cellSize": 8, "maxSeqLen": 4}, {"lstm_cell_size": 8, "max_seq_len": 4}
     ),
 }
+SMALL = {"contextLength": 4, "embedSize": 8, "numHeads": 2, "numLayers": 1, "returnScale": 10.0, "lr": 1e-2}
 PRIORITIES = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
 CASES = {
     **OUTSIDE,
@@ -59,7 +62,16 @@ CASES = {
     "DQN with priorities": Case("DQN", PRIORITIES, streams=False),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
+    "SAC": Case("SAC", {}, data="steered", has_noise=True),
+    "SAC that plays": Case("SAC", {}, data="steered", has_noise=True, plays="toy_environments:Steered"),
+    "DQN that plays": Case(
+        "DQN", {**PRIORITIES, "epsilon": [[0, 1], [90, 0.1]]}, streams=False, plays="toy_environments:Walk"
+    ),
     "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
+    "ReBRAC": Case("ReBRAC", {}, data="steered", has_noise=True),
+    "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL}),
+    "DecisionTransformer with dropout": Case("DecisionTransformer", SMALL, data="steered", has_noise=True),
+    "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
 }
 algorithms = pytest.mark.parametrize("name", CASES)
 STREAMED = [name for name, case in CASES.items() if case.streams]
@@ -96,13 +108,21 @@ def spec_of(name: str, **pipeline: Any) -> dict[str, Any]:
         "model": {"fcnetHiddens": [16], **case.model},
         "stop": {"iterations": ITERATIONS},
         "pipeline": {"windowSteps": 60, "datasetNumItersPerLearner": UPDATES, **pipeline},
+        **({"environment": {"id": case.plays}} if case.plays else {}),
     }
+
+
+def inputs_of(name: str, data: dict[str, Path]) -> list[dict[str, Any]]:
+    recorded = {"path": str(data[CASES[name].data])}
+    if CASES[name].plays is None:
+        return [recorded]
+    return [{**recorded, "weight": 0.5}, {"sampler": SAMPLER, "weight": 0.5}]
 
 
 def fit(
     name: str, folder: Path, data: dict[str, Path], interruption: Interruption | None = None, **pipeline: Any
 ) -> Fit:
-    train(training(folder, data[CASES[name].data], **spec_of(name, **pipeline)), interruption)
+    train(training(folder, "", input=inputs_of(name, data), **spec_of(name, **pipeline)), interruption)
     return fitted(folder)
 
 
@@ -186,7 +206,7 @@ def test_is_named_in_a_file(
         "metadata": {"name": "test"},
         "spec": {
             **spec_of(name),
-            "input": [{"path": str(data[CASES[name].data])}],
+            "input": inputs_of(name, data),
             "checkpoint": {"path": str(tmp_path / "runs")},
         },
     }
@@ -209,6 +229,9 @@ def test_is_built_in_python(
         .rl_module(model_config={"fcnet_hiddens": [16], **case.model_config})
         .offline_data(input_=str(data[case.data]), window_steps=60, dataset_num_iters_per_learner=UPDATES)
     )
+    if case.plays:
+        config.environment(case.plays).training(sampler=SAMPLER)
+        config.offline_data(input_={str(data[case.data]): 0.5, "sampler": 0.5})
     with config.build_algo() as algo:
         results = [algo.train() for _ in range(2)]
         saved = algo.save_to_path(tmp_path / "saved")
@@ -229,7 +252,9 @@ def test_two_learners_do_what_one_does(data: dict[str, Path], tmp_path: Path) ->
     from learn_ranks import in_float64, in_ranks
 
     paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
-    jobs = {name: training(tmp_path / name, path, **spec_of(name)) for name, path in paths.items()}
+    jobs = {
+        name: training(tmp_path / name, "", input=inputs_of(name, data), **spec_of(name)) for name in paths
+    }
     arguments = {name: (in_float64, resource, paths[name], 200) for name, resource in jobs.items()}
     together = in_ranks(2, **arguments)
     for name, resource in jobs.items():

@@ -1,62 +1,99 @@
-"""A training on recorded data and on what its own policy plays in the meantime."""
+"""Trainings on what their own policy plays; with files beside it, and resumed, they are in test_run_algorithms.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 import torch
 
-from algorithm_toys import NStepQ, NStepQOptions, PrioritisedQ
-from hindcast.api import EnvironmentSpec, ModelSpec
-from hindcast.api.pipeline import PipelineSpec
-from hindcast.learn.checkpoint import CheckpointStore
-from hindcast.pipeline.live_feed import Live
-from hindcast.pipeline.offline_data import Input, OfflineData, open_sources
-from hindcast.record.live import LivePlayer
-from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Trainer, new_learner
-from hindcast.storage.location import resolve
-from support import WALK
+from hindcast.api import OfflineTraining
+from hindcast.errors import SpecError
+from hindcast.models.policy import Policy
+from hindcast.run.offline import offline_trainer
+from hindcast.run.planning import plan
+from hindcast.run.trainer import Trainer
+from support import WALK, train, training
+
+SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
 
 
-def trainer(walks: Path, kind: type[NStepQ]) -> Trainer:
-    environment = EnvironmentSpec.model_validate(WALK)
-    algorithm = kind(NStepQOptions(train_batch_size_per_learner=32))
-    spaces = environment_spaces(environment)
-    policy, learner = new_learner(algorithm, spaces, ModelSpec(fcnet_hiddens=[16]), environment, seed=3)
-    player = LivePlayer(environment, policy, seed=3, width=2)
-    data = OfflineData(
-        open_sources([Input(str(walks), 0.6)]),
-        algorithm.needs(),
-        batch_size=32,
-        pipeline=PipelineSpec(dataset_num_iters_per_learner=8),
-        seed=3,
-        preprocessing=policy.preprocessing,
-        live=[Live("sampler", player, 0.4, episodes=2, every=64, capacity=200)],
-    )
-    return Trainer("toy", policy, learner, data)
+def playing(folder: Path, **spec: Any) -> OfflineTraining:
+    """DQN on nothing but what it plays, for two iterations of 8 updates."""
+    defaults = {
+        "algorithm": "DQN",
+        "config": {"trainBatchSizePerLearner": 16, "epsilon": [[0, 1.0], [40, 0.25]]},
+        "environment": WALK,
+        "input": [{"sampler": SAMPLER}],
+        "pipeline": {"datasetNumItersPerLearner": 8},
+        "stop": {"updates": 16},
+    }
+    return training(folder, "", **{**defaults, **spec})
 
 
-@pytest.mark.parametrize("kind", [NStepQ, PrioritisedQ])
-def test_a_mix_with_live_samples_goes_on_to_the_bit(kind: type[NStepQ], walks: Path, tmp_path: Path) -> None:
-    whole, parted, resumed = (trainer(walks, kind) for _ in range(3))
-    whole.begin()
-    parted.begin()
-    results = [whole.iterate() for _ in range(6)]
-    for _ in range(3):
-        parted.iterate()
-    store = CheckpointStore(resolve(tmp_path))
-    parted.save(store)
-    newest = store.latest()
-    assert newest is not None
-    resumed.load(newest)
-    for result in results[3:]:
-        again = resumed.iterate()
-        assert again["learners"] == result["learners"]
-        assert again["timesteps_played"] == result["timesteps_played"]
-    assert results[-1]["timesteps_played"] > results[0]["timesteps_played"] > 0
-    ours, expected = resumed.learner.state().tensors, whole.learner.state().tensors
-    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
-    for each in (whole, parted, resumed):
-        each.close()
+def begun(resource: OfflineTraining) -> Trainer:
+    trainer = offline_trainer(resource, [])
+    trainer.begin()
+    return trainer
+
+
+def test_a_sampler_alone_trains_in_the_environment(tmp_path: Path) -> None:
+    outcome = train(playing(tmp_path, evaluation={"duration": 2}))
+    assert outcome.metrics["updates"] == 16
+    lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
+    first, second = (orjson.loads(line) for line in lines[:2])
+    assert 30 + 7 * 3 <= first["num_env_steps_sampled_lifetime"] < second["num_env_steps_sampled_lifetime"]
+    assert first["env_runners"]["num_episodes"] > second["env_runners"]["num_episodes"] > 0
+    assert isinstance(first["env_runners"]["episode_return_mean"], float)
+    assert "epoch" not in first
+    assert second["num_env_steps_trained_lifetime"] == 16 * 16
+
+
+def test_timesteps_to_stop_at_are_those_trained(tmp_path: Path) -> None:
+    assert train(playing(tmp_path, stop={"timesteps": 160})).metrics["updates"] == 10
+
+
+def test_more_is_played_where_more_is_asked_for(tmp_path: Path) -> None:
+    sampler = {"timestepsPerUpdate": 30, "warmupTimesteps": 0, "envsPerRunner": 4}
+    trainer = begun(playing(tmp_path, input=[{"sampler": sampler}]))
+    result = trainer.iterate()
+    trainer.close()
+    assert result["num_env_steps_sampled_lifetime"] >= 7 * 30
+    assert result["env_runners"]["num_episodes"] % 4 == 0
+
+
+def test_epsilon_falls_with_what_is_played_and_is_saved_with_the_policy(tmp_path: Path) -> None:
+    trainer = begun(playing(tmp_path))
+    module = trainer.policy.module
+    assert module.epsilon == 0.25  # the last value, until it plays
+    seen = []
+    for _ in range(6):
+        trainer.learner.update(trainer.experience.next(), 16)
+        seen.append(float(module.epsilon))
+    trainer.policy.save(tmp_path / "policy")
+    trainer.close()
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] > 0.25 == seen[-1]
+    assert torch.equal(Policy.load(tmp_path / "policy").module.epsilon, module.epsilon)
+
+
+def test_a_plan_says_the_samplers_share(tmp_path: Path, walks: Path) -> None:
+    inputs = [{"path": str(walks), "weight": 3}, {"sampler": SAMPLER, "weight": 1}]
+    found = plan(playing(tmp_path, input=inputs), [])
+    assert (found["inputs"], found["data"]["samplerShare"]) == ([str(walks)], 0.25)
+    assert plan(playing(tmp_path), [])["inputs"] == []
+
+
+def test_an_own_algorithm_says_that_it_learns_from_what_it_plays(tmp_path: Path) -> None:
+    own = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
+    with pytest.raises(SpecError, match=r"NStepQ learns from recorded data alone; .* set live = True"):
+        begun(playing(tmp_path, **own))
+
+
+def test_a_filter_needs_recorded_data(tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"observationFilter is meanStd, .* of recorded data, and there are none"
+    ):
+        begun(playing(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "meanStd"}))

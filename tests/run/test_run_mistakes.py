@@ -62,7 +62,7 @@ def refused(tmp_path: Path, old: str, new: str) -> str:
             "recordingRef: {name: expert}",
             ["spec.input.0.recordingRef", "'expert'", "they have none"],
         ),
-        ("path: data", "sampler: {}", ["training.yaml:9", "spec.input[0].sampler", "not available yet"]),
+        ("path: data", "sampler: {}", ["training.yaml:9", "spec.input[0].sampler", "does not apply to BC"]),
         ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),
         ("metadata: {name: clone}", "metadata: {name: [", ["training.yaml:", "not valid YAML"]),
     ],

@@ -37,6 +37,17 @@ def test_defaults_are_not_told() -> None:
     assert notes_on(given, is_one_machine=True) == []
 
 
+def test_options_of_data_need_recorded_ones() -> None:
+    playing = {"algorithm": "DQN", "config": {}, "environment": {"id": "a"}, "stop": {"updates": 1}}
+    idle = {"windowSteps": 5, "residency": "Resident", "validateData": False}
+    given = {**playing, "pipeline": {**idle, "datasetNumItersPerLearner": 5}}
+    alone = training("runs", "", input=[{"sampler": {}}], **given)
+    told = [f"spec.pipeline.{field} has no effect without recorded data" for field in idle]
+    assert notes_on(alone, is_one_machine=True) == told
+    beside = [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]
+    assert notes_on(training("runs", "", input=beside, **given), is_one_machine=True) == []
+
+
 def test_options_of_a_state_need_a_recurrent_layer() -> None:
     idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
     notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)

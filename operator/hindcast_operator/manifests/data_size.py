@@ -34,15 +34,18 @@ class DataSize:
 
 
 def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, Input]) -> DataSize:
-    """Of a training's sources: one dataset, or, with weights, one window for each source."""
-    known = [_known(source, inputs) for source in spec.input]
+    """Of a training's recorded sources: one dataset, or, with weights, one window for each source."""
+    known = [_known(source, inputs) for source in spec.recorded]
     limit = parse_bytes(spec.pipeline.window_bytes)
+    if not known:
+        return DataSize(0, 0, 0, "there are no recorded data")
+    weighted = spec.recorded[0].weight is not None
     if None in known:
-        windows = len(spec.input) if spec.input[0].weight is not None else 1
+        windows = len(known) if weighted else 1
         reason = f"the data size is not known; a full window of {as_bytes(limit)} is assumed"
         return DataSize(None, limit * windows, UNIT, reason)
     found = [entry for entry in known if entry is not None]
-    if spec.input[0].weight is None:
+    if not weighted:
         found = [_together(found)]
     total = sum(entry.bytes for entry in found)
     window = sum(_window(entry, limit, spec.pipeline.window_steps) for entry in found)

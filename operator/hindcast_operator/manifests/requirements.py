@@ -10,6 +10,8 @@ from typing import Final
 
 from hindcast.api import OfflineRecording, OfflineTraining, Resource, parse_bytes
 from hindcast.api.attempt import Input, Pool
+from hindcast.api.input import Sampler
+from hindcast.api.options import live_algorithms
 from hindcast_operator.manifests.data_size import DataSize, data_size
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
 
@@ -71,7 +73,10 @@ def _head(workers: int) -> Requirements:
 
 def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
     runners = resource.spec.runners
-    expert: tuple[Part, ...] = ((GI, "training of the expert"),) if resource.spec.policy.train else ()
+    train = resource.spec.policy.train
+    expert: tuple[Part, ...] = ((GI, "training of the expert"),) if train else ()
+    if train and train.algorithm in live_algorithms():
+        expert += _played(train.sampler or Sampler())
     envs = runners.envs_per_runner
     return (
         Requirements(
@@ -106,7 +111,7 @@ def evaluation_runners(resource: OfflineTraining) -> int:
 
 def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
     workers = resource.spec.pipeline.data_workers
-    fewest, most = workers.interval
+    fewest, most = workers.interval if resource.spec.recorded else (0, 0)
     cpus, runners = math.ceil(workers.cpus), evaluation_runners(resource)
     evaluating = math.ceil(runners / cpus)
     if most + evaluating == 0:
@@ -151,7 +156,8 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
     gpus = math.ceil(learners.gpus)
     cpus, why = _learner_cpus(learners.cpus, gpus)
-    fed = pipeline.data_workers.interval[1] > 0
+    fed = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded)
+    sampler = resource.spec.sampler
     return Requirements(
         pool="learner",
         pods=(learners.replicas, "spec.learners.replicas"),
@@ -163,12 +169,22 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
             (2 * PROCESS, "a learner, and the coordinator on one of the pods"),
             *_cuda(gpus),
             (round_up(2 * size.window, MI), "this and the next window"),
+            *(_played(sampler) if sampler else ()),
         ),
         least_memory=_resident(resource, size) if not gpus else (0, ""),
         object_store=_object_store(
             round_up(size.window, MI) if fed else 0, "the window that data workers have sent", size
         ),
         spill=max(GI, size.window),
+    )
+
+
+def _played(sampler: Sampler) -> tuple[Part, ...]:
+    """What is played and kept: as it came, as it is drawn from, and twice while a checkpoint is written."""
+    envs = sampler.envs_per_runner
+    return (
+        (round_up(4 * parse_bytes(sampler.capacity_bytes), MI), "four times the sampler's capacityBytes"),
+        (ENVIRONMENT * envs, f"at {as_bytes(ENVIRONMENT)} for each environment of the sampler ({envs})"),
     )
 
 

@@ -9,10 +9,14 @@ from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
+from hindcast.algorithms.decision_transformer import DecisionTransformer
 from hindcast.algorithms.dqn import DQN, DiscreteCQL
+from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
 from hindcast.algorithms.ppo import PPO
+from hindcast.algorithms.rebrac import ReBRAC
+from hindcast.algorithms.sac import SAC
 from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
 from hindcast.errors import SpecError
@@ -23,10 +27,14 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
     "CQL": CQL,
     "DQN": DQN,
+    "DecisionTransformer": DecisionTransformer,
     "DiscreteCQL": DiscreteCQL,
+    "FQL": FQL,
     "IQL": IQL,
     "MARWIL": MARWIL,
     "PPO": PPO,
+    "ReBRAC": ReBRAC,
+    "SAC": SAC,
     "TD3BC": TD3BC,
 }
 """Name -> class. A line here, and `make crds`, is all that an algorithm's file needs: resources, builder, Tune and the
@@ -86,10 +94,10 @@ def resolve(name: str) -> type[Algorithm]:
 
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in, `x-recurrent`
-    says whether it trains policies with a recurrent state.
+    says whether it trains policies with a recurrent state, `x-live` whether it learns from what its policy plays.
     """
     return {
         name: algorithm.Options.model_json_schema()
-        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent}
+        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent, "x-live": algorithm.live}
         for name, algorithm in REGISTRY.items()
     }

@@ -1,11 +1,11 @@
-"""DQN: deep Q-learning on recorded transitions; and discrete CQL, whose values stay low where nothing was recorded."""
+"""DQN: deep Q-learning on recorded or played transitions; and discrete CQL, whose values stay low beside the data."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, cast
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,11 +24,20 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.schedules import Schedule
+from hindcast.learn.schedules import Curve, Schedule, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
 from hindcast.pipeline.needs import Needs, transitions
+
+_FOREVER = 2**63
+
+
+def _chances(epsilon: Curve) -> Curve:
+    values = [epsilon] if isinstance(epsilon, int | float) else [point[1] for point in epsilon]
+    if any(float(value) > 1 for value in values):
+        raise ValueError(f"epsilon is a chance, at most 1, not {epsilon}")
+    return epsilon
 
 
 class DQNOptions(AlgorithmOptions):
@@ -72,14 +81,17 @@ class DQNOptions(AlgorithmOptions):
         default=0.4, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
     """How much of the bias the weights take back: 1 is all of it."""
-    epsilon: Fraction = 0.05
-    """Chance of any action where the policy explores."""
+    epsilon: Annotated[Schedule, AfterValidator(_chances)] = [[0.0, 1.0], [10_000.0, 0.05]]
+    """Chance of any action where the policy explores, or points [[timestep, value], …] over the timesteps that it has
+    played. Without a sampler it is the last value, which counts where the policy is recorded."""
 
 
 class DQN(Algorithm):
     """DQN; see `DQNOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
+    kinds = frozenset({"OfflineTraining", "OfflineRecording"})
+    live = True
     options: DQNOptions
 
     def needs(self) -> Needs:
@@ -99,10 +111,11 @@ class DQN(Algorithm):
                 f"spec.model: {type(self).__name__} makes its policy of action values: leave recurrent and moduleClass "
                 "out."
             )
-        own = {"dueling": options.dueling, "quantiles": options.num_quantiles, "epsilon": options.epsilon}
+        own = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(
             inputs.observation_space, inputs.action_space, model.model_copy(update={"module_options": own})
         )
+        policy.epsilon.fill_(value_at(options.epsilon, _FOREVER))
         return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy.values)})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -124,6 +137,9 @@ class DQN(Algorithm):
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if (step.updates + 1) % self.options.target_network_update_freq == 0:
             polyak(nets["target"], cast(GreedyPolicy, nets["policy"]).values, self.options.tau)
+
+    def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
+        cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
 
     @torch.no_grad()
     def _wanted(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
@@ -160,6 +176,7 @@ class DiscreteCQL(DQN):
     """Discrete CQL; see `DiscreteCQLOptions` for the objective."""
 
     Options = DiscreteCQLOptions
+    kinds = frozenset({"OfflineTraining"})
     options: DiscreteCQLOptions
 
     def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor:

@@ -71,6 +71,7 @@ class IQL(Algorithm):
     """IQL; see `IQLOptions` for the objective."""
 
     Options = IQLOptions
+    live = True
     options: IQLOptions
 
     def needs(self) -> Needs:

@@ -1,7 +1,8 @@
-"""TD3+BC: deterministic policy gradients that stay close to the recorded actions."""
+"""TD3+BC: deterministic policy gradients that stay close to the recorded actions; and what others of TD3 share."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Annotated, cast
 
@@ -32,15 +33,8 @@ from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class TD3BCOptions(AlgorithmOptions):
-    """TD3+BC (arXiv 2106.06860), for continuous actions with bounds. Actions are counted in half their range.
-
-    With twin critics Q of which Q̄ is the slow copy, π̄ that of the policy, and d = 1 where the episode terminated:
-    L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε normal, clipped;
-    L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, after which both copies follow.
-
-    Defaults are the paper's. Its networks: `model: {fcnetActivation: relu, observationFilter: meanStd}`.
-    """
+class TD3Options(AlgorithmOptions):
+    """Of all that train a deterministic policy as TD3 does (arXiv 1802.09477)."""
 
     train_batch_size_per_learner: Positive = 256
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
@@ -49,8 +43,6 @@ class TD3BCOptions(AlgorithmOptions):
     line, cosine, step."""
     critic_lr: Schedule = 3e-4
     """Learning rate of the critics, or points."""
-    alpha: NonNegative = 2.5
-    """Weight of the critic beside that of imitation; 0 clones."""
     gamma: Fraction = 0.99
     """Discount of future rewards."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
@@ -63,24 +55,38 @@ class TD3BCOptions(AlgorithmOptions):
     """Bound of |ε|."""
 
 
-class TD3BC(Algorithm):
-    """TD3+BC; see `TD3BCOptions` for the objective."""
+class TD3BCOptions(TD3Options):
+    """TD3+BC (arXiv 2106.06860), for continuous actions with bounds. Actions are counted in half their range.
 
-    Options = TD3BCOptions
-    options: TD3BCOptions
+    With twin critics Q of which Q̄ is the slow copy, π̄ that of the policy, and d = 1 where the episode terminated:
+    L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε normal, clipped;
+    L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, after which both copies follow.
+
+    Defaults are the paper's. Its networks: `model: {fcnetActivation: relu, observationFilter: meanStd}`.
+    """
+
+    alpha: NonNegative = 2.5
+    """Weight of the critic beside that of imitation; 0 clones."""
+
+
+class TD3(Algorithm):
+    """Twin critics, a deterministic policy that moves less often, and slow copies of both."""
+
+    options: TD3Options
 
     def needs(self) -> Needs:
         return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        within = ActionRange(inputs.action_space, "TD3BC")
+        name = type(self).__name__
+        within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
         if policy.action_head.stochastic:
             raise SpecError(
-                f"model.distribution is {inputs.model.distribution!r}, and TD3BC trains deterministic policies: "
+                f"model.distribution is {inputs.model.distribution!r}, and {name} trains deterministic policies: "
                 "leave it at 'auto'."
             )
-        critics = inputs.critics(members=2)
+        critics = self._critics(inputs)
         return nn.ModuleDict(
             {
                 "policy": policy,
@@ -116,7 +122,29 @@ class TD3BC(Algorithm):
         noise = torch.randn(actions.shape, generator=step.generator, device=actions.device)
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         actions = within.clamp(actions + noise * within.half_range)
-        return bootstrapped(batch, nets["target_critics"](following, actions).amin(0))
+        values = nets["target_critics"](following, actions).amin(0)
+        return bootstrapped(batch, values - self._penalty(batch, actions, within))
+
+    def _critics(self, inputs: ModelInputs) -> Critics:
+        return inputs.critics(members=2)
+
+    def _penalty(self, batch: Tensors, actions: Tensor, within: ActionRange) -> Tensor | float:  # noqa: ARG002
+        """What the values of `actions`, `[B, *shape]`, in the next states are lowered by, `[B]`."""
+        return 0.0
+
+    @abstractmethod
+    def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
+        """The policy's loss, with its metrics."""
+
+    def _moves_policy(self, step: Step) -> bool:
+        return (step.updates + 1) % self.options.policy_delay == 0
+
+
+class TD3BC(TD3):
+    """TD3+BC; see `TD3BCOptions` for the objective."""
+
+    Options = TD3BCOptions
+    options: TD3BCOptions
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, within = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
@@ -125,9 +153,6 @@ class TD3BC(Algorithm):
         cloning = ((actions - batch[Columns.ACTIONS]) / within.half_range).square().mean()
         policy_loss = cloning - self.options.alpha * values.mean() / values.detach().abs().mean()
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning})
-
-    def _moves_policy(self, step: Step) -> bool:
-        return (step.updates + 1) % self.options.policy_delay == 0
 
 
 def chosen(policy: RLModule, batch: Tensors) -> Tensor:

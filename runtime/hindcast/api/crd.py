@@ -183,6 +183,7 @@ def _texts(variants: list[tuple[str, dict[str, Any]]]) -> str:
 
 def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> list[dict[str, str]]:
     rules = [_name_of_algorithm_rule(kind, list(algorithms))]
+    rules.append(_sampler_rule(kind, [name for name, options in algorithms.items() if options.get("x-live")]))
     for field in config["properties"]:
         owners = [name for name, options in algorithms.items() if field in options["properties"]]
         if len(owners) == len(algorithms) or _hidden(config["properties"][field]):
@@ -208,6 +209,17 @@ def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> dict[str, str]:
         usable += " or package.module:Class"
     found = f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {usable}'"
     return {"rule": rule, "messageExpression": found, "fieldPath": ".algorithm"}
+
+
+def _sampler_rule(kind: Kind, names: list[str]) -> dict[str, str]:
+    """Which algorithms learn from what their policy plays; a user's own says it when it is imported."""
+    listed, usable = ", ".join(f"'{name}'" for name in names), ", ".join(names)
+    if kind is OfflineRecording:
+        rule, place = f"!has(self.sampler) || self.algorithm in [{listed}]", ".sampler"
+    else:
+        without, place = "self.input.all(source, !has(source.sampler))", ".input"
+        rule = f"{without} || self.algorithm in [{listed}] || self.algorithm.contains(':')"
+    return {"rule": rule, "message": f"a sampler is of {usable} alone", "fieldPath": place}
 
 
 _CEL_KEYWORDS: Final = re.compile(

@@ -1,20 +1,34 @@
 """Where a training's data come from."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hindcast.api.base import Anything, FreeForm, Location, Model, Rule, ShortText
-from hindcast.api.documents import Problem, Steps
+from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
 from hindcast.api.metadata import Reference
+from hindcast.api.quantity import Quantity
 
-NO_SAMPLER: Final = (
-    "is not available yet: no algorithm takes live samples; name recorded data by path or recordingRef"
+RECORDED_ALONE: Final = (
+    "a sampler plays, and of the other fields takes weight alone: they are of recorded data"
 )
 
 
 class Sampler(Model):
-    """Live samples of the policy that is being trained, from `spec.environment`. Not available yet."""
+    """What the policy plays in `spec.environment` while it is trained. Its timesteps are drawn with replacement: all
+    alike, or by priority where the algorithm asks for that.
+    """
+
+    timesteps_per_update: Annotated[float, Field(gt=0)] = 1.0
+    """Timesteps played for each update of the training, in whole episodes: an episode is begun where fewer have been
+    played."""
+    warmup_timesteps: NonNegative = 1000
+    """Timesteps played besides, before the first update that learns from them."""
+    capacity: Positive = 100_000
+    """Most timesteps that are kept; the oldest episodes leave, whole."""
+    capacity_bytes: Quantity = "256Mi"
+    """Most bytes of them, in the columns that are learnt from."""
+    envs_per_runner: Positive = 1
+    """Environments stepped side by side: so many episodes are played at a time."""
 
 
 class FilterTerm(Model):
@@ -46,14 +60,13 @@ class InputSource(Model):
     """One source of data."""
 
     exactly_one: ClassVar = ("path", "recording_ref", "sampler")
-    rules: ClassVar = (Rule("!has(self.sampler)", NO_SAMPLER, at=".sampler"),)
 
     path: Location | None = None
     """A file, a folder (searched recursively) or a glob; a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
     recording_ref: Reference | None = None
     """The dataset of an OfflineRecording, which is waited for."""
     sampler: Sampler | None = None
-    """Live samples: not available yet."""
+    """What the policy plays in the meantime, of algorithms that learn from such."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
     top: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -90,15 +103,16 @@ class InputSource(Model):
     prepare: PrepareSpec = PrepareSpec()
     """How rows become whole episodes, where they are not."""
 
-
-def check_samplers(sources: Any, at: Steps) -> list[Problem]:
-    """What is wrong with live samples among sources as plain values. `at` is their place (`("spec", "input")`).
-
-    The model takes them: a training on nothing but samples is how an algorithm that learns online is run.
-    """
-    entries = sources if isinstance(sources, list) else []
-    return [
-        Problem((*at, index, "sampler"), NO_SAMPLER)
-        for index, source in enumerate(entries)
-        if isinstance(source, dict) and isinstance(source.get("sampler"), dict)
-    ]
+    @model_validator(mode="after")
+    def _check_sampler(self) -> Self:
+        if self.sampler is None:
+            return self
+        others = type(self).model_fields.items()
+        given = [
+            str(field.alias)
+            for name, field in others
+            if name not in ("sampler", "weight") and getattr(self, name) != field.default
+        ]
+        if given:
+            raise ValueError(f"has a sampler and {', '.join(given)}; {RECORDED_ALONE}")
+        return self

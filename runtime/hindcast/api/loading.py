@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from hindcast.api.base import API_VERSION
 from hindcast.api.documents import Document, Problem, read_documents
-from hindcast.api.input import check_samplers
-from hindcast.api.options import check_algorithm
+from hindcast.api.options import check_algorithm, check_own_sampler, check_samplers
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.sentences import problems_of, sentence, show, similar
 from hindcast.api.training import OfflineTraining
@@ -84,7 +83,7 @@ def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
         resource = model.model_validate(document.value, by_alias=True, by_name=False)
     except ValidationError as error:
         problems += problems_of(error, model, document.value)
-    problems += _check_algorithms(document.value) + _check_samplers(document.value)
+    problems += _check_algorithms(document.value)
     return (None if problems else resource), sorted(
         problems, key=lambda p: p.line or document.line_of(p.steps)
     )
@@ -122,16 +121,12 @@ def _check_algorithms(value: dict[str, Any]) -> list[Problem]:
         return []
     default = None if value["kind"] == "OfflineTraining" else TrainPolicy.model_fields["algorithm"].default
     algorithm = here.get("algorithm", default)
-    return (
-        check_algorithm(value["kind"], algorithm, here.get("config", {}), here.get("model"), at)
-        if isinstance(algorithm, str)
-        else []
-    )
-
-
-def _check_samplers(value: dict[str, Any]) -> list[Problem]:
-    spec = value.get("spec")
-    return check_samplers(spec.get("input"), ("spec", "input")) if isinstance(spec, dict) else []
+    if not isinstance(algorithm, str):
+        return []
+    problems = check_algorithm(value["kind"], algorithm, here.get("config", {}), here.get("model"), at)
+    if value["kind"] == "OfflineTraining":
+        return problems + check_samplers(algorithm, here.get("input"), (*at, "input"))
+    return problems + check_own_sampler(algorithm, here.get("sampler"), (*at, "sampler"))
 
 
 def _line(file: str, document: Document, problem: Problem) -> str:

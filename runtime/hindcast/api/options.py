@@ -40,8 +40,8 @@ _CONFIG: Final = ConfigDict(
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in, and
-    `x-recurrent` is true where it trains policies with a recurrent state.
+    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in,
+    `x-recurrent` is true where it trains policies with a recurrent state, `x-live` where it learns from what they play.
     """
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
     loaded: dict[str, Schema] = json.loads(text)
@@ -51,6 +51,11 @@ def schemas() -> dict[str, Schema]:
 def algorithms(kind: str) -> list[str]:
     """Names of the algorithms that a resource of this kind can use."""
     return [name for name, schema in schemas().items() if kind in schema["x-kinds"]]
+
+
+def live_algorithms() -> list[str]:
+    """Names of the algorithms that learn from what their policy plays while it is trained."""
+    return [name for name, schema in schemas().items() if schema.get("x-live")]
 
 
 def is_custom(algorithm: str) -> bool:
@@ -96,6 +101,29 @@ def check_algorithm(kind: str, algorithm: str, config: Any, model: Any, at: Step
     except ValidationError as error:
         problems += problems_of(error, options_model(algorithm), own, (*at, "config"))
     return problems
+
+
+def check_samplers(algorithm: Any, sources: Any, at: Steps) -> list[Problem]:
+    """What is wrong with live samples among a training's sources as plain values. `at` is their place.
+
+    A user's own algorithm says it when it is imported.
+    """
+    if algorithm not in schemas() or algorithm in live_algorithms() or not isinstance(sources, list):
+        return []
+    why = f"does not apply to {algorithm}; it is of {', '.join(live_algorithms())}"
+    return [
+        Problem((*at, index, "sampler"), why)
+        for index, source in enumerate(sources)
+        if isinstance(source, dict) and isinstance(source.get("sampler"), dict)
+    ]
+
+
+def check_own_sampler(algorithm: str, sampler: Any, at: Steps) -> list[Problem]:
+    """What is wrong with the sampler of an expert's training. `at` is its place."""
+    if not isinstance(sampler, dict) or algorithm not in schemas() or algorithm in live_algorithms():
+        return []
+    experts = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
+    return [Problem(at, f"does not apply to {algorithm}; it is of {', '.join(experts)}")]
 
 
 def _check_recurrent(algorithm: str, model: Any, at: Steps) -> list[Problem]:

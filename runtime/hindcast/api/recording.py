@@ -20,6 +20,7 @@ from hindcast.api.base import (
 )
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.input import Sampler
 from hindcast.api.metadata import Metadata, Reference
 from hindcast.api.model import ModelSpec
 from hindcast.api.quantity import Quantity
@@ -56,6 +57,9 @@ class TrainPolicy(Model):
     """The algorithm's options; those not given have the algorithm's defaults."""
     model: ModelSpec = ModelSpec()
     """The policy network."""
+    sampler: Sampler | None = None
+    """How much it plays while it is trained, of algorithms that keep what they have played (not PPO). Default: as of an
+    input's sampler; an iteration is 1,000 updates."""
     stop: TrainStop
     """When to stop."""
     checkpoint_every: Annotated[Positive, OPERATIONAL] = 5

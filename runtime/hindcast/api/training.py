@@ -23,7 +23,7 @@ from hindcast.api.base import (
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec
-from hindcast.api.input import InputSource
+from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
 from hindcast.api.pipeline import PipelineSpec
@@ -86,6 +86,32 @@ class OfflineTrainingSpec(Model):
             at=".input",
         ),
         Rule(
+            "has(self.environment) || self.input.all(source, !has(source.sampler))",
+            "input has a sampler, but there is no environment to sample from",
+            at=".input",
+        ),
+        Rule(
+            "self.input.size() == 1 || self.input.all(source, !has(source.sampler) || has(source.weight))",
+            "a sampler beside other inputs needs weights; give one to each",
+            at=".input",
+        ),
+        Rule(
+            "self.input.all(source, !has(source.sampler) || (source.format == 'Auto' && !has(source.top) && "
+            "!has(source.columns) && (!has(source.filter) || source.filter.size() == 0)))",
+            RECORDED_ALONE,
+            at=".input",
+        ),
+        Rule(
+            "self.input.filter(source, has(source.sampler)).size() <= 1",
+            "there are several samplers; one plays for all",
+            at=".input",
+        ),
+        Rule(
+            "!has(self.stop.epochs) || self.input.all(source, !has(source.sampler))",
+            "stop.epochs counts passes over recorded data alone; with a sampler give updates or timesteps",
+            at=".stop.epochs",
+        ),
+        Rule(
             "has(self.environment) || !has(self.evaluation)",
             "there is evaluation, but no environment to evaluate in",
             at=".evaluation",
@@ -122,7 +148,8 @@ class OfflineTrainingSpec(Model):
     action_space: SpaceSpec | None = None
     """Action space. Default: the environment's, else the one recorded with the data."""
     input: Annotated[list[InputSource], Field(min_length=1, max_length=64)]
-    """The data. Several sources without weights are read as one dataset; with weights they are mixed."""
+    """The data. Several sources without weights are read as one dataset; with weights they are mixed. A sampler alone
+    is training in the environment."""
     pipeline: PipelineSpec = PipelineSpec()
     """How data reach the learners."""
     learners: LearnersSpec = LearnersSpec()
@@ -148,11 +175,38 @@ class OfflineTrainingSpec(Model):
     run_policy: Annotated[RunPolicy, OPERATIONAL] = RunPolicy()
     """Deadlines, retries and clean-up on a cluster."""
 
+    @property
+    def sampler(self) -> Sampler | None:
+        """That of the inputs, where one of them is one."""
+        return next((source.sampler for source in self.input if source.sampler is not None), None)
+
+    @property
+    def recorded(self) -> list[InputSource]:
+        """The inputs that are recorded data."""
+        return [source for source in self.input if source.sampler is None]
+
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
         weighted = [source.weight is not None for source in self.input]
         if any(weighted) and not all(weighted):
             raise ValueError("has weights on some entries of input only; give one to each, or to none")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sampler(self) -> Self:
+        samplers = [source for source in self.input if source.sampler is not None]
+        if not samplers:
+            return self
+        if self.environment is None:
+            raise ValueError("has a sampler in input but no environment to sample from")
+        if len(samplers) > 1:
+            raise ValueError(f"has {len(samplers)} samplers in input; one plays for all")
+        if len(self.input) > 1 and samplers[0].weight is None:
+            raise ValueError("has a sampler beside other inputs, which needs weights; give one to each")
+        if self.stop.epochs is not None:
+            raise ValueError(
+                "has stop.epochs, which counts passes over recorded data alone; with a sampler give updates"
+            )
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from hindcast.builder.resources import (
     algorithm_config,
     learns_online,
     model_section,
+    plays,
     recording,
     section,
     training,
@@ -62,7 +63,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
         recorded = recording(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
         _refuse_unreachable(recorded.spec.environment.id, recorded.spec.runners.replicas > 1)
     trained, width = None, options.get("num_envs_per_env_runner")
-    if online or options.get("input_") or recorded is None:
+    if plays(algorithm) or options.get("input_") or recorded is None:
         trained = _evaluated(training(algorithm, options, name, None), plain(width))
     return Plan(
         training=trained,

@@ -12,8 +12,8 @@ from hindcast.builder.module_spec import names_a_class, replaced_module_fields
 from hindcast.builder.names import schema_of
 from hindcast.builder.options import BY_NAME, Option
 from hindcast.builder.plan import plan_of
-from hindcast.builder.resources import learns_online, packs_columns
-from hindcast.builder.values import replaced_parts
+from hindcast.builder.resources import learns_online, packs_columns, plays
+from hindcast.builder.values import names_data, replaced_parts
 from hindcast.errors import SpecError
 from hindcast.run.without_effect import without_effect
 
@@ -57,9 +57,11 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
     if online:
         is_read = option.training.split(".")[0] in _READ_ONLINE
         return None if is_read else f"{algorithm} learns from samples of its own, in this process"
-    if records and not given.get("input_") and option.name != "initial_checkpoint":
+    trains = given.get("input_") or (algorithm is not None and plays(algorithm))
+    if records and not trains and option.name != "initial_checkpoint":
         return "it is of trainings, and no input_ is given"
-    return None
+    of_data = option.training.startswith("input.") and not option.training.startswith("input.sampler")
+    return "it is of recorded data, and input_ names none" if of_data and not names_data(given) else None
 
 
 def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:

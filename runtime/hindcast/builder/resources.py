@@ -9,8 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.api.input import check_samplers
-from hindcast.api.options import algorithms, check_algorithm, is_custom
+from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.builder.options import BY_NAME
 from hindcast.builder.values import CONVERTERS, check_batching, output_path, plain, sources
@@ -33,7 +32,12 @@ _OF_SOURCES: Final = ("input_", "input_filesystem")
 
 
 def learns_online(algorithm: str) -> bool:
-    """Whether the algorithm samples its own data."""
+    """Whether the algorithm learns from samples of its own alone."""
+    return plays(algorithm) and algorithm not in algorithms("OfflineTraining")
+
+
+def plays(algorithm: str) -> bool:
+    """Whether the algorithm learns from samples of its own where no data are given."""
     return algorithm in algorithms("OfflineRecording")
 
 
@@ -41,7 +45,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     """The training that the options describe.
 
     Args:
-        algorithm: one that learns online trains on samples of its own (`input: [{sampler: {}}]`).
+        algorithm: one that plays trains on samples of its own (`input: [{sampler: {}}]`) where no data are given.
         options: name -> value as given.
         name: `metadata.name`.
         stop: `spec.stop`; None is one iteration.
@@ -62,12 +66,14 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
         del spec["evaluation"]  # how many environments, should an evaluation be asked for
     config = algorithm_config(options)
     spec["customConfig" if is_custom(algorithm) else "config"] = config
-    spec["input"] = [{"sampler": {}}] if online else sources(options, spec.get("input", {}))
-    _need_environment(spec, online)
+    samples = not options.get("input_") and plays(algorithm) and options.get("env") is not None
+    given = {**options, "input_": "sampler"} if samples else options
+    spec["input"] = [{"sampler": {}}] if online else sources(given, spec.get("input", {}))
+    _need_environment(spec, any("sampler" in source for source in spec["input"]))
     kind = "OfflineRecording" if online else "OfflineTraining"
     problems = check_algorithm(kind, algorithm, config, spec.get("model"), ("spec",))
     if not online:
-        problems += check_samplers(spec["input"], ("spec", "input"))
+        problems += check_samplers(algorithm, spec["input"], ("spec", "input"))
     return _checked(OfflineTraining, "OfflineTraining", name, spec, problems)
 
 

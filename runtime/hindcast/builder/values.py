@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
 from hindcast.builder.model_config import model_fields, observation_filter
@@ -56,10 +58,11 @@ def space(value: Any) -> Any:
 
 
 def sources(options: Options, common: Options) -> list[dict[str, Any]]:
-    """`spec.input`: an entry for each path of `input_`, each with the fields that the inputs have in common.
+    """`spec.input`: an entry for each path of `input_`, each with the fields that the inputs have in common; those of
+    the sampler go to the entry "sampler".
 
     Raises:
-        SpecError: there are none, one is no path, or how they are read contradicts itself.
+        SpecError: there are none, one is no path, there is no such entry, or how they are read contradicts itself.
     """
     given = options.get("input_")
     if not given:
@@ -68,10 +71,24 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
         raise SpecError(
             "input_read_sample_batches and input_read_episodes are both True: the data hold one or the other."
         )
-    if isinstance(given, Mapping):
-        return [{**_source(path, options), "weight": weight, **common} for path, weight in given.items()]
-    paths = given if isinstance(given, list | tuple) else [given]
-    return [{**_source(path, options), **common} for path in paths]
+    weights = given if isinstance(given, Mapping) else {}
+    paths = list(given) if isinstance(given, Mapping | list | tuple) else [given]
+    if "sampler" in common and "sampler" not in paths:
+        raise SpecError(
+            "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts are of what the policy plays: "
+            'input_ has no "sampler" in it.'
+        )
+    return [
+        {**_source(path, options, common), **({"weight": weights[path]} if weights else {})} for path in paths
+    ]
+
+
+def names_data(options: Options) -> bool:
+    """Whether `input_` names anything but the sampler."""
+    given = options.get("input_") or ()
+    return any(
+        path != "sampler" for path in (given if isinstance(given, Mapping | list | tuple) else [given])
+    )
 
 
 def output_path(options: Options) -> str:
@@ -122,12 +139,13 @@ def _is_path(given: Any) -> bool:
     return isinstance(given, str) or hasattr(given, "__fspath__")
 
 
-def _source(path: Any, options: Options) -> dict[str, Any]:
+def _source(path: Any, options: Options, common: Options) -> dict[str, Any]:
     if isinstance(path, str) and path == "sampler":
-        return {"sampler": {}}
+        return {"sampler": common.get("sampler", {})}
     if not _is_path(path):
         raise SpecError(f"input_ holds {path!r}, expected a path: convert other sources to a dataset first.")
-    return {"path": _located(path, options.get("input_filesystem"))}
+    recorded = {name: value for name, value in common.items() if name != "sampler"}
+    return {"path": _located(path, options.get("input_filesystem")), **recorded}
 
 
 def _located(path: Any, filesystem: Any) -> str:
@@ -168,6 +186,19 @@ def _data_workers(given: Any) -> dict[str, Any]:
     elif concurrency is not None:
         workers["replicas"] = concurrency
     return workers
+
+
+def _sampler(given: Any) -> dict[str, Any]:
+    """`sampler`, by its YAML names."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"sampler is {given!r}, expected a dictionary.")
+    return {to_camel(name): value for name, value in given.items()}
+
+
+def _replay(given: Any) -> dict[str, Any]:
+    """The sampler's fields of `replay_buffer_config`."""
+    _only("replay_buffer_config", given, ("capacity",))
+    return dict(given)
 
 
 def _explore(given: Any) -> Any:
@@ -232,6 +263,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
+    "sampler": _sampler,
+    "replay_buffer_config": _replay,
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,
     "prelearner_class": partial(importable, "prelearner_class"),

@@ -38,6 +38,10 @@ class Columns:
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
     N_STEP = "n_step"
+    NEXT_ACTIONS = "new_actions"
+    FOLLOWED = "followed"
+    RETURNS_TO_GO = "returns_to_go"
+    PREV_REWARDS = "prev_rewards"
     WEIGHTS = "weights"
 
 

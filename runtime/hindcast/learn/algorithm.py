@@ -81,6 +81,36 @@ class ModelInputs:
             model = model.model_copy(update={"distribution": auto})
         return build_module(self.observation_space, self.action_space, model, value)
 
+    def own_policy(
+        self, kind: type[RLModule], algorithm: str, auto: str | None = None, **options: Any
+    ) -> RLModule:
+        """A new policy of the algorithm's own kind.
+
+        Args:
+            kind: its class.
+            algorithm: for the message.
+            auto: as of `policy`; None where the kind has a distribution of its own.
+            options: of its `setup()`.
+
+        Raises:
+            SpecError: the user names another one; or the model's options do not fit the spaces.
+        """
+        model = self.model
+        if model.recurrent != "none" or model.module_class is not None:
+            raise SpecError(
+                f"spec.model: {algorithm} has a kind of policy of its own: leave recurrent and moduleClass out."
+            )
+        if auto is None and model.distribution != "auto":
+            raise SpecError(
+                f"model.distribution is {model.distribution!r}, and {algorithm} has a policy of its own: leave it at "
+                "'auto'."
+            )
+        changes: dict[str, Any] = {"module_options": options}
+        if auto is not None and model.distribution == "auto":
+            changes["distribution"] = auto
+        model = model.model_copy(update=changes)
+        return kind(self.observation_space, self.action_space, model)
+
     def state_value(self) -> StateValue:
         """A new V(s): batch -> `[B]`. `at_next(batch)` gives it the next observations.
 
@@ -166,11 +196,14 @@ class Algorithm(ABC):
         kinds: the resources that it can stand in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
             trains policies with a recurrent state.
+        live: whether it learns from what its own policy plays while it is trained (an input's `sampler`): its losses
+            are right on actions of any earlier policy, and its policy explores.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     recurrent: ClassVar[bool] = False
+    live: ClassVar[bool] = False
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
@@ -206,6 +239,12 @@ class Algorithm(ABC):
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}
+
+    def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
+        """Runs before the policy plays while it is trained (see `live`), `timesteps` after the first it played.
+
+        To be overridden where exploring changes with them; what changes lies in buffers of the networks.
+        """
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Runs after every update, on the moved weights (target networks). `step` is the update's."""

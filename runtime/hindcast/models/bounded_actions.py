@@ -51,6 +51,15 @@ class ActionRange(nn.Module):
         """The actions, those beyond a bound on it."""
         return actions.clamp(self.low, self.high)
 
+    def to_unit(self, actions: Tensor) -> Tensor:
+        """`[..., *shape]` actions with their bounds at ±1, as `[..., D]`."""
+        return ((actions - self.low) / self.half_range - 1.0).flatten(-self.low.dim())
+
+    def from_unit(self, values: Tensor) -> Tensor:
+        """The inverse, within the bounds: those beyond one are on it."""
+        shaped = values.clamp(-1.0, 1.0).unflatten(-1, self.low.shape)
+        return self.clamp(self.low + (shaped + 1.0) * self.half_range)
+
     def uniform(self, count: int, generator: torch.Generator) -> Tensor:
         """`[count, *shape]` actions, uniform over the range."""
         shares = torch.rand((count, *self.low.shape), generator=generator, device=self.low.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, Self, TypeAlias, cast
 
@@ -274,17 +274,8 @@ class SquashedGaussian(DiagGaussian):
         return _log_tanh_slope(u) + torch.log(self._half)
 
 
-class Deterministic(Distribution):
-    """The action itself. It has no log-probability; its imitation loss is the squared error.
-
-    Args:
-        values: `[B, D]`.
-        shape: of an action.
-    """
-
-    def __init__(self, values: Tensor, shape: Shape) -> None:
-        self._values = values
-        self._shape = shape
+class WithoutDensity(Distribution):
+    """Actions that have no log-probabilities."""
 
     def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
         """Refused.
@@ -309,6 +300,19 @@ class Deterministic(Distribution):
             SpecError: always.
         """
         raise _no_density()
+
+
+class Deterministic(WithoutDensity):
+    """The action itself. Its imitation loss is the squared error.
+
+    Args:
+        values: `[B, D]`.
+        shape: of an action.
+    """
+
+    def __init__(self, values: Tensor, shape: Shape) -> None:
+        self._values = values
+        self._shape = shape
 
     def mode(self) -> Tensor:
         return self._values.reshape(*self._values.shape[:-1], *self._shape)
@@ -336,6 +340,28 @@ class SquashedDeterministic(Deterministic):
     def __init__(self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor) -> None:
         low = _on_device(low, inputs.device)
         super().__init__(_squashed(inputs, low, (_on_device(high, inputs.device) - low) * 0.5), shape)
+
+
+class Pushed(WithoutDensity):
+    """What a function makes of an observation's features and of standard normal noise.
+
+    Args:
+        features: `[B, F]`.
+        push: from features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
+        noise_size: K.
+    """
+
+    def __init__(self, features: Tensor, push: Callable[[Tensor, Tensor], Tensor], noise_size: int) -> None:
+        self._features = features
+        self._push = push
+        self._noise_size = noise_size
+
+    def mode(self) -> Tensor:
+        """The action of the likeliest noise, which is none."""
+        return self.sample(self._features.new_zeros(*self._features.shape[:-1], self._noise_size))
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        return self._push(self._features, noise_BK)
 
 
 class Product(Distribution):
@@ -442,6 +468,6 @@ def _on_device(constant: Tensor, device: torch.device) -> Tensor:
 
 def _no_density() -> SpecError:
     return SpecError(
-        "model.distribution: 'deterministic' has no log-probabilities, and they are needed here; "
+        "model.distribution: the actions of this policy have no log-probabilities, and they are needed here; "
         "use 'gaussian' or 'squashedGaussian'."
     )

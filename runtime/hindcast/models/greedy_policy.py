@@ -17,18 +17,20 @@ class GreedyPolicy(RLModule):
     are the recorded log-probabilities.
     """
 
-    def setup(self, dueling: bool = False, quantiles: int = 1, epsilon: float = 0.0) -> None:  # type: ignore[override]
+    epsilon: Tensor
+    """Chance of an action that is any, a scalar; saved with the weights."""
+
+    def setup(self, dueling: bool = False, quantiles: int = 1) -> None:  # type: ignore[override]
         """See `ActionValues`.
 
         Args:
             dueling: see there.
             quantiles: see there.
-            epsilon: chance of an action that is any.
         """
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )
-        self._epsilon = epsilon
+        self.register_buffer("epsilon", torch.zeros(()))
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         return {Columns.ACTION_DIST_INPUTS: self.values(batch)[0]}
@@ -36,5 +38,5 @@ class GreedyPolicy(RLModule):
     def _forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
         values = self.values(batch)[0]
         best = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
-        chances = (1.0 - self._epsilon) * best + self._epsilon / values.shape[-1]
+        chances = (1.0 - self.epsilon) * best + self.epsilon / values.shape[-1]
         return {Columns.ACTION_DIST_INPUTS: chances.log()}

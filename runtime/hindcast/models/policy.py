@@ -175,17 +175,30 @@ class Policy:
         self._alone_states = SlotStates(self._initial_state)
         self._generator = np.random.default_rng(seed)
 
-    def __call__(self, obs: Any, explore: bool = False) -> Any:
+    def __call__(self, obs: Any, explore: bool = False, reward: float | None = None) -> Any:
         """The environment action for one raw observation; call `reset()` at each episode's start.
 
+        Args:
+            obs: raw observation.
+            explore: sample the action; False takes the policy's mode.
+            reward: of the step before, for a policy that looks at it (`module.sees_previous`).
+
         Raises:
-            DataError: the observation does not have the space's shape.
+            DataError: the observation does not have the space's shape; or the policy looks at rewards, and none is
+                given.
         """
         rows = self._one_row(obs)
         noise = self.draw_noise(self._generator, 1) if explore else None
-        return self._act(self._alone, self._alone_states, rows, noise, None).env_actions[0]
+        rewards = None if reward is None else np.array([reward])
+        return self._act(self._alone, self._alone_states, rows, noise, None, rewards=rewards).env_actions[0]
 
-    def act(self, obs: Any, noise: F32 | None = None, is_first: NDArray[np.bool_] | None = None) -> Actions:
+    def act(
+        self,
+        obs: Any,
+        noise: F32 | None = None,
+        is_first: NDArray[np.bool_] | None = None,
+        rewards: NDArray[np.float64] | None = None,
+    ) -> Actions:
         """Act in B slots. A row's action depends on its own observations and noise only, and, in the last bits,
         on B and the row's position, by which matrix kernels may round.
 
@@ -194,11 +207,20 @@ class Policy:
             noise: `[B, K]` of the kind `module.action_head.noise`; None acts greedily.
             is_first: `[B]` slots that begin an episode; frame stacking and recurrent states look at it. None: none of
                 them, or, in the very first step, all.
+            rewards: `[B]` of the step before, for a policy that looks at them (`module.sees_previous`); those of slots
+                that begin an episode do not count.
+
+        Raises:
+            DataError: the policy looks at rewards, and none are given.
         """
-        return self._act(self.preprocessing, self._states, obs, noise, is_first)
+        return self._act(self.preprocessing, self._states, obs, noise, is_first, rewards=rewards)
 
     def compute_actions(
-        self, obs: Any, state: Mapping[str, NDArray[Any]] | None = None, explore: bool = False
+        self,
+        obs: Any,
+        state: Mapping[str, NDArray[Any]] | None = None,
+        explore: bool = False,
+        rewards: NDArray[np.float64] | None = None,
     ) -> tuple[EnvActions, dict[str, NDArray[Any]]]:
         """Act in B environments whose states the caller keeps, as RLlib's `forward_inference` with `state_in`.
 
@@ -207,12 +229,14 @@ class Policy:
             state: as returned by the step before, name -> `[B, *shape]`; None where all episodes begin, and without a
                 recurrent layer.
             explore: sample actions; False takes the policy's mode.
+            rewards: as of `act`.
 
         Returns:
             Actions, item i for the i-th `env.step`, and the state after the step, empty without a recurrent layer.
 
         Raises:
-            DataError: the policy stacks frames, which it keeps itself; or the state is another policy's.
+            DataError: the policy stacks frames, which it keeps itself; or the state is another policy's; or the policy
+                looks at rewards, and none are given.
         """
         if self.preprocessing.stacked_leaves:
             raise DataError(
@@ -220,7 +244,8 @@ class Policy:
             )
         rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
         noise = self.draw_noise(self._generator, _count(rows)) if explore else None
-        acted, _ = self._forward(self._tensors(rows), noise)
+        batch = {**self._tensors(rows), **self._previous(rewards, begins=state is None)}
+        acted, _ = self._forward(batch, noise)
         return acted.env_actions, state_of(Columns.STATE_OUT, acted.state_out)
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
@@ -237,12 +262,26 @@ class Policy:
         obs: Any,
         noise: F32 | None,
         is_first: NDArray[np.bool_] | None,
+        *,
+        rewards: NDArray[np.float64] | None,
     ) -> Actions:
         rows = preprocessing.observe(obs, is_first)
         batch = {**self._tensors(rows), **states.before(_count(rows), is_first)}
+        batch |= self._previous(rewards, begins=states.begin(is_first))
         acted, outputs = self._forward(batch, noise)
         states.keep(outputs)
         return acted
+
+    def _previous(self, rewards: NDArray[np.float64] | None, begins: bool) -> dict[str, Tensor]:
+        """The rewards of the step before, for a module that looks at them."""
+        if not self.module.sees_previous or (rewards is None and begins):
+            return {}
+        if rewards is None:
+            raise DataError(
+                "the policy asks for a return less what it has received: give the reward of the step before, "
+                "policy(obs, reward=reward)."
+            )
+        return {Columns.PREV_REWARDS: self._tensor(np.asarray(rewards))}
 
     @torch.inference_mode()
     def _forward(
@@ -261,6 +300,9 @@ class Policy:
             if isinstance(chosen, Tensor)
             else {leaf: _array(tensor) for leaf, tensor in chosen.items()}
         )
+        if module.sees_previous:
+            taken = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else chosen
+            outputs = {**outputs, **as_leaves(Columns.STATE_OUT, taken)}
         logp: F32 | None = None
         if self.has_logp(explore=noise is not None):
             greedy = np.zeros(len(dist_inputs), dtype=np.float32)

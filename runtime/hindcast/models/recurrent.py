@@ -127,7 +127,7 @@ class SlotStates:
         if not initial:
             return {}
         fresh = {name: start.expand(count, *start.shape) for name, start in initial.items()}
-        if not self._now or (is_first is not None and is_first.all()):
+        if self.begin(is_first):
             return as_leaves(Columns.STATE_IN, fresh)
         known = len(next(iter(self._now.values())))
         if known != count:
@@ -142,6 +142,10 @@ class SlotStates:
             for name, start in initial.items()
         }
         return as_leaves(Columns.STATE_IN, mixed)
+
+    def begin(self, is_first: NDArray[np.bool_] | None) -> bool:
+        """Whether all slots begin an episode."""
+        return not self._now or (is_first is not None and bool(is_first.all()))
 
     def keep(self, outputs: Mapping[str, Tensor]) -> None:
         """Take the states after the step from a forward pass's outputs."""

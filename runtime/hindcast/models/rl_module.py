@@ -64,6 +64,9 @@ class RLModule(nn.Module):
     Attributes:
         observation_space, action_space, model_config, value: the arguments.
         action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
+        sees_previous: whether acting tells it what came of the step before. Then batches hold `prev_rewards`, `[B]`
+            float32, which means nothing where an episode begins; and its state has the leaves of an action (`actions`,
+            or `actions/…`), in which `state_in` holds the actions taken, whatever `state_out` was.
         takes_options: whether `setup()` is called with `model.moduleOptions`, as that of a user's own class always is.
 
     Raises:
@@ -71,6 +74,7 @@ class RLModule(nn.Module):
     """
 
     takes_options: ClassVar[bool] = True
+    sees_previous: ClassVar[bool] = False
 
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, model: ModelSpec, value: bool = False

@@ -79,7 +79,7 @@ class Feed(Protocol):
 
         `epoch` (with its fraction), `timesteps_seen` (distinct), `coverage` (their share of the dataset); and
         `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
-        updates made since those in use were computed, and with live episodes `timesteps_played`.
+        updates made since those in use were computed.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import root
+from hindcast.episodes.columns import Columns, root
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.draws import Draws
 from hindcast.pipeline.episode_store import EpisodeStore
@@ -22,8 +22,25 @@ from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch, Recipe, WindowData, below
 
-Play = Callable[[range], Block]
-"""Plays the episodes of these indices with the policy as it is now; their ids and seeds follow from the indices."""
+
+class Play(Protocol):
+    """Plays episodes with the policy as it is now."""
+
+    @property
+    def width(self) -> int:
+        """Episodes that are played side by side."""
+
+    def __call__(self, indices: range, timesteps: int) -> Block:
+        """The episodes of these indices, from which their ids and seeds follow.
+
+        Args:
+            indices: of episodes.
+            timesteps: played before.
+        """
+
+    def close(self) -> None:
+        """Close the environments; the next episodes open new ones."""
+
 
 _PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 
@@ -35,34 +52,40 @@ class Live:
     Attributes:
         name: in checkpoints and messages.
         play: plays episodes.
+        updates: gives the updates made so far, of the whole training.
         weight: share of batches relative to other sources' weights.
-        episodes: played before the first item and again after every so many.
-        every: items delivered between two plays.
+        timesteps_per_update: timesteps to be played for each update.
+        warmup: timesteps to be played besides, from the first.
         capacity: most timesteps that are kept; the oldest episodes leave, whole.
-        capacity_bytes: most bytes of the columns that are needed.
+        capacity_bytes: most bytes of the columns that are needed; None for no such bound.
     """
 
     name: str
     play: Play
+    updates: Callable[[], int]
     weight: float = 1.0
-    episodes: int = 16
-    every: int = 4096
+    timesteps_per_update: float = 1.0
+    warmup: int = 1000
     capacity: int = 100_000
     capacity_bytes: int | None = None
 
 
 class LiveFeed:
-    """A `Feed` of draws from episodes that are played as items are delivered.
+    """A `Feed` of draws from episodes that are played as updates are made.
 
-    When episodes are played follows from the number of items delivered, and what is drawn from the seed and its number:
-    with a `play` whose episodes follow from the policy and their index, so does every batch. Of several learners each
-    plays the same episodes, with the same weights, and gathers its part of a batch. A checkpoint holds the episodes.
+    The next episodes are played where fewer timesteps have been than are due. When that is follows from the updates,
+    and what is drawn from the seed and its number: with a `play` whose episodes follow from the policy and their index,
+    so does every batch. Of several learners each plays the same episodes, with the same weights, and gathers its part
+    of a batch. A checkpoint holds the episodes.
 
     Args:
         live: what is played, and how much of it is kept.
         recipe: how episodes become batches; its needs say whether they are drawn by priority, else it is uniformly.
         batch_size: items in a batch.
         seed: of the draws.
+
+    Attributes:
+        timesteps_played: in all.
     """
 
     epoch_size = 0
@@ -72,7 +95,8 @@ class LiveFeed:
         self.batch_size = batch_size
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
-        self._order = [seed, alpha, live.episodes, live.every, live.capacity, live.capacity_bytes]
+        paces = [live.timesteps_per_update, live.warmup, live.play.width]
+        self._order = [seed, alpha, *paces, live.capacity, live.capacity_bytes]
         self._live = live
         self._recipe = recipe
         self._store = EpisodeStore(live.capacity, live.capacity_bytes)
@@ -80,7 +104,8 @@ class LiveFeed:
         self._built: WindowData | None = None
         self._items = np.empty(0, dtype=np.int64)
         self._played = 0
-        self._played_steps = 0
+        self.timesteps_played = 0
+        self._returns: list[float] = []
         self._waited = 0.0
 
     @property
@@ -99,7 +124,8 @@ class LiveFeed:
             UserCodeError: as of `Draws.next`.
         """
         live = self._live
-        while self._played < live.episodes * (1 + self.cursor // live.every):
+        due = max(1.0, live.warmup + live.timesteps_per_update * live.updates())
+        while self.timesteps_played < due:
             self._play()
         index, columns = self._draws.next(count)
         own = share.of(count)
@@ -117,7 +143,8 @@ class LiveFeed:
             "order": self._order,
             "data": self._live.name,
             "played": self._played,
-            "playedSteps": self._played_steps,
+            "playedSteps": self.timesteps_played,
+            "returns": self._returns,
             "evicted": self._store.evicted,
             "episodes": [name for block in blocks for name in block.eps_id.tolist()],
         }
@@ -139,43 +166,45 @@ class LiveFeed:
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`."""
         refuse_other(state, self.state(), "the seed, the sampling, or how much is played and kept has")
-        self.close()
+        self._built = None
         tensors = tensors or {}
         names = state["episodes"]
         blocks = [_block_of(names, tensors)] if names else []
         self._store.replace(blocks, int(state["evicted"]))
         self._items = np.concatenate([np.empty(0, np.int64), *(self._items_of(block) for block in blocks)])
         self._draws.load(int(state["cursor"]), int(self._items.sum()), below("priorities/", tensors))
-        self._played, self._played_steps = int(state["played"]), int(state["playedSteps"])
+        self._played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
+        self._returns = list(state["returns"])
+
+    def returns(self) -> list[float]:
+        """Of the episodes played since this was last asked; a checkpoint holds those that are not asked for yet."""
+        found, self._returns = self._returns, []
+        return found
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; `timesteps_played`, which count neither as seen nor for coverage, and no epochs.
+        """See `Feed`; what was played counts neither as seen nor for coverage, and there are no epochs.
 
         Raises:
             DataError: a priority was NaN or infinite.
         """
         self._draws.check()
-        return {
-            "epoch": 0.0,
-            "timesteps_seen": 0.0,
-            "coverage": 0.0,
-            "data_wait_seconds": self._waited,
-            "timesteps_played": float(self._played_steps),
-        }
+        return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._waited}
 
     def close(self) -> None:
         """See `Feed`."""
         self._built = None
+        self._live.play.close()
 
     def _play(self) -> None:
         started = time.perf_counter()
         live, kept = self._live, self._recipe.needs.kept
-        block = live.play(range(self._played, self._played + live.episodes))
+        block = live.play(range(self._played, self._played + live.play.width), self.timesteps_played)
+        self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
         block = block.without_details().with_columns(
             {name: column for name, column in block.columns.items() if root(name) in kept}
         )
-        self._played += live.episodes
-        self._played_steps += block.num_steps
+        self._played += block.num_episodes
+        self.timesteps_played += block.num_steps
         evicted = self._store.evicted
         self._store.add(block)
         coming = self._items_of(block)
@@ -201,7 +230,8 @@ class LiveFeed:
         needs = self._recipe.needs
         if needs.seq_len is None:
             return block.length
-        return np.asarray(sequences_in(block.length, needs.seq_len, needs.burn_in), dtype=np.int64)
+        found = sequences_in(block.length, needs.seq_len, needs.burn_in, needs.stride)
+        return np.asarray(found, dtype=np.int64)
 
 
 def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:

@@ -92,17 +92,16 @@ class MixedFeed:
         self._batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; `epoch` is the number of passes over as many items as all sources have together."""
+        """See `Feed`; `epoch` is the number of passes over as many items as all recorded sources have together."""
         parts = [feed.metrics() for feed in self._feeds.values()]
         seen = sum(part["timesteps_seen"] for part in parts)
-        played = [part["timesteps_played"] for part in parts if "timesteps_played" in part]
+        recorded = sum(feed.cursor for feed in self._feeds.values() if feed.epoch_size)
         ages = [part["targets_age"] for part in parts if "targets_age" in part]
         return {
-            "epoch": self.cursor / self.epoch_size,
+            "epoch": recorded / self.epoch_size,
             "timesteps_seen": seen,
             "coverage": seen / self.epoch_size,
             "data_wait_seconds": sum(part["data_wait_seconds"] for part in parts),
-            **({"timesteps_played": sum(played)} if played else {}),
             **({"targets_age": max(ages)} if ages else {}),
         }
 

@@ -10,6 +10,7 @@ from hindcast.errors import DataError
 
 _DERIVED: Final[dict[str, frozenset[str]]] = {
     Columns.NEXT_OBS: frozenset({Columns.OBS}),
+    Columns.NEXT_ACTIONS: frozenset({Columns.ACTIONS}),
     Columns.TERMINATEDS: frozenset(),
     Columns.TRUNCATEDS: frozenset(),
     Columns.DISCOUNTS: frozenset(),
@@ -35,7 +36,9 @@ class Needs:
     `truncateds` are those of step t+n'-1. With n = 1 `rewards` keep their dtype. Further columns can be asked for,
     whatever n is: `discounts` (float32: gamma^n', 0 where step t+n'-1 terminated, so that
     `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated
-    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode).
+    ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode). `new_actions` is a(t+n'), and
+    brings `followed` along (bool): whether step t+n' is of the same episode or fragment. Where it is not, nothing was
+    recorded, and `new_actions` repeats a(t), which is only there to have a value of the space.
 
     With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
     an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
@@ -43,7 +46,8 @@ class Needs:
     episode is zero. Batches hold besides `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
     burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
     `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
-    columns reach behind a sequence's end.
+    columns reach behind a sequence's end. With `stride` = s they begin at an episode's steps 0, s, 2·s and so on to its
+    last, so that the last ones are shorter, and an epoch learns from a timestep up to T / s times.
 
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which takes data that are resident. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952),
@@ -57,6 +61,7 @@ class Needs:
         n_step: n, at least 1.
         seq_len: T; None for single timesteps.
         burn_in: see above, less than T.
+        stride: s, from 1 to T and without burn-in; None for T - burn_in.
         initial_state: "recorded" adds to a batch of sequences the leaves `state_in/…`, `[B, ...]`, the recurrent state
             before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
             before an episode's first. "zero": the module begins with its own.
@@ -77,6 +82,7 @@ class Needs:
     gamma: float | None = None
     seq_len: int | None = None
     burn_in: int = 0
+    stride: int | None = None
     initial_state: Literal["zero", "recorded"] = "zero"
     targets: bool = False
     targets_every: int | None = None
@@ -115,14 +121,18 @@ class Needs:
 
     def _check_sequences(self) -> None:
         if self.seq_len is None:
-            if self.burn_in or self.initial_state == "recorded":
-                raise ValueError("burn_in and initial_state are of sequences: give seq_len")
+            if self.burn_in or self.stride is not None or self.initial_state == "recorded":
+                raise ValueError("burn_in, stride and initial_state are of sequences: give seq_len")
             return
         if self.seq_len < 1:
             raise ValueError(f"seq_len is {self.seq_len}; it must be at least 1")
         if not 0 <= self.burn_in < self.seq_len:
             raise ValueError(
                 f"burn_in is {self.burn_in}; it must lie between 0 and seq_len - 1, {self.seq_len - 1}"
+            )
+        if self.stride is not None and (self.burn_in or not 1 <= self.stride <= self.seq_len):
+            raise ValueError(
+                f"stride is {self.stride}; it must lie between 1 and seq_len, {self.seq_len}, without burn_in"
             )
 
     @property
@@ -145,7 +155,8 @@ class Needs:
     def derived_bytes(self) -> int:
         """Bytes a step on the device beside the columns: what n-step items are gathered from, and priorities."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
-        return (16 if self.n_step > 1 or asked else 0) + _SAMPLED_BYTES[self.sampling]
+        followed = Columns.NEXT_ACTIONS in self.columns
+        return (16 if self.n_step > 1 or asked else 0) + followed + _SAMPLED_BYTES[self.sampling]
 
     def from_data(self, columns: frozenset[str]) -> Needs:
         """The same needs, with the column that initial states are read from.

@@ -36,6 +36,7 @@ from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
+_LIVE_ITERATION: Final = 1000
 _UNCALLED: Final = {
     "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads",
     "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) says how far ahead",
@@ -74,7 +75,7 @@ class Input(NamedTuple):
 
 
 def open_sources(inputs: Sequence[Input]) -> list[Source]:
-    """Open the inputs of a training.
+    """Open the recorded inputs of a training, which may be none.
 
     With weights, every input is a source of its own; without, all are one dataset.
 
@@ -83,7 +84,7 @@ def open_sources(inputs: Sequence[Input]) -> list[Source]:
         DataError: an input cannot be opened, or inputs that make one dataset differ in columns or spaces.
     """
     weights = [one.weight for one in inputs if one.weight is not None]
-    if not weights:
+    if not weights and inputs:
         return [Source(", ".join(one.path for one in inputs), _one_dataset(inputs))]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
@@ -125,15 +126,15 @@ class OfflineData:
     `__init__` (what is read) or `sample` (how a batch is made).
 
     Args:
-        sources: what to train on; several are mixed by weight.
+        sources: recorded data to train on; several are mixed by weight. None where there are `live` ones alone.
         needs: what the algorithm needs of a batch.
         pipeline: the resource's section; the defaults if None.
         batch_size: items (timesteps or sequences) in a batch of all learners together, at least one for each.
         seed: the run's.
         device: the learner's.
         preprocessing: what stands between environment and module, applied to observations.
-        observation_space: the environment's; the dataset's own if None.
-        action_space: the environment's; the dataset's own if None.
+        observation_space: the environment's; the first dataset's own if None.
+        action_space: the environment's; the first dataset's own if None.
         executor: where units are read; in this process if None.
         connectors: ready connectors, run after those of `pipeline`.
         share: the part of each batch that is this learner's.
@@ -168,8 +169,10 @@ class OfflineData:
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
-        spec = sources[0].dataset.spec
-        spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
+        spec = sources[0].dataset.spec if sources else None
+        spaces = (observation_space, action_space)
+        if spec is not None:
+            spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
         steps = make_connectors(pipeline.connectors, *spaces)
         steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
         self.batch_size = batch_size
@@ -195,9 +198,10 @@ class OfflineData:
             action_space=spaces[1],
             executor=executor or Local(),
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
-            added=frozenset().union(*(step.adds(spec) for step in steps)),
+            added=frozenset().union(*(step.adds(spec) for step in steps if spec is not None)),
         )
         self._live = live
+        self._live_feeds: list[LiveFeed] = []
         self._refuse_with_live()
         self._weights = [source.weight for source in sources] + [each.weight for each in live]
         self._made: Feed | None = None
@@ -216,8 +220,9 @@ class OfflineData:
 
     @property
     def updates_per_iteration(self) -> int:
-        """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up."""
-        return self._pipeline.dataset_num_iters_per_learner or math.ceil(self.epoch_size / self.batch_size)
+        """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up; 1,000 without data."""
+        given = self._pipeline.dataset_num_iters_per_learner
+        return given or math.ceil(self.epoch_size / self.batch_size) or _LIVE_ITERATION
 
     @property
     def timesteps_per_batch(self) -> int:
@@ -242,9 +247,22 @@ class OfflineData:
         """What the iteration's result says of the data."""
         feed = self._feed.metrics()
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        known = ("epoch", "coverage", "targets_age", "timesteps_played")
+        known = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
         names = [name for name in known if name in feed]
-        return {"timers": timers} | {name: feed[name] for name in names}
+        return {"timers": timers} | {name: feed[name] for name in names} | self._sampled()
+
+    def _sampled(self) -> dict[str, Any]:
+        """What was played, under RLlib's names."""
+        if not self._live_feeds:
+            return {}
+        returns = [each for feed in self._live_feeds for each in feed.returns()]
+        return {
+            "num_env_steps_sampled_lifetime": sum(feed.timesteps_played for feed in self._live_feeds),
+            "env_runners": {
+                "episode_return_mean": sum(returns) / len(returns) if returns else None,
+                "num_episodes": len(returns),
+            },
+        }
 
     def next(self) -> Batch:
         """See `Feed`; of several learners the one's own part."""
@@ -309,10 +327,19 @@ class OfflineData:
             self._made.close()
 
     def fit_preprocessing(self) -> None:
-        """Add the first window of each source to the observation filter's statistics.
+        """Add the first window of each recorded source to the observation filter's statistics.
 
         To be called once, before a training that does not resume.
+
+        Raises:
+            SpecError: there is a filter, and nothing recorded.
         """
+        preprocessing = self._settings.preprocessing
+        if not self._sources and preprocessing is not None and preprocessing.filters:
+            raise SpecError(
+                "model.observationFilter is meanStd, whose statistics are of recorded data, and there are none: leave "
+                "it at none, and scale observations by a wrapper of the environment."
+            )
         for source in self._sources:
             source.fit_preprocessing()
 
@@ -329,6 +356,7 @@ class OfflineData:
                 source.plan() | {"share": weight / sum(self._weights)}
                 for source, weight in zip(self._sources, self._weights, strict=False)
             ],
+            **({"samplerShare": self._weights[-1] / sum(self._weights)} if self._live else {}),
         }
 
     def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
@@ -391,7 +419,8 @@ class OfflineData:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if self._needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
-        feeds += [self._live_feed(live) for live in self._live]
+        self._live_feeds = [self._live_feed(live) for live in self._live]
+        feeds += self._live_feeds
         if len(feeds) == 1:
             return feeds[0]
         names = [source.name for source in self._sources] + [live.name for live in self._live]

@@ -30,7 +30,7 @@ from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.window import Recipe
+from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
 
 
@@ -100,6 +100,10 @@ class SourceFeed:
             return ReplayFeed(self._loader, batch_size)
         kind = ResidentFeed if self._residency.resident else StreamingFeed
         return kind(self._loader, batch_size, targets)
+
+    def everything(self) -> WindowData:
+        """All data as one window, as they are in epoch 0."""
+        return self._loader.everything(epoch=0)
 
     def fit_preprocessing(self) -> None:
         """Add the observations of epoch 0's first window to the observation filter's statistics."""
@@ -221,8 +225,8 @@ def _sequences(dataset: Dataset, needs: Needs) -> I64 | None:
     """`[U]` sequences of each unit; None where items are timesteps."""
     if needs.seq_len is None:
         return None
-    found = [sequences_in(unit.lengths, needs.seq_len, needs.burn_in).sum() for unit in dataset.units]
-    return np.array(found, dtype=np.int64)
+    of_each = (needs.seq_len, needs.burn_in, needs.stride)
+    return np.array([sequences_in(unit.lengths, *of_each).sum() for unit in dataset.units], dtype=np.int64)
 
 
 def _changes_actions(preprocessing: Preprocessing | None) -> bool:

@@ -189,14 +189,28 @@ class WindowData:
             rows = self.obs_row.index_select(0, index)
             for leaf in self._obs_leaves:
                 batch[leaf.name] = self._observations(leaf, index, rows)
+        if Columns.NEXT_ACTIONS in self.recipe.needs.columns:
+            batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
+
+    def _next_actions(self, index: Tensor, followed: Tensor) -> Batch:
+        rows = index + followed * self._ahead_of(index)
+        leaves = leaves_of(Columns.ACTIONS, list(self.columns))
+        names = [Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS) for leaf in leaves]
+        return {
+            name: self.columns[leaf].index_select(0, rows) for name, leaf in zip(names, leaves, strict=True)
+        }
 
     def _observations(self, leaf: _Gathered, index: Tensor, rows: Tensor) -> Tensor:
         if leaf.is_next:
-            rows = rows + (1 if self.recipe.needs.n_step == 1 else self._ahead.index_select(0, index))
+            rows = rows + self._ahead_of(index)
         if leaf.frames == 1:
             return leaf.column.index_select(0, rows)
         return stack_rows(leaf.column, rows, self._first_row.index_select(0, index), leaf.frames)
+
+    def _ahead_of(self, index: Tensor) -> Tensor | int:
+        """How many steps the items at `index` cover."""
+        return 1 if self.recipe.needs.n_step == 1 else self._ahead.index_select(0, index)
 
     @cached_property
     def _first_row(self) -> Tensor:
@@ -207,7 +221,7 @@ class WindowData:
     def _sequences(self) -> Sequences:
         needs = self.recipe.needs
         assert needs.seq_len is not None
-        return cut(self.length, needs.seq_len, needs.burn_in)
+        return cut(self.length, needs.seq_len, needs.burn_in, needs.stride)
 
     @cached_property
     def _state_leaves(self) -> list[str]:
@@ -248,10 +262,13 @@ class WindowData:
     def _derived(self) -> dict[str, Tensor]:
         needs = self.recipe.needs
         found: dict[str, Tensor] = {}
+        steps = torch.arange(self.num_steps, device=self.length.device)
         if Columns.T in needs.columns:
             started = self.t_started - (self.length.cumsum(0) - self.length)
-            steps = torch.arange(self.num_steps, device=started.device)
             found[Columns.T] = steps + torch.repeat_interleave(started, self.length)
+        if Columns.NEXT_ACTIONS in needs.columns:
+            ends = torch.repeat_interleave(self.length.cumsum(0), self.length)
+            found[Columns.FOLLOWED] = steps + (1 if needs.n_step == 1 else self._ahead) < ends
         if Columns.N_STEP in needs.columns:
             found[Columns.N_STEP] = self._ahead
         if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:

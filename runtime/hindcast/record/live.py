@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
 from hindcast.models.policy import Policy
@@ -13,24 +15,42 @@ class LivePlayer:
     """Plays episodes by index, with the weights of the moment: each follows from these, the seed and its index.
 
     Args:
-        environment: where.
+        environment: where; made when it is first played in.
         policy: samples its actions; shares its weights with the learner.
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         width: environments stepped side by side.
         states: episodes have the policy's recurrent state after each step.
+        prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
     """
 
     def __init__(
-        self, environment: EnvironmentSpec, policy: Policy, seed: int, width: int = 8, *, states: bool = False
+        self,
+        environment: EnvironmentSpec,
+        policy: Policy,
+        seed: int,
+        width: int = 1,
+        *,
+        states: bool = False,
+        prepare: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self.width = width
+        self._environment = environment
         self._policy = policy
-        self._runner = EnvRunner(environment, policy, width, seed, explore=True, states=states)
+        self._seed = seed
+        self._states = states
+        self._prepare = prepare
+        self._runner: EnvRunner | None = None
 
-    def __call__(self, indices: range) -> Block:
-        """The episodes of these indices, in order."""
+    def __call__(self, indices: range, timesteps: int) -> Block:
+        """The episodes of these indices, in order; `timesteps` were played before."""
+        if self._runner is None:
+            self._runner = EnvRunner(
+                self._environment, self._policy, self.width, self._seed, explore=True, states=self._states
+            )
         module = self._policy.module
         modes = {each: each.training for each in module.modules()}
         module.eval()
+        self._prepare(timesteps)
         try:
             with torch_threads(1):
                 episodes = list(self._runner.play(indices))
@@ -41,5 +61,7 @@ class LivePlayer:
         return episodes_to_block(episodes, prefix="live")
 
     def close(self) -> None:
-        """Close the environments."""
-        self._runner.close()
+        """Close the environments; the next episodes open new ones."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None

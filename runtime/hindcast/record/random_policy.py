@@ -43,9 +43,10 @@ class RandomPolicy:
         obs: dict[str, NDArray[Any]],
         noise: NDArray[np.float32] | None = None,
         is_first: NDArray[np.bool_] | None = None,
+        rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
         """Uniform actions from `noise` `[B, K]`."""
-        del obs, is_first
+        del obs, is_first, rewards
         if noise is None:
             raise SpecError("spec.policy.explore: a random policy has no mode; leave explore at true.")
         actions: dict[str, NDArray[Any]] = {}

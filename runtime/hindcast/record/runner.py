@@ -39,8 +39,9 @@ class Actor(Protocol):
         obs: dict[str, NDArray[Any]],
         noise: NDArray[np.float32] | None = None,
         is_first: NDArray[np.bool_] | None = None,
+        rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
-        """Actions of all B slots; `noise` is `[B, K]`, None for the mode."""
+        """Actions of all B slots; `noise` is `[B, K]`, None for the mode, and `rewards` `[B]` of the step before."""
         ...
 
 
@@ -147,7 +148,7 @@ class EnvRunner:
         while playing and steps != most_steps:
             steps += 1
             noise = self._noise.next() if self._noise else None
-            acted = self._policy.act(slots.observation, noise, is_first)
+            acted = self._policy.act(slots.observation, noise, is_first, rewards)
             is_first[:] = False
             row: dict[str, NDArray[Any]] = {**slots.observation, **acted.actions, Columns.REWARDS: rewards}
             if acted.dist_inputs is not None:

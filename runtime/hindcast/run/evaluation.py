@@ -1,14 +1,20 @@
-"""Plays with the policy of a checkpoint in the environment it was trained for, or in another."""
+"""How good the policy of a checkpoint is: in the environment that it was trained for, in another, by recorded data."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
+from hindcast.evaluate.offline import OfflineReport, Options, evaluate_offline
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.storage.location import Location, missing, resolve
@@ -53,14 +59,69 @@ def evaluate_checkpoint(
         DataError: no checkpoint there.
         SpecError: no environment given and none found.
     """
+    location = _existing(path)
+    module = _module(location)
+    where = EnvironmentSpec(id=environment) if environment is not None else _environment_of(location)
+    policy = _policy(module, module_class)
+    report = evaluate_policy(policy, where, duration=episodes, seed=seed, explore=explore)
+    return Evaluation(str(module), where, report)
+
+
+@dataclass(frozen=True)
+class OfflineEvaluation:
+    """What was judged, and what recorded episodes say of it."""
+
+    policy: str
+    gamma: float
+    report: OfflineReport
+
+
+def evaluate_checkpoint_offline(
+    path: str | Path,
+    data: Sequence[str],
+    *,
+    module_class: str | None = None,
+    gamma: float | None = None,
+    episodes: int | None = None,
+    options: Options | None = None,
+    watch: Watch = NOBODY,
+) -> OfflineEvaluation:
+    """Judge a checkpoint by recorded episodes, without its environment.
+
+    Args:
+        path: as of `evaluate_checkpoint`.
+        data: where the episodes are; prepared where they are not whole and in order.
+        module_class: the policy's `model.moduleClass`, where it has one.
+        gamma: discount; None takes that of the run's algorithm, and 0.99 where it has none.
+        episodes: draw so many of them; None takes all.
+        options: the others; the defaults if None.
+        watch: hears how preparing and fitting go.
+
+    Raises:
+        DataError: no checkpoint there, or as of `evaluate_offline`.
+    """
+    location = _existing(path)
+    module = _module(location)
+    policy = _policy(module, module_class)
+    if gamma is None:
+        gamma = _gamma_of(location)
+    dataset = open_data(list(data), watch=watch)
+    if episodes is not None and episodes < dataset.num_episodes:
+        dataset = dataset.sample(episodes, seed=(options or Options()).seed)
+    chosen = replace(options or Options(), gamma=gamma)
+    report = evaluate_offline(policy, dataset, ", ".join(data), chosen, watch.progress)
+    return OfflineEvaluation(str(module), gamma, report)
+
+
+def _existing(path: str | Path) -> Location:
     location = resolve(path)
     if not location.exists():
         raise missing(location)
-    module = _module(location)
-    where = EnvironmentSpec(id=environment) if environment is not None else _environment_of(location)
-    policy = Policy.load(str(module), allow_classes=[module_class] if module_class else ())
-    report = evaluate_policy(policy, where, duration=episodes, seed=seed, explore=explore)
-    return Evaluation(str(module), where, report)
+    return location
+
+
+def _policy(module: Location, module_class: str | None) -> Policy:
+    return Policy.load(str(module), allow_classes=[module_class] if module_class else ())
 
 
 def _module(location: Location) -> Location:
@@ -79,15 +140,29 @@ def _module(location: Location) -> Location:
 
 def _environment_of(location: Location) -> EnvironmentSpec:
     """The environment of the run whose folder holds the checkpoint."""
+    for spec in _specs_above(location):
+        if spec.get("environment") is not None:
+            return EnvironmentSpec.model_validate(spec["environment"])
+    raise SpecError(
+        f"no environment is known for {location}: it does not lie in a run's folder; give one (--env ID)"
+    )
+
+
+def _gamma_of(location: Location) -> float:
+    """The discount of the run whose folder holds the checkpoint."""
+    for spec in _specs_above(location):
+        algorithm = REGISTRY.get(spec.get("algorithm", ""))
+        if algorithm is not None and "gamma" in algorithm.Options.model_fields:
+            return float(spec.get("config", {}).get("gamma", algorithm.Options.model_fields["gamma"].default))
+    return Options.gamma
+
+
+def _specs_above(location: Location) -> Iterator[dict[str, Any]]:
+    """What the runs were asked for in whose folders it lies, the nearest first."""
     folder = location
     for _ in range(_LEVELS):
         for mark in _MARKS:
             file = folder.child(mark)
             if file.exists():
-                found = json.loads(file.read_bytes())["spec"]["spec"].get("environment")
-                if found is not None:
-                    return EnvironmentSpec.model_validate(found)
+                yield json.loads(file.read_bytes())["spec"]["spec"]
         folder = folder.parent()
-    raise SpecError(
-        f"no environment is known for {location}: it does not lie in a run's folder; give one (--env ID)"
-    )

@@ -52,6 +52,8 @@ def train_expert(
     if latest := store.latest():
         trainer.load(latest)
         reporter.note(title(resource), f"the expert's training goes on after iteration {trainer.iteration}")
+    else:
+        trainer.begin()
     log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:

@@ -47,14 +47,18 @@ class Asked(NamedTuple):
 
 
 def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
-    """What the inputs ask for; a reference is the path of its recording's dataset.
+    """What the recorded inputs ask for; a reference is the path of its recording's dataset.
 
     Raises:
-        SpecError: a field that nothing carries out yet, a reference to a recording that is not there, or a
-            pre-learner that maps the rows of files, and no such files.
+        SpecError: a reference to a recording that is not there, or a pre-learner that maps the rows of files, and no
+            such files.
     """
     _check_prelearner(resource)
-    return [_asked(resource, index, references) for index in range(len(resource.spec.input))]
+    return [
+        _asked(resource, index, references)
+        for index, source in enumerate(resource.spec.input)
+        if source.sampler is None
+    ]
 
 
 def ready_inputs(
@@ -64,7 +68,7 @@ def ready_inputs(
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
 ) -> Inputs:
-    """The inputs, prepared where they are not whole episodes in order.
+    """The recorded inputs, prepared where they are not whole episodes in order.
 
     What preparing found is told as notes.
 
@@ -139,7 +143,7 @@ def _check_prelearner(resource: OfflineTraining) -> None:
 def _path(where: str, source: InputSource, references: Datasets) -> str:
     if source.path is not None:
         return source.path
-    assert source.recording_ref is not None, "the loader refuses samplers"
+    assert source.recording_ref is not None
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Training on recorded data."""
+"""Training on recorded data, and on what the policy plays in the meantime."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
+from hindcast.run.live import live_source
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.spaces import spaces_of
@@ -38,7 +39,7 @@ def offline_trainer(
 
     Args:
         resource: what to train.
-        inputs: its data.
+        inputs: its recorded data.
         placement: where.
         group: the learners.
         first_learners: learners when the revision started; those of the resource if None.
@@ -61,6 +62,19 @@ def offline_trainer(
     notes = [*([clamped] if clamped else []), *notes_on_module(policy.module)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
+    live = [
+        live_source(
+            source.sampler,
+            spec.environment,
+            policy,
+            learner,
+            needs,
+            seed=spec.seed,
+            weight=source.weight or 1.0,
+        )
+        for source in spec.input
+        if source.sampler is not None and spec.environment is not None
+    ]
     timesteps = algorithm.options.train_batch_size_per_learner * first_learners
     shared = _notes_on_share(timesteps, needs.timesteps_per_item, group.share.size, first_learners)
     data = offline_data_class(spec.pipeline)(
@@ -73,8 +87,9 @@ def offline_trainer(
         preprocessing=policy.preprocessing,
         observation_space=spaces.observation,
         action_space=spaces.action,
-        executor=group.shared(placement.data_workers(spec.pipeline.data_workers)),
+        executor=group.shared(placement.data_workers(spec.pipeline.data_workers)) if sources else None,
         share=group.share,
+        live=live,
     )
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
@@ -99,12 +114,17 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     """The resource's algorithm with its options.
 
     Raises:
-        SpecError: it does not train offline.
+        SpecError: it does not train offline, or not on live samples where there is a sampler.
     """
     spec = resource.spec
     kind = resolve(spec.algorithm)
     if "OfflineTraining" not in kind.kinds:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
+    if spec.sampler is not None and not kind.live:
+        raise SpecError(
+            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data alone; where its losses are "
+            "right on actions of any policy, and its own explores, set live = True in the class."
+        )
     if spec.custom_config is not None:
         return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
     return build(spec.algorithm, spec.config, at="spec.config")

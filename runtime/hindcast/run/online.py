@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hindcast.algorithms import build
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining, OfflineTrainingSpec, spec_hash
+from hindcast.api.input import Sampler
 from hindcast.api.options import algorithms
 from hindcast.api.recording import TrainPolicy
 from hindcast.episodes.block import Block
@@ -20,9 +21,11 @@ from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.models.policy import Policy
 from hindcast.pipeline.feeds import State, refuse_priorities
+from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 from hindcast.record.runner import EnvRunner, episodes_to_block
 from hindcast.report.results import Result
+from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner, notes_on_module
 from hindcast.threads import torch_threads
@@ -135,7 +138,7 @@ def online_trainer(
     Args:
         resource: whose environment and seed.
         spec: algorithm, options, model.
-        width: environments stepped side by side.
+        width: environments stepped side by side, where it learns from rollouts.
 
     Raises:
         SpecError: the algorithm does not learn online, or one of its options is wrong.
@@ -143,17 +146,37 @@ def online_trainer(
     environment, seed = resource.spec.environment, resource.spec.seed
     assert environment is not None
     algorithm = build(spec.algorithm, spec.config, at="spec.policy.train.config")
-    if not isinstance(algorithm, OnlineAlgorithm):
+    if "OfflineRecording" not in algorithm.kinds:
         raise SpecError(
             f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
             f"use {' or '.join(algorithms('OfflineRecording'))}."
         )
     spaces = environment_spaces(environment)
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
-    needs_for(algorithm, policy.module)  # refuses a policy that it cannot train
+    needs = needs_for(algorithm, policy.module)
     notes = notes_on_module(policy.module)
-    experience = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
-    return Trainer(spec.algorithm, policy, learner, experience, spec_hash=spec_hash(resource), notes=notes)
+    if isinstance(algorithm, OnlineAlgorithm):
+        sampled = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
+        return Trainer(spec.algorithm, policy, learner, sampled, spec_hash=spec_hash(resource), notes=notes)
+    data = OfflineData(
+        [],
+        needs,
+        batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+        seed=seed,
+        preprocessing=policy.preprocessing,
+        observation_space=spaces.observation,
+        action_space=spaces.action,
+        live=[live_source(spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed)],
+    )
+    return Trainer(
+        spec.algorithm,
+        policy,
+        learner,
+        data,
+        spec_hash=spec_hash(resource),
+        prepare=data.fit_preprocessing,
+        notes=notes,
+    )
 
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:

@@ -51,7 +51,8 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
 
 def _check_recorded(resource: OfflineTraining, asked: Sequence[Asked]) -> None:
     """Refuse an input whose recording has not begun: a run would record it first, a plan does not."""
-    for index, (source, one) in enumerate(zip(resource.spec.input, asked, strict=True)):
+    recorded = [(index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None]
+    for (index, source), one in zip(recorded, asked, strict=True):
         path = one.reading.paths[0]
         if source.recording_ref is not None and not resolve(path).exists():
             raise SpecError(

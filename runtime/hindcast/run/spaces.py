@@ -38,7 +38,7 @@ def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
     spec = resource.spec
     if spec.environment is not None:
         return environment_spaces(spec.environment)
-    return _known(resource, sources[0].dataset.spec, spec.input[0].path or sources[0].name)
+    return _known(resource, sources[0].dataset.spec, spec.recorded[0].path or sources[0].name)
 
 
 def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> None:

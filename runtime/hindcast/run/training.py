@@ -271,10 +271,10 @@ def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
 
 def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
     """Done, total and unit of each criterion; an expert's timesteps are those it sampled, and it has no epochs."""
-    trained = result.get("num_env_steps_trained_lifetime", 0)
+    timesteps = "sampled" if isinstance(stop, TrainStop) else "trained"
     done = {
         "iterations": result[ITERATION],
-        "timesteps": result.get("num_env_steps_sampled_lifetime", trained),
+        "timesteps": result.get(f"num_env_steps_{timesteps}_lifetime", 0),
         "updates": result.get("num_updates_lifetime", 0),
         "epochs": result.get("epoch", 0.0),
     }

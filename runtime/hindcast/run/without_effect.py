@@ -29,6 +29,17 @@ ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command goes on",
 }
 
+_OF_RECORDED_DATA: Final = (
+    "windowSteps",
+    "windowBytes",
+    "residency",
+    "residentBudget",
+    "sampling",
+    "preLearner",
+    "preLearnerKwargs",
+    "validateData",
+    "dataWorkers",
+)
 OF_STATES: Final = (
     "cellSize",
     "recurrentKernelInitializer",
@@ -51,9 +62,11 @@ def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine:
 
 
 def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
-    """What is of another kind of policy than the one that is trained or played."""
+    """What is of another kind of policy than the one that is trained or played, or of other data."""
     if isinstance(resource, OfflineTraining):
-        return _of_another_model(resource.spec.model, "model")
+        idle = () if resource.spec.recorded else _OF_RECORDED_DATA
+        table = {f"pipeline.{field}": "has no effect without recorded data" for field in idle}
+        return table | _of_another_model(resource.spec.model, "model")
     if (expert := resource.spec.policy.train) is not None:
         own = {
             "policy.moduleClass": "has no effect beside policy.train, whose model has a moduleClass of its own"

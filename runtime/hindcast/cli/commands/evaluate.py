@@ -1,19 +1,59 @@
-"""`hindcast evaluate CHECKPOINT`: how well a trained policy plays."""
+"""`hindcast evaluate CHECKPOINT`: how well a trained policy plays, or would play."""
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
+from hindcast.errors import SpecError
+
+_PANEL = "By recorded episodes, without an environment"
+
+
+@dataclass(frozen=True)
+class RecordedFlags:
+    """What a policy is judged by without an environment, and how."""
+
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATASET",
+            help="Recorded episodes by which the policy is judged; another policy may have played them. Repeatable.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    gamma: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Discount. Default: the run's own, or 0.99.", rich_help_panel=_PANEL),
+    ] = None
+    clip: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Most that a step's ratio counts. Default: no bound.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    model_updates: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Updates of the model of the policy's values; 0 for no model. Default: 10,000.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
 
 
 @command
+@with_options(recorded=RecordedFlags)
 def evaluate(
     checkpoint: Annotated[
         str,
         typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
     ],
+    recorded: RecordedFlags,
     *,
     screen: Screen,
     env: Annotated[
@@ -23,16 +63,46 @@ def evaluate(
         str | None,
         typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 10,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Whole episodes to play, 10 by default; with --data to draw, all by default."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     explore: Annotated[
         bool, typer.Option("--explore", help="Sample actions instead of taking the likeliest.")
     ] = False,
 ) -> None:
-    """Play whole episodes with a checkpoint's policy and report their returns."""
+    """Play whole episodes with a checkpoint's policy and report their returns.
+
+    With --data nothing is played: recorded episodes say what the policy is worth, and whether it is better than the one
+    that played them.
+    """
+    if recorded.data is None:
+        _refuse_without_data(recorded)
+        _play(screen, checkpoint, env, module_class, (episodes or 10, seed, explore))
+        return
+    if env is not None:
+        raise SpecError("--env and --data exclude each other: with --data nothing is played.")
+    _judge(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
+
+
+def _refuse_without_data(recorded: RecordedFlags) -> None:
+    given = [name for name, value in asdict(recorded).items() if value is not None]
+    if given:
+        raise SpecError(
+            f"--{given[0].replace('_', '-')} is of judging by recorded episodes: give --data DATASET too."
+        )
+
+
+def _play(
+    screen: Screen, checkpoint: str, env: str | None, module_class: str | None, how: tuple[int, int, bool]
+) -> None:
     from hindcast import formatting
     from hindcast.run.evaluation import evaluate_checkpoint
 
+    episodes, seed, explore = how
     done = evaluate_checkpoint(
         checkpoint,
         environment=env,
@@ -60,3 +130,43 @@ def evaluate(
         f"mean length {shown['episode_len_mean']}\n"
         f"checkpoint: {done.policy}",
     )
+
+
+def _judge(
+    screen: Screen,
+    checkpoint: str,
+    module_class: str | None,
+    recorded: RecordedFlags,
+    how: tuple[int | None, int, bool],
+) -> None:
+    from hindcast.cli.offline_view import views
+    from hindcast.cli.watching import watching
+    from hindcast.evaluate.fitted_q import Fit
+    from hindcast.evaluate.offline import Options
+    from hindcast.run.evaluation import evaluate_checkpoint_offline
+
+    episodes, seed, explore = how
+    data: Sequence[str] = recorded.data or ()
+    updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
+    options = Options(
+        explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
+    )
+    with watching(screen, "judging the policy") as watch:
+        done = evaluate_checkpoint_offline(
+            checkpoint,
+            data,
+            module_class=module_class,
+            gamma=recorded.gamma,
+            episodes=episodes,
+            options=options,
+            watch=watch,
+        )
+    document = {
+        "checkpoint": done.policy,
+        "data": list(data),
+        "seed": seed,
+        "explore": explore,
+        "gamma": done.gamma,
+        **done.report.to_json(),
+    }
+    screen.result(document, *views(done.report, ", ".join(data), done.gamma), f"checkpoint: {done.policy}")

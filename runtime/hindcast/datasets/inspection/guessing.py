@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -15,13 +15,15 @@ from hindcast.episodes.spaces import space_of
 from hindcast.formats.spec import DataSpec, Leaf
 
 Bounds = tuple[Any, Any]
+_INT64: Final = np.iinfo(np.int64)
 
 
 def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
     """The space of `obs` or `actions`, from dtypes, shapes and the least and greatest values.
 
-    A non-negative integer is Discrete, with as many values as the greatest says; bytes of an array are in [0, 255];
-    other integers lie within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple, others a Dict.
+    A non-negative integer is Discrete, with as many values as the greatest says if int64 counts them; bytes of an array
+    are in [0, 255]; other integers lie within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
+    others a Dict.
 
     Returns:
         None where a leaf is text, or there is none.
@@ -46,6 +48,7 @@ def _guess_leaf(leaf: Leaf, bounds: Bounds | None) -> gym.Space | None:
         return spaces.Box(-np.inf, np.inf, leaf.shape, dtype.type)
     if dtype == np.uint8 and leaf.shape:
         return spaces.Box(0, 255, leaf.shape, np.uint8)
-    if not leaf.shape and low >= 0:
-        return spaces.Discrete(int(high) + 1)
+    if not leaf.shape and low >= 0 and high < _INT64.max:
+        fits = np.can_cast(dtype, np.int64)  # of a space of int64 uint64 is no member, however small
+        return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
     return spaces.Box(np.broadcast_to(low, leaf.shape), np.broadcast_to(high, leaf.shape), dtype=dtype.type)

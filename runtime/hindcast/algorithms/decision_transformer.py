@@ -1,0 +1,138 @@
+"""Decision Transformer: imitation of what was done where a return was still to come, and asking for a high one."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import gymnasium as gym
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import (
+    AboveZero,
+    Algorithm,
+    AlgorithmOptions,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
+from hindcast.learn.batches import actions_of, mean_learnt, with_padding_filled
+from hindcast.learn.gae import window_gae
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.models.return_policy import ReturnPolicy
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.window import WindowData
+
+
+class DecisionTransformerOptions(AlgorithmOptions):
+    """Decision Transformer (arXiv 2106.01345), for actions of any kind.
+
+    Over sequences of K = contextLength steps, with R_t the rewards from step t to the episode's end, undiscounted, it
+    imitates: L = E[l(π(· | R_{t-k}, s_{t-k}, a_{t-k}, …, R_t, s_t), a_t)], where l is the negative log-likelihood of
+    discrete actions and the squared error of continuous ones (averaged over an action's elements), and the sequence
+    begins at most K - 1 steps before. It acts by asking for R_0 = targetReturn, from which it takes the rewards that it
+    receives. Where an episode was cut off, R counts what was recorded.
+
+    A sequence begins at each step of an episode, and the last ones are shorter, as the paper draws them. It draws them
+    with replacement; here each comes once in an epoch.
+
+    Defaults are the paper's for locomotion, but that its learning rate rises to lr over the first 10,000 updates
+    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which shorter trainings do not have. Its networks:
+    `model: {fcnetHiddens: [], observationFilter: meanStd}`.
+    """
+
+    train_batch_size_per_learner: Positive = 1280
+    """Timesteps in one learner's batch, contextLength for each sequence; the global batch is this times the number of
+    learners."""
+    grad_clip: AboveZero | None = 0.25
+    """Bound of the gradients, see gradClipBy; null leaves them as they are."""
+    lr: Schedule = 1e-4
+    """Learning rate of AdamW, or points [[timestep, value], …], joined by lines or as a third item says: line,
+    cosine, step."""
+    weight_decay: NonNegative = 1e-4
+    """Of AdamW (arXiv 1711.05101)."""
+    target_return: float | None = None
+    """The return that the policy asks for; null is that of the best episode it has learnt from."""
+    return_scale: AboveZero = 1000.0
+    """What returns are divided by before the network sees them: of the order of the largest."""
+    context_length: Positive = 20
+    """Steps that the policy looks back on, the present one among them."""
+    max_timestep: Positive = 1000
+    """Steps of an episode that are told apart; later ones count as the last of these."""
+    embed_size: Positive = 128
+    """Numbers of a token, of which each step has three; a multiple of numHeads."""
+    num_layers: Positive = 3
+    """Layers of the transformer."""
+    num_heads: Positive = 1
+    """Heads of its attention."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the transformer's numbers that training leaves out at random."""
+
+
+class DecisionTransformer(Algorithm):
+    """Decision Transformer; see `DecisionTransformerOptions` for the objective."""
+
+    Options = DecisionTransformerOptions
+    options: DecisionTransformerOptions
+
+    def needs(self) -> Needs:
+        columns = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.T})
+        return Needs(columns, seq_len=self.options.context_length, stride=1, targets=True)
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        options = self.options
+        if options.embed_size % options.num_heads:
+            raise SpecError(
+                f"spec.config.embedSize is {options.embed_size}, expected a multiple of numHeads, {options.num_heads}."
+            )
+        policy = inputs.own_policy(
+            ReturnPolicy,
+            "DecisionTransformer",
+            auto=_distribution(inputs.action_space),
+            context=options.context_length,
+            size=options.embed_size,
+            layers=options.num_layers,
+            heads=options.num_heads,
+            dropout=options.dropout,
+            max_timestep=options.max_timestep,
+            return_scale=options.return_scale,
+            target_return=options.target_return,
+        )
+        return nn.ModuleDict({"policy": policy})
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        decay = {"weight_decay": self.options.weight_decay}
+        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", decay)}
+
+    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+        no_values = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
+        _, returns = window_gae(window, no_values, gamma=1.0, lambda_=1.0)
+        if self.options.target_return is None:
+            first = window.length.cumsum(0) - window.length
+            cast(ReturnPolicy, nets["policy"]).ask_for(returns[first].max())
+        return {Columns.RETURNS_TO_GO: returns}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
+        policy, batch = cast(ReturnPolicy, nets["policy"]), with_padding_filled(batch)
+        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
+        loss = mean_learnt(distribution.imitation_loss(actions_of(batch)), batch)
+        return Losses({"policy": loss}, {"policy_loss": loss, "target_return": policy.target_return})
+
+
+def _distribution(action_space: gym.Space) -> str:
+    """The kind of distribution for `model.distribution: auto`: continuous actions are the paper's, without noise."""
+    leaves = flatten_space(action_space, Columns.ACTIONS).values()
+    floats = [
+        each for each in leaves if isinstance(each, gym.spaces.Box) and np.issubdtype(each.dtype, np.floating)
+    ]
+    if not floats:
+        return "auto"
+    return "squashedDeterministic" if all(each.is_bounded() for each in floats) else "deterministic"

@@ -1,0 +1,148 @@
+"""FQL: flow Q-learning, whose policy is distilled from a flow that imitates whatever was recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.columns import Columns
+from hindcast.learn.algorithm import (
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
+from hindcast.learn.batches import bootstrapped
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.flow_policy import OneStepPolicy, VectorField
+from hindcast.models.networks import Critics, at_next
+from hindcast.pipeline.needs import Needs, transitions
+
+
+class FQLOptions(AlgorithmOptions):
+    """Flow Q-learning (arXiv 2502.02538), for continuous actions with bounds, which are counted as ±1.
+
+    A vector field v learns to carry normal noise x to recorded actions a, so that it imitates behaviour of any shape;
+    the policy μ maps noise z to an action in one step, near to where v takes z in flowSteps steps, v̂(s, z). With twin
+    critics Q, of which Q̄ is the slow copy, d = 1 where the episode terminated, t uniform, and all z normal:
+    L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
+    L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss and else 1. Squares are
+    means over an action's elements; Q in L_μ is the critics' mean, Q̄ their qAggregation.
+
+    Acting greedily takes z = 0; the authors draw z in evaluation too (`evaluation: {explore: true}`).
+
+    Defaults are the authors'. Their networks: `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
+    """
+
+    train_batch_size_per_learner: Positive = 256
+    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    actor_lr: Schedule = 3e-4
+    """Learning rate of the Adams of μ and v, or points [[timestep, value], …], joined by lines or as a third item says:
+    line, cosine, step."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics, or points."""
+    alpha: NonNegative = 10.0
+    """Weight of staying with the flow beside the critics: more clones. The one option to be chosen for each task, over
+    powers of ten where rewards are of another scale."""
+    normalize_q_loss: bool = False
+    """Divide the critics' part of the policy's loss by their mean absolute value, so that alpha does not depend on the
+    scale of rewards."""
+    flow_steps: Positive = 10
+    """Steps of Euler's method along the flow."""
+    q_aggregation: Literal["mean", "min"] = "mean"
+    """What counts of both critics in the next state: min where values rise beyond returns."""
+    gamma: Fraction = 0.99
+    """Discount of future rewards."""
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """How far each update moves Q̄ to Q."""
+    critic_layer_norm: bool = True
+    """Normalise each layer of the critics (arXiv 1607.06450), which keeps their values from diverging."""
+
+
+class FQL(Algorithm):
+    """FQL; see `FQLOptions` for the objective."""
+
+    Options = FQLOptions
+    options: FQLOptions
+
+    def needs(self) -> Needs:
+        return transitions(self.options.gamma)
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        policy = inputs.own_policy(OneStepPolicy, "FQL")
+        behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
+        critics = inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
+        return nn.ModuleDict(
+            {
+                "policy": policy,
+                "behaviour": behaviour,
+                "critics": critics,
+                "target_critics": frozen_copy(critics),
+            }
+        )
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        options = self.options
+        rates = {"policy": options.actor_lr, "behaviour": options.actor_lr, "critics": options.critic_lr}
+        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        policy = cast(OneStepPolicy, nets["policy"])
+        recorded = policy.range.to_unit(batch[Columns.ACTIONS])
+        taken = nets["critics"](batch)
+        wanted = self._wanted(nets, batch, normal_like(recorded, step))
+        critic_loss = (taken - wanted).square().mean(-1).sum()
+        flow_loss = self._flow_loss(nets, batch, recorded, step)
+        far, values = self._distilled(nets, batch, normal_like(recorded, step))
+        scale = values.detach().abs().mean() if self.options.normalize_q_loss else 1.0
+        policy_loss = self.options.alpha * far - values.mean() / scale
+        metrics = {
+            "critic_loss": critic_loss,
+            "flow_loss": flow_loss,
+            "policy_loss": policy_loss,
+            "distillation_loss": far,
+            "mean_q": taken.mean(),
+        }
+        return Losses({"critics": critic_loss, "behaviour": flow_loss, "policy": policy_loss}, metrics)
+
+    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
+        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+
+    @torch.no_grad()
+    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
+        """`[B]` what the critics are regressed on."""
+        policy, following = cast(OneStepPolicy, nets["policy"]), at_next(batch)
+        actions = policy.range.from_unit(policy.unbounded(following, noise))
+        values = nets["target_critics"](following, actions)
+        return bootstrapped(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
+
+    def _flow_loss(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
+        field, noise = cast(VectorField, nets["behaviour"]), normal_like(recorded, step)
+        time = torch.rand((len(recorded), 1), generator=step.generator, device=recorded.device)
+        between = (1.0 - time) * noise + time * recorded
+        found = field(field.features(batch), between, time)
+        return (found - (recorded - noise)).square().mean()
+
+    def _distilled(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """How far the policy is from the flow, a scalar; and `[B]` the values of its actions."""
+        policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
+        with torch.no_grad():
+            flowed = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
+        actions = policy.unbounded(batch, noise)
+        values = critics(batch, policy.range.from_unit(actions)).mean(0)
+        return (actions - flowed).square().mean(), values
+
+
+def normal_like(actions: Tensor, step: Step) -> Tensor:
+    """Standard normal noise of the same shape."""
+    return torch.randn(actions.shape, generator=step.generator, device=actions.device)

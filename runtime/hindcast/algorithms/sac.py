@@ -1,0 +1,158 @@
+"""SAC: soft actor-critic, whose policy is as random as it can be for the return that it gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hindcast.api.base import Positive
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import (
+    AboveZero,
+    Algorithm,
+    AlgorithmOptions,
+    Fraction,
+    Losses,
+    ModelInputs,
+    Step,
+    Tensors,
+)
+from hindcast.learn.batches import bootstrapped
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.networks import Critics, at_next
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs, transitions
+
+
+class SACOptions(AlgorithmOptions):
+    """Soft actor-critic (arXiv 1812.05905), for continuous actions with bounds.
+
+    With twin critics Q of which Q̄ is the slow copy, and d = 1 where the episode terminated:
+    L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', a') - α·log π(a'|s')) - Qᵢ(s, a))²] with a' ~ π(s');
+    L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained so that the entropy is targetEntropy. The policy
+    sees the critics that have just moved.
+
+    Defaults are the paper's. Its networks: `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
+    """
+
+    train_batch_size_per_learner: Positive = 256
+    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
+    actor_lr: Schedule = 3e-4
+    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
+    line, cosine, step."""
+    critic_lr: Schedule = 3e-4
+    """Learning rate of the critics, or points."""
+    alpha_lr: Schedule = 3e-4
+    """Learning rate of α, or points."""
+    initial_alpha: AboveZero = 1.0
+    """α at the start."""
+    target_entropy: float | None = None
+    """Entropy of the policy that α is trained for, in nats; null for minus one for each element of an action, were its
+    range ±1."""
+    gamma: Fraction = 0.99
+    """Discount of future rewards."""
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """How far each update moves Q̄ to Q."""
+
+
+class SAC(Algorithm):
+    """SAC; see `SACOptions` for the objective."""
+
+    Options: ClassVar[type[AlgorithmOptions]] = SACOptions
+    kinds = frozenset({"OfflineTraining", "OfflineRecording"})
+    live = True
+    options: SACOptions
+
+    def needs(self) -> Needs:
+        return transitions(self.options.gamma)
+
+    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        name = type(self).__name__
+        within = ActionRange(inputs.action_space, name)
+        policy = inputs.policy(value=False, auto="squashedGaussian")
+        if not policy.action_head.stochastic:
+            raise SpecError(
+                f"model.distribution is {inputs.model.distribution!r}, and {name} samples its policy: leave it at "
+                "'auto'."
+            )
+        critics = inputs.critics(members=2)
+        nets = {"policy": policy, "critics": critics, "target_critics": frozen_copy(critics)}
+        return nn.ModuleDict({**nets, "alpha": LogWeight(self.options.initial_alpha), "range": within})
+
+    def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
+        options = self.options
+        rates = {"policy": options.actor_lr, "critics": options.critic_lr, "alpha": options.alpha_lr}
+        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
+        yield self._critic_losses(nets, batch, step)
+        yield self._policy_losses(nets, batch, step)
+
+    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
+        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+
+    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        following = at_next(batch)
+        with torch.no_grad():
+            actions, logp = sampled(cast(RLModule, nets["policy"]), following, step, 1)
+            values = nets["target_critics"](following, actions[0]).amin(0)
+            wanted = bootstrapped(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
+        taken = cast(Critics, nets["critics"])(batch)
+        td_loss = (taken - wanted).square().mean(-1).sum()
+        return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": taken.mean()})
+
+    def _policy_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        alpha = cast(LogWeight, nets["alpha"])
+        actions, logp = sampled(cast(RLModule, nets["policy"]), batch, step, 1)
+        worth = self._worth(nets, batch, step, actions[0])
+        policy_loss = (alpha().detach() * logp[0] - worth).mean()
+        entropy = -logp.detach().mean()
+        alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
+        metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
+        return Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
+
+    def _worth(self, nets: nn.ModuleDict, batch: Tensors, step: Step, actions: Tensor) -> Tensor:  # noqa: ARG002
+        """`[B]` what the policy is to make great: the value of its actions, `[B, *shape]`."""
+        return cast(Critics, nets["critics"])(batch, actions).amin(0)
+
+    def _target_entropy(self, within: ActionRange) -> Tensor | float:
+        if self.options.target_entropy is not None:
+            return self.options.target_entropy
+        return (within.half_range.log() - 1.0).sum()
+
+
+class LogWeight(nn.Module):
+    """A positive number that is trained by its logarithm.
+
+    Args:
+        start: its value at the start.
+
+    Attributes:
+        log: the parameter.
+    """
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(start)))
+
+    def forward(self) -> Tensor:
+        """The number, a scalar."""
+        return self.log.exp()
+
+
+def sampled(policy: RLModule, batch: Tensors, step: Step, count: int) -> tuple[Tensor, Tensor]:
+    """`[count, B, *shape]` actions of the policy and `[count, B]` their log-densities; gradients go through both."""
+    inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+    shape = (count, len(inputs), policy.action_head.noise_size)
+    noise = torch.randn(shape, generator=step.generator, device=inputs.device)
+    actions, logp = policy.distribution(inputs.expand(count, *inputs.shape)).sample_with_logp(noise)
+    return cast(Tensor, actions), logp

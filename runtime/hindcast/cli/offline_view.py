@@ -1,0 +1,47 @@
+"""What recorded episodes say of a policy, on the terminal: a table of estimates, and a verdict."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hindcast import formatting
+from hindcast.evaluate.offline import Estimate, OfflineReport
+
+_COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
+_CALIBRATED = 0.1
+
+
+def views(report: OfflineReport, name: str, gamma: float) -> Iterator[RenderableType]:
+    """From top to bottom."""
+    yield (
+        f"{name}: {formatting.plural(report.episodes, 'episode')}, "
+        f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {gamma:g}"
+    )
+    yield _table(report)
+    for reason in dict.fromkeys(report.refused.values()):
+        names = ", ".join(name for name, why in report.refused.items() if why == reason)
+        yield f"not estimated by {names}: {reason}"
+    if report.calibration is not None:
+        error = report.calibration.error
+        fits = "fits" if error <= _CALIBRATED else "does not fit well, so that ratios mislead"
+        yield f"the behaviour's log-probabilities were not recorded; its clone {fits} (calibration error {error:.2f})"
+    yield Text(report.verdict.sentence, style=_COLOURS[report.verdict.answer])
+
+
+def _table(report: OfflineReport) -> Table:
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("estimate", style="dim")
+    table.add_column("return", justify="right")
+    table.add_column("interval")
+    for name, estimate in {"behaviour": report.behaviour, **report.estimates}.items():
+        table.add_row(name, formatting.significant(estimate.value), _interval(estimate))
+    return table
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return "none"
+    low, high = map(formatting.significant, estimate.interval)
+    return f"{low} to {high}"

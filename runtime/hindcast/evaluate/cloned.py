@@ -1,0 +1,156 @@
+"""What the behaviour would have done, learnt from what it did: propensities where none were recorded.
+
+The clone is fitted to the episodes on which it is used, which makes estimates better than true propensities do (Hanna,
+Niekum, Stone 2019, arXiv 1806.01347); on others its errors would multiply along each episode.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hindcast.api.model import ModelSpec
+from hindcast.evaluate.recorded import steps_of
+from hindcast.evaluate.target import Batch
+from hindcast.learn.batches import actions_of
+from hindcast.models.distributions import Distribution
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import build_module
+from hindcast.pipeline.window import WindowData
+
+_EVERY = 100
+_SAMPLES = 64
+_ROWS = 1 << 13
+
+
+@dataclass(frozen=True)
+class CloneFit:
+    """How the behaviour is cloned.
+
+    Attributes:
+        updates: of Adam at most; the weights of the least loss on a tenth of the episodes count.
+        patience: updates without less of it after which it ends.
+        batch_size: timesteps of an update.
+        lr: learning rate at the start; it falls to 0 along a cosine.
+        hiddens: units of the layers.
+    """
+
+    updates: int = 5_000
+    patience: int = 500
+    batch_size: int = 256
+    lr: float = 1e-3
+    hiddens: tuple[int, ...] = (64, 64)
+
+
+class Calibration(NamedTuple):
+    """How well a clone's probabilities fit episodes that it was not fitted to.
+
+    Attributes:
+        loss: mean negative log-likelihood of their actions.
+        error: greatest gap between how often actions lie within the clone's likeliest x % and x %, for all x; 0 is
+            right, and 1 as wrong as can be.
+    """
+
+    loss: float
+    error: float
+
+
+class Clone:
+    """A stochastic policy that imitates recorded actions.
+
+    Args:
+        policy: whose spaces, and whose view of observations.
+        window: what to imitate.
+        fit: how.
+        seed: of weights and batches.
+        check: called now and then; what it raises ends the fit.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        window: WindowData,
+        fit: CloneFit,
+        seed: int,
+        check: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        module = policy.module
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = ModelSpec(fcnet_hiddens=list(fit.hiddens), fcnet_activation="relu")
+            self._module = build_module(module.observation_space, module.action_space, model, False)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._window = window
+        self._learnt, self._held = _apart(window, self._generator)
+        self._learn(fit, check)
+
+    @torch.no_grad()
+    def logp(self, batch: Batch) -> Tensor:
+        """`[B]` float64 of the batch's actions."""
+        return self._distribution(batch).logp(actions_of(batch)).double()
+
+    @torch.no_grad()
+    def calibration(self) -> Calibration:
+        """On the episodes that it was not fitted to."""
+        batch = self._window.gather(self._held)
+        logp = self._distribution(batch).logp(actions_of(batch))
+        ranks = self._ranks(batch).sort().values
+        even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
+        return Calibration(-float(logp.mean()), float((ranks - even).abs().max()))
+
+    def _learn(self, fit: CloneFit, check: Callable[[int], None]) -> None:
+        window, learnt = self._window, self._learnt
+        optimiser = torch.optim.Adam(self._module.parameters(), lr=fit.lr)
+        least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
+        for update in range(fit.updates):
+            check(update)
+            if update % _EVERY == 0:
+                loss = self._loss_of_held()
+                if loss < least:
+                    least, best, best_at = loss, copy.deepcopy(self._module.state_dict()), update
+                if update - best_at >= fit.patience:
+                    break
+            chosen = learnt[torch.randint(len(learnt), (fit.batch_size,), generator=self._generator)]
+            batch = window.gather(chosen)
+            loss_of_batch = -self._distribution(batch).logp(actions_of(batch)).mean()
+            optimiser.param_groups[0]["lr"] = fit.lr * (1 + math.cos(math.pi * update / fit.updates)) / 2
+            optimiser.zero_grad(set_to_none=True)
+            loss_of_batch.backward()
+            optimiser.step()
+        self._module.load_state_dict(best)
+
+    @torch.no_grad()
+    def _loss_of_held(self) -> float:
+        parts = self._held.split(_ROWS)
+        return -float(torch.cat([self.logp(self._window.gather(part)) for part in parts]).mean())
+
+    def _distribution(self, batch: Batch) -> Distribution:
+        return self._module.distribution(self._module.forward_train(batch)["action_dist_inputs"])
+
+    def _ranks(self, batch: Batch) -> Tensor:
+        """`[B]` share of the clone's own samples that are likelier than the recorded action, ties cut at random."""
+        head, distribution, rows = self._module.action_head, self._distribution(batch), len(batch["rewards"])
+        taken = distribution.logp(actions_of(batch))
+        draw = torch.randn if head.noise == "normal" else torch.rand
+        below, level = torch.zeros(rows), torch.zeros(rows)
+        for _ in range(_SAMPLES):
+            noise = draw((rows, head.noise_size), generator=self._generator)
+            drawn = distribution.logp(distribution.sample(noise))
+            below += drawn > taken
+            level += drawn == taken
+        return (below + level * torch.rand(rows, generator=self._generator)) / _SAMPLES
+
+
+def _apart(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The steps of nine episodes in ten, and of the others."""
+    episodes = len(window.length)
+    order = torch.randperm(episodes, generator=generator)
+    held = torch.zeros(episodes, dtype=torch.bool)
+    held[order[: max(1, episodes // 10)]] = True
+    return steps_of(window, ~held), steps_of(window, held)

@@ -1,0 +1,222 @@
+"""What a policy is worth, by episodes that another one played.
+
+The policy that played is the behaviour μ, the one to judge the target π. W_t is the product of the ratios
+π(a_k|s_k) / μ(a_k|s_k) of an episode's steps k = 0 to t, Q and V are a model's values of π. A survey with experiments
+is Voloshin et al. 2019 (arXiv 1911.06854).
+
+| name | estimate | source |
+|---|---|---|
+| `is` | mean of W_T·Σ gamma^t·r_t | Precup, Sutton, Singh 2000 |
+| `wis` | the same over the mean of the W_T | Precup, Sutton, Singh 2000 |
+| `pdis` | mean of Σ gamma^t·W_t·r_t | Precup, Sutton, Singh 2000 |
+| `pdwis` | sum of gamma^t·w_t·r_t, w_t = W_t over the sum of all episodes' W_t | Thomas 2015, §3.8 |
+| `dm` | mean of V(s_0) | Le, Voloshin, Yue 2019 (arXiv 1903.08738) |
+| `dr` | mean of V(s_0) + Σ gamma^t·W_t·(r_t + gamma·V(s_{t+1}) - Q(s_t, a_t)) | Jiang, Li 2016 (arXiv 1511.03722) |
+| `wdr` | the same with w_t in the sum | Thomas, Brunskill 2016 (arXiv 1604.00923) |
+
+An ended episode keeps its last W_t in later sums, with rewards of 0. V is 0 behind a termination. Where an episode was
+cut off, `is` to `pdwis` count what was recorded; `dm`, `dr` and `wdr` also what the model thinks would have followed.
+
+Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+BY_RATIOS: Final = ("is", "wis", "pdis", "pdwis")
+BY_BOTH: Final = ("dr", "wdr")
+MEANS: Final = frozenset({"is", "pdis", "dm", "dr", "behaviour"})
+"""The estimates that are means over episodes."""
+
+
+class Values(NamedTuple):
+    """What a model says of the target policy.
+
+    Attributes:
+        taken: `[S]` Q of the recorded actions.
+        states: `[S]` V of the states in which they were taken.
+        last: `[N]` V of each episode's final observation, 0 where it terminated.
+    """
+
+    taken: F64
+    states: F64
+    last: F64
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What recorded episodes say of a target policy.
+
+    Attributes:
+        length: `[N]` steps of each episode, at least 1.
+        rewards: `[S]`.
+        gamma: discount, 0 to 1.
+        log_ratio: `[S]` log π(a|s) - log μ(a|s), -inf for what π never does; None where there is none.
+        values: a model's; None where there is none.
+    """
+
+    length: I64
+    rewards: F64
+    gamma: float
+    log_ratio: F64 | None = None
+    values: Values | None = None
+
+    @property
+    def first(self) -> I64:
+        """`[N]` first step of each episode."""
+        return np.cumsum(self.length) - self.length
+
+    @property
+    def t(self) -> I64:
+        """`[S]` number of each step in its episode."""
+        return np.arange(len(self.rewards)) - np.repeat(self.first, self.length)
+
+    @property
+    def discounts(self) -> F64:
+        """`[S]` gamma^t."""
+        return np.asarray(self.gamma ** self.t.astype(np.float64))
+
+    def sums(self, of_steps: F64) -> F64:
+        """`[N]` of `[S]`."""
+        return np.asarray(np.add.reduceat(of_steps, self.first))
+
+    def followed_by(self, other: Evidence) -> Evidence:
+        """The episodes of both; the other one has ratios and values where this one does."""
+        return replace(
+            self,
+            length=np.concatenate([self.length, other.length]),
+            rewards=np.concatenate([self.rewards, other.rewards]),
+            log_ratio=_joined(self.log_ratio, other.log_ratio),
+            values=None
+            if self.values is None or other.values is None
+            else Values(*(np.concatenate(pair) for pair in zip(self.values, other.values, strict=True))),
+        )
+
+
+def episode_weights(evidence: Evidence, clip: float | None = None) -> F64:
+    """`[S]` W_t: products of ratios from the episode's first step on, multiplied as sums of logarithms.
+
+    Args:
+        evidence: has ratios.
+        clip: no ratio counts as more than this.
+    """
+    assert evidence.log_ratio is not None
+    logs = evidence.log_ratio if clip is None else np.minimum(evidence.log_ratio, np.log(clip))
+    order, counts = _by_time(evidence.length)
+    total = np.empty_like(logs)
+    before = np.zeros(len(evidence.length))
+    for steps in np.split(order, np.cumsum(counts)[:-1]):
+        before = before[: len(steps)] + logs[steps]
+        total[steps] = before
+    return np.asarray(np.exp(total))
+
+
+def effective_episodes(weights: F64) -> float:
+    """(ΣW)² / ΣW²: as many equally weighted episodes say as much (Kish 1965).
+
+    W has the mean 1. Where that of `weights` is less, the episodes with the greatest were never played: so much less do
+    those say that were, and they count by that much less.
+
+    Args:
+        weights: `[N]`, W_T of each episode.
+    """
+    most = float(weights.max())
+    if most == 0.0:
+        return 0.0
+    scaled = weights / most
+    return float(scaled.sum() ** 2 / np.square(scaled).sum() * min(1.0, most * scaled.mean()))
+
+
+def estimates(evidence: Evidence, counts: F64, clip: float | None = None) -> dict[str, F64]:
+    """All estimates that the evidence allows, for each resample of the episodes.
+
+    Args:
+        evidence: see there.
+        counts: `[R, N]` how often each episode is in each resample; a row of ones is the episodes as they are.
+        clip: see `episode_weights`.
+
+    Returns:
+        name -> `[R]`, `behaviour` among them: the mean discounted return as recorded. NaN where the weights of a
+        resample are all 0.
+    """
+    drawn = counts.sum(1)
+    rewards = evidence.discounts * evidence.rewards
+    returns = evidence.sums(rewards)
+    found = {"behaviour": counts @ returns / drawn}
+    if evidence.values is not None:
+        of_start = evidence.values.states[evidence.first]
+        found["dm"] = counts @ of_start / drawn
+    if evidence.log_ratio is None:
+        return found
+    weights = episode_weights(evidence, clip)
+    last = weights[evidence.first + evidence.length - 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found |= {
+            "is": counts @ (last * returns) / drawn,
+            "wis": counts @ (last * returns) / (counts @ last),
+            "pdis": counts @ evidence.sums(weights * rewards) / drawn,
+            "pdwis": _weighted(evidence, weights, rewards, counts),
+        }
+        if evidence.values is not None:
+            surprises = evidence.discounts * surprise(evidence)
+            found["dr"] = found["dm"] + counts @ evidence.sums(weights * surprises) / drawn
+            found["wdr"] = found["dm"] + _weighted(evidence, weights, surprises, counts)
+    return found
+
+
+def surprise(evidence: Evidence) -> F64:
+    """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
+    assert evidence.values is not None
+    following = np.append(evidence.values.states[1:], 0.0)
+    following[evidence.first + evidence.length - 1] = evidence.values.last
+    return np.asarray(evidence.rewards + evidence.gamma * following - evidence.values.taken)
+
+
+def continued(evidence: Evidence) -> F64:
+    """`[N]` gamma^T·V of each episode's final observation: what the model counts beyond the recorded rewards."""
+    if evidence.values is None:
+        return np.zeros(len(evidence.length))
+    return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.last)
+
+
+def _joined(first: F64 | None, second: F64 | None) -> F64 | None:
+    return None if first is None or second is None else np.concatenate([first, second])
+
+
+def _weighted(evidence: Evidence, weights: F64, terms: F64, counts: F64) -> F64:
+    """`[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t, where ended episodes keep their weights and have no terms."""
+    order, alive = _by_time(evidence.length)
+    by_length = np.argsort(-evidence.length, kind="stable")
+    counts = np.ascontiguousarray(counts[:, by_length])
+    ended, total = np.zeros(len(counts)), np.zeros(len(counts))
+    held = np.zeros(0)
+    for steps in np.split(order, np.cumsum(alive)[:-1]):
+        n = len(steps)
+        ended += counts[:, n : max(n, len(held))] @ held[n:]
+        held = weights[steps]
+        both = counts[:, :n] @ np.stack([held * terms[steps], held], 1)
+        total += both[:, 0] / (both[:, 1] + ended)
+    return total
+
+
+def _by_time(length: I64) -> tuple[I64, I64]:
+    """Steps in the order of time: at each t the episodes that have one, the longest first.
+
+    Returns:
+        `[S]` steps, and `[T]` how many there are at each t.
+    """
+    by_length = np.argsort(-length, kind="stable")
+    rank = np.empty_like(by_length)
+    rank[by_length] = np.arange(len(length))
+    first = np.cumsum(length) - length
+    t = np.arange(length.sum()) - np.repeat(first, length)
+    order = np.lexsort((np.repeat(rank, length), t))
+    return order, np.bincount(t)

@@ -1,0 +1,185 @@
+"""Fitted Q evaluation: a model of what a policy is worth in each state (Le, Voloshin, Yue 2019, arXiv 1903.08738)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hindcast.api.model import ModelSpec
+from hindcast.evaluate.estimators import F64, Values
+from hindcast.evaluate.recorded import over_steps, steps_of
+from hindcast.evaluate.target import Batch, Target
+from hindcast.learn.batches import bootstrapped
+from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.networks import Critics, at_next
+from hindcast.pipeline.window import WindowData
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a model is fitted.
+
+    Attributes:
+        updates: of Adam.
+        members: models fitted side by side, each to a resample of the episodes: how far they differ says how much
+            the fit depends on which episodes there are.
+        batch_size: timesteps of an update.
+        lr: learning rate at the start; it falls to 0 along a cosine.
+        tau: how far the slow copy moves to the models with each update. With 0.05 and 10,000 updates nothing is left
+            of its first values up to a discount of 0.99.
+        samples: of the policy's actions in a state, where they cannot be listed.
+        hiddens: units of the layers.
+    """
+
+    updates: int = 10_000
+    members: int = 5
+    batch_size: int = 256
+    lr: float = 1e-3
+    tau: float = 0.05
+    samples: int = 8
+    hiddens: tuple[int, ...] = (128, 128)
+
+
+class FittedQ:
+    """Q of a target policy, fitted to recorded transitions: Q(s, a) ~ r + gamma·E[Q̄(s', π(s'))].
+
+    Args:
+        target: whose Q.
+        window: the transitions; holds `new_obs` and `discounts`.
+        episodes: `[N]` bool, those of the window that it is fitted to.
+        fit: how.
+        seed: of weights, batches and resamples.
+        check: called now and then; what it raises ends the fit.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        window: WindowData,
+        episodes: Tensor,
+        fit: Fit,
+        *,
+        seed: int,
+        check: Callable[[int], None],
+    ) -> None:
+        module = target.module
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = ModelSpec(fcnet_hiddens=list(fit.hiddens), fcnet_activation="relu")
+            self._critics = Critics(module.observation_space, module.action_space, model, fit.members)
+        self._target, self._fit = target, fit
+        self._generator = torch.Generator().manual_seed(seed)
+        rewards = window.columns["rewards"].float()
+        self._scale = float(rewards.abs().mean()) or 1.0
+        self._learn(window, steps_of(window, episodes), check)
+
+    @torch.no_grad()
+    def taken(self, batch: Batch) -> Tensor:
+        """`[B, E]` float64 Q of the batch's own actions."""
+        return self._critics(batch).T.double() * self._scale
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Tensor:
+        """`[B, E]` float64 V(s) = E[Q(s, π(s))]."""
+        return self._expected(self._critics, batch).T.double() * self._scale
+
+    def _learn(self, window: WindowData, steps: Tensor, check: Callable[[int], None]) -> None:
+        fit, slow = self._fit, cast(Critics, frozen_copy(self._critics))
+        optimiser = torch.optim.Adam(self._critics.parameters(), lr=fit.lr)
+        weights = self._resampled(window)
+        for update in range(fit.updates):
+            check(update)
+            chosen = steps[torch.randint(len(steps), (fit.batch_size,), generator=self._generator)]
+            batch = window.gather(chosen)
+            batch["rewards"] = batch["rewards"].float() / self._scale
+            wanted = bootstrapped(batch, self._expected(slow, at_next(batch)))
+            errors = (self._critics(batch) - wanted).square()
+            loss = (weights[:, chosen] * errors).mean(1).sum()
+            optimiser.param_groups[0]["lr"] = fit.lr * (1 + math.cos(math.pi * update / fit.updates)) / 2
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            polyak(slow, self._critics, fit.tau)
+
+    @torch.no_grad()
+    def _expected(self, critics: Critics, batch: Batch) -> Tensor:
+        """`[E, B]`."""
+        actions, weights = self._target.choices(batch, self._fit.samples, self._generator)
+        values: Tensor = critics(batch, actions)
+        return (values * weights).sum(1)
+
+    def _resampled(self, window: WindowData) -> Tensor:
+        """`[E, S]` how often the episode of each step counts in each member: Poisson(1) (Oza, Russell 2001)."""
+        rates = torch.ones(self._fit.members, len(window.length))
+        counts = torch.poisson(rates, generator=self._generator)
+        if self._fit.members == 1:
+            counts = rates
+        return counts.repeat_interleave(window.length, dim=1)
+
+
+class CrossFitted(NamedTuple):
+    """What models say of episodes that they were not fitted to.
+
+    Attributes:
+        values: for the estimators.
+        spread: standard deviation of the mean first value: over the models' members and over first states. NaN of a
+            single member.
+    """
+
+    values: Values
+    spread: float
+
+
+def cross_fitted(
+    target: Target, window: WindowData, fit: Fit, seed: int, check: Callable[[int], None]
+) -> CrossFitted:
+    """Two models, each fitted to half of the episodes and used on the others (Kallus, Uehara 2020, arXiv 1908.08526).
+
+    Args:
+        target: whose values.
+        window: at least two episodes.
+        fit: how.
+        seed: of the halves and the fits.
+        check: see `FittedQ`; counts the updates of both.
+    """
+    order = torch.randperm(len(window.length), generator=torch.Generator().manual_seed(seed))
+    first = torch.zeros(len(window.length), dtype=torch.bool)
+    first[order[: len(order) // 2]] = True
+    taken = torch.zeros(window.num_steps, dtype=torch.float64)
+    states = torch.zeros(window.num_steps + len(first), dtype=torch.float64)
+    variance = torch.zeros((), dtype=torch.float64)
+    for number, (fitted, used) in enumerate(((first, ~first), (~first, first))):
+        model = FittedQ(
+            target,
+            window,
+            fitted,
+            fit,
+            seed=seed + number,
+            check=partial(_later, check, number * fit.updates),
+        )
+        by_member = window.over_observations(model.states)
+        states = torch.where(used.repeat_interleave(window.length + 1), by_member.mean(1), states)
+        by_action = over_steps(window, model.taken).mean(1)
+        taken = torch.where(used.repeat_interleave(window.length), by_action, taken)
+        of_starts = by_member[window.obs_start][used].mean(0)
+        variance += of_starts.var() * used.double().mean() ** 2
+    last = states[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
+    starts = states[window.obs_start]
+    spread = (variance + starts.var() / len(starts)).sqrt()
+    values = Values(_array(taken), _array(states[window.obs_row]), _array(last))
+    return CrossFitted(values, float(spread))
+
+
+def _later(check: Callable[[int], None], done: int, update: int) -> None:
+    check(done + update)
+
+
+def _array(values: Tensor) -> F64:
+    return np.asarray(values.numpy(), dtype=np.float64)

@@ -1,0 +1,321 @@
+"""What a policy is worth, by recorded episodes alone: estimates with intervals, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from hindcast import formatting
+from hindcast.datasets.dataset import Dataset
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.evaluate.cloned import Calibration, Clone, CloneFit
+from hindcast.evaluate.estimators import (
+    BY_BOTH,
+    BY_RATIOS,
+    F64,
+    MEANS,
+    Evidence,
+    continued,
+    effective_episodes,
+    episode_weights,
+    estimates,
+    surprise,
+)
+from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
+from hindcast.evaluate.intervals import Interval, percentiles, resamples, t_quantile
+from hindcast.evaluate.recorded import over_steps, window_of
+from hindcast.evaluate.target import Batch, Target, same
+from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
+from hindcast.learn.batches import actions_of
+from hindcast.models.policy import Policy
+from hindcast.pipeline.window import WindowData
+
+Check = Callable[[str, int, int], None]
+"""Called with what is fitted, how far, and of how much; what it raises ends the evaluation."""
+
+LEAST_EFFECTIVE: Final = 10.0
+"""Effective episodes below which ratios say nothing."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a policy is judged.
+
+    Attributes:
+        gamma: discount of all estimates, and of the behaviour's return that they are compared with.
+        explore: the policy samples its actions; False takes its mode.
+        clip: most that one step's ratio counts; None for as it is. Clipped ratios vary less and are biased.
+        level: of intervals.
+        resamples: of the episodes, for intervals.
+        seed: of resamples and fits.
+        fit: of the model; None for no model, and no `dm`, `dr`, `wdr`.
+        clone: of the behaviour, where its log-probabilities were not recorded.
+    """
+
+    gamma: float = 0.99
+    explore: bool = False
+    clip: float | None = None
+    level: float = 0.9
+    resamples: int = 1000
+    seed: int = 0
+    fit: Fit | None = field(default_factory=Fit)
+    clone: CloneFit = field(default_factory=CloneFit)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimate of the policy's discounted return.
+
+    Attributes:
+        value: the estimate.
+        interval: by resampling episodes; of `dm` by its model's members, and by what the model misses on average.
+            None where some resamples say nothing.
+        student: Student's, of those that are means over episodes.
+    """
+
+    value: float
+    interval: Interval | None
+    student: Interval | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As results have it."""
+        return {"value": self.value, "interval": self.interval, "student": self.student}
+
+
+@dataclass(frozen=True)
+class OfflineReport:
+    """What recorded episodes say of a policy.
+
+    Attributes:
+        episodes, timesteps: recorded.
+        behaviour: mean discounted return of the policy that played.
+        estimates: name -> estimate; see `estimators`.
+        refused: name of an estimate -> why it is not there.
+        calibration: of the behaviour's clone; None where its log-probabilities were recorded, or are not needed.
+        effective_episodes: see `estimators.effective_episodes`; None without ratios.
+        signals: cheap figures by name: `action_agreement` (discrete actions), `imitation_loss`, `td_error` (root mean
+            square), `mean_q`, `max_q`.
+        verdict: in one sentence.
+    """
+
+    episodes: int
+    timesteps: int
+    behaviour: Estimate
+    estimates: dict[str, Estimate]
+    refused: dict[str, str]
+    calibration: Calibration | None
+    effective_episodes: float | None
+    signals: dict[str, float]
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """As results and `--json` have it."""
+        return {
+            "episodes": self.episodes,
+            "timesteps": self.timesteps,
+            "behaviour": self.behaviour.to_json(),
+            "estimates": {name: each.to_json() for name, each in self.estimates.items()},
+            "refused": self.refused,
+            "calibration": self.calibration._asdict() if self.calibration else None,
+            "effective_episodes": self.effective_episodes,
+            "signals": self.signals,
+            "verdict": self.verdict._asdict(),
+        }
+
+
+def evaluate_offline(
+    policy: Policy,
+    dataset: Dataset,
+    name: str,
+    options: Options | None = None,
+    check: Check = lambda *_: None,
+) -> OfflineReport:
+    """Judge a policy by episodes that another one played.
+
+    Args:
+        policy: without a recurrent state.
+        dataset: in memory as a whole.
+        name: of the data, in messages.
+        options: the defaults if None.
+        check: see `Check`.
+
+    Raises:
+        DataError: fewer than two episodes, a column that is missing, data that do not fit the policy's spaces, or a
+            policy with a recurrent state.
+    """
+    options = options or Options()
+    if policy.module.is_stateful():
+        raise DataError(
+            "the policy has a recurrent state, and offline evaluation takes policies without one: play it instead "
+            "(evaluation, hindcast evaluate --env)."
+        )
+    if dataset.num_episodes < 2:
+        raise DataError(
+            f"{name} holds one episode: estimates need at least two, and hundreds to say anything."
+        )
+    window = window_of(dataset, policy, options.gamma, name)
+    return _Case(Target(policy, options.explore), window, options, check).report()
+
+
+class _Case:
+    """A policy, recorded episodes, and what follows from them."""
+
+    def __init__(self, target: Target, window: WindowData, options: Options, check: Check) -> None:
+        self._target, self._window, self._options, self._check = target, window, options, check
+        self._calibration: Calibration | None = None
+        log_ratio = self._log_ratio() if target.has_logp else None
+        self._model = self._fitted()
+        self._all = Evidence(
+            length=np.asarray(window.length.numpy()),
+            rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
+            gamma=options.gamma,
+            log_ratio=log_ratio,
+            values=self._model and self._model.values,
+        )
+        self._counts = resamples(len(self._all.length), options.resamples, options.seed)
+
+    def report(self) -> OfflineReport:
+        shown = {name: self._estimate(name) for name in self._found}
+        behaviour = shown.pop("behaviour")
+        return OfflineReport(
+            episodes=len(self._all.length),
+            timesteps=len(self._all.rewards),
+            behaviour=behaviour,
+            estimates=shown,
+            refused=self._refused,
+            calibration=self._calibration,
+            effective_episodes=self._effective,
+            signals=self._signals(),
+            verdict=self._verdict(),
+        )
+
+    def _log_ratio(self) -> F64:
+        """`[S]`."""
+        window = self._window
+        if Columns.ACTION_LOGP in window.columns:
+            behaved = window.columns[Columns.ACTION_LOGP].double()
+        else:
+            fit = self._options.clone
+            clone = Clone(
+                self._target.policy,
+                window,
+                fit,
+                self._options.seed,
+                lambda done: self._check("behaviour", done, fit.updates),
+            )
+            self._calibration = clone.calibration()
+            behaved = over_steps(window, clone.logp)
+        return np.asarray((over_steps(window, self._target.logp) - behaved).numpy())
+
+    def _fitted(self) -> CrossFitted | None:
+        fit = self._options.fit
+        if fit is None:
+            return None
+        return cross_fitted(
+            self._target,
+            self._window,
+            fit,
+            self._options.seed,
+            lambda done: self._check("model", done, 2 * fit.updates),
+        )
+
+    @cached_property
+    def _effective(self) -> float | None:
+        evidence = self._all
+        if evidence.log_ratio is None:
+            return None
+        weights = episode_weights(evidence, self._options.clip)
+        return effective_episodes(weights[evidence.first + evidence.length - 1])
+
+    @cached_property
+    def _refused(self) -> dict[str, str]:
+        by_ratios: dict[str, str] = dict.fromkeys((*BY_RATIOS, *BY_BOTH), self._why_no_ratios)
+        without_model = dict.fromkeys(("dm", *BY_BOTH), "no model was asked for")
+        return (by_ratios if self._why_no_ratios else {}) | (
+            without_model if self._all.values is None else {}
+        )
+
+    @cached_property
+    def _why_no_ratios(self) -> str:
+        """Empty where there are."""
+        if self._effective is None:
+            return f"the policy's actions have no density{self._hint}"
+        if self._effective < LEAST_EFFECTIVE:
+            return (
+                f"only {formatting.significant(self._effective)} of "
+                f"{formatting.plural(len(self._all.length), 'episode')} count, since the policy does what the "
+                f"behaviour hardly does{self._hint}"
+            )
+        return ""
+
+    @property
+    def _hint(self) -> str:
+        samples = self._target.module.action_head.stochastic and not self._options.explore
+        return "; judge it as it samples (explore)" if samples else ""
+
+    @cached_property
+    def _found(self) -> dict[str, F64]:
+        """Name -> `[1 + R]`."""
+        usable = replace(self._all, log_ratio=None) if self._why_no_ratios else self._all
+        return estimates(usable, self._counts, self._options.clip)
+
+    def _estimate(self, name: str) -> Estimate:
+        values, options = self._found[name], self._options
+        value = float(values[0])
+        if name == "dm":
+            assert options.fit is not None
+            assert self._model is not None
+            freedom = max(1, 2 * (options.fit.members - 1))
+            half = t_quantile((1 + options.level) / 2, freedom) * self._model.spread + abs(self._missed)
+            return Estimate(value, None if math.isnan(half) else (value - half, value + half))
+        interval = percentiles(values[1:], options.level)
+        if name not in MEANS:
+            return Estimate(value, interval)
+        half = t_quantile((1 + options.level) / 2, len(self._all.length) - 1) * float(values[1:].std())
+        return Estimate(value, interval, (value - half, value + half))
+
+    @property
+    def _missed(self) -> float:
+        """What the model's first values lack on average, by its own account: 0 of one that has converged."""
+        return float(self._all.sums(self._all.discounts * surprise(self._all)).mean())
+
+    def _verdict(self) -> Verdict:
+        """By ratios and model where there are both, else by ratios, else by the model."""
+        found, counts = self._found, self._counts
+        by = next((name for name in ("wdr", "pdwis", "dm") if name in found), None)
+        if by is None:
+            return nothing(self._why_no_ratios)
+        beyond = 0.0 if by == "pdwis" else counts @ continued(self._all) / counts.sum(1)
+        gains = found[by] - found["behaviour"] - beyond
+        if by == "dm":
+            assert self._model is not None
+            spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._missed)
+            return by_spread(float(gains[0]), spread, by, self._why_no_ratios)
+        return by_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
+
+    def _signals(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self._target.module.action_head.discrete:
+            found["action_agreement"] = self._mean(self._agrees)
+        found["imitation_loss"] = self._mean(self._imitates)
+        if self._all.values is not None:
+            found["td_error"] = float(np.sqrt(np.square(surprise(self._all)).mean()))
+            found["mean_q"] = float(self._all.values.taken.mean())
+            found["max_q"] = float(self._all.values.taken.max())
+        return found
+
+    def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
+        return float(over_steps(self._window, compute).double().mean())
+
+    def _agrees(self, batch: Batch) -> Tensor:
+        return same(self._target.distribution(batch).mode(), actions_of(batch)).double()
+
+    def _imitates(self, batch: Batch) -> Tensor:
+        return self._target.distribution(batch).imitation_loss(actions_of(batch)).detach()

@@ -1,0 +1,102 @@
+"""`Target`: the policy to judge, as it acts, in recorded states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns
+from hindcast.learn.batches import actions_of
+from hindcast.models.distributions import Actions, Distribution
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+
+Batch = Mapping[str, Tensor]
+
+
+class Target:
+    """A policy as it acts.
+
+    Args:
+        policy: without a recurrent state.
+        explore: it samples its actions; False takes its mode.
+    """
+
+    def __init__(self, policy: Policy, explore: bool) -> None:
+        self.policy = policy
+        self.explore = explore
+        self.module: RLModule = policy.module.eval()
+
+    @property
+    def has_logp(self) -> bool:
+        """Whether its actions have a probability or density: greedy continuous ones have none."""
+        return self.policy.has_logp(self.explore)
+
+    @torch.no_grad()
+    def distribution(self, batch: Batch) -> Distribution:
+        """Of its actions in the batch's states, before it takes the mode of it or samples."""
+        forward = self.module.forward_exploration if self.explore else self.module.forward_inference
+        return self.module.distribution(forward(batch)[Columns.ACTION_DIST_INPUTS])
+
+    @torch.no_grad()
+    def logp(self, batch: Batch) -> Tensor:
+        """`[B]` float64 log-probability of the recorded actions; of a greedy policy 0 or -inf."""
+        distribution, taken = self.distribution(batch), actions_of(batch)
+        if self.explore:
+            return distribution.logp(taken).double()
+        zeros = torch.zeros(len(next(iter(batch.values()))), dtype=torch.float64)
+        return zeros.masked_fill(~same(distribution.mode(), taken).cpu(), -torch.inf)
+
+    @torch.no_grad()
+    def choices(self, batch: Batch, count: int, generator: torch.Generator) -> tuple[Actions, Tensor]:
+        """Actions that stand for what it does, and how much each counts.
+
+        Args:
+            batch: of states.
+            count: samples, where not all actions can be listed.
+            generator: of the samples.
+
+        Returns:
+            `[K, B, *shape]` actions and `[K, B]` weights, which sum to 1 over K: all actions of a Discrete space with
+            their probabilities, the mode of a greedy policy, samples else.
+        """
+        distribution, space = self.distribution(batch), self.module.action_space
+        if not self.explore or not self.module.action_head.stochastic:
+            mode = _stacked([distribution.mode()])
+            return mode, torch.ones(_first(mode).shape[:2])
+        if isinstance(space, gym.spaces.Discrete):
+            rows = len(next(iter(batch.values())))
+            listed = torch.arange(int(space.n)) + int(space.start)
+            each = listed.unsqueeze(1).expand(-1, rows)
+            return each, torch.stack([distribution.logp(actions).exp() for actions in each])
+        samples = _stacked([distribution.sample(self._noise(batch, generator)) for _ in range(count)])
+        return samples, torch.full(_first(samples).shape[:2], 1.0 / count)
+
+    def _noise(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        head = self.module.action_head
+        shape = (len(next(iter(batch.values()))), head.noise_size)
+        draw = torch.randn if head.noise == "normal" else torch.rand
+        return draw(shape, generator=generator)
+
+
+def same(left: Actions, right: Actions) -> Tensor:
+    """`[B]` bool: where two actions are equal in all their elements."""
+    if isinstance(left, Tensor):
+        assert isinstance(right, Tensor)
+        return (left == right).flatten(1).all(1) if left.dim() > 1 else left == right
+    assert not isinstance(right, Tensor)
+    return torch.stack([same(values, right[leaf]) for leaf, values in left.items()]).all(0)
+
+
+def _stacked(samples: list[Actions]) -> Actions:
+    first = samples[0]
+    if isinstance(first, Tensor):
+        return torch.stack([sample for sample in samples if isinstance(sample, Tensor)])
+    return {leaf: torch.stack([sample[leaf] for sample in samples]) for leaf in first}  # type: ignore[index]
+
+
+def _first(actions: Actions) -> Tensor:
+    return actions if isinstance(actions, Tensor) else next(iter(actions.values()))

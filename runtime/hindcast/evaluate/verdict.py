@@ -1,0 +1,84 @@
+"""One plain sentence: is the policy better than the one that played?"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast import formatting
+
+_SURE = 0.95
+_NOTHING = 1e-3
+
+Answer = Literal["better", "worse", "unknown"]
+
+
+class Verdict(NamedTuple):
+    """What the estimates say.
+
+    Attributes:
+        answer: "better" or "worse" than the behaviour, where that is at least 0.95 likely; else "unknown".
+        probability: that the policy is better; None where nothing can be said.
+        by: the estimate that it is taken from; None where there is none.
+        sentence: the same in words.
+    """
+
+    answer: Answer
+    probability: float | None
+    by: str | None
+    sentence: str
+
+
+def nothing(why: str) -> Verdict:
+    """Nothing can be said."""
+    return Verdict("unknown", None, None, f"nothing can be said: {why}")
+
+
+def by_resamples(
+    gains: NDArray[np.float64], returns: NDArray[np.float64], by: str, effective: float
+) -> Verdict:
+    """From what the policy wins over the behaviour in each resample of the episodes.
+
+    Args:
+        gains: `[R]` estimate less the behaviour's return, both of the same resample.
+        returns: `[R]` the behaviour's; a gain far below their spread is none, but what is left of rounding.
+        by: name of the estimate.
+        effective: episodes that count, of its weights.
+    """
+    if not np.isfinite(gains).all():
+        return nothing("in some resamples of the episodes none counts")
+    gains = np.where(np.abs(gains) <= _NOTHING * returns.std(), 0.0, gains)
+    share = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
+    return _judged(share, by, f"{formatting.significant(round(effective))} effective episodes")
+
+
+def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
+    """From a model alone.
+
+    Args:
+        gain: estimate less the behaviour's return.
+        spread: standard deviation of that.
+        by: name of the estimate.
+        why: why there is no other.
+    """
+    if not spread > 0:
+        return nothing("the model has no spread")
+    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone, since {why}")
+
+
+def _judged(probability: float, by: str, beside: str) -> Verdict:
+    if probability >= _SURE:
+        said = f"better than the behaviour: {_shown(probability)} likely; {beside}"
+        return Verdict("better", probability, by, said)
+    if probability <= 1 - _SURE:
+        said = f"worse than the behaviour: {_shown(1 - probability)} likely; {beside}"
+        return Verdict("worse", probability, by, said)
+    said = f"no telling whether it is better than the behaviour: {_shown(probability)} likely; {beside}"
+    return Verdict("unknown", probability, by, said)
+
+
+def _shown(probability: float) -> str:
+    return "over 0.99" if probability > 0.99 else f"{probability:.2f}"

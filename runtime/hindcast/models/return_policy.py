@@ -1,0 +1,154 @@
+"""`ReturnPolicy`: a transformer over returns to go, observations and actions, which is asked for a return.
+
+Shape suffixes: B = slots or sequences, T = steps of a sequence, K = steps that it looks back on, the present one among
+them, F = features of an observation, A = those of an action, E = numbers of a token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
+from hindcast.models.encoders import Encoder, Features, fully_connected, linear
+from hindcast.models.initial_weights import of_encoder, of_heads
+from hindcast.models.recurrent import as_leaves, state_of
+from hindcast.models.rl_module import Batch, RLModule
+from hindcast.models.transformer import CausalTransformer
+
+_TOKENS = 3
+"""Of each step: the return to go, the observation, the action."""
+
+
+class ReturnPolicy(RLModule):
+    """The policy of a decision transformer (arXiv 2106.01345).
+
+    In training it takes sequences with `returns_to_go` `[B, T]`, `actions` and `t` `[B, T]`, and gives for each step
+    the distribution of its action, from the steps up to it. In acting it asks for `target_return`, less the rewards
+    received since, and its state holds the last K steps.
+
+    Attributes:
+        target_return: scalar buffer; not a number as long as nobody has said.
+    """
+
+    sees_previous: ClassVar[bool] = True
+    target_return: Tensor
+
+    def setup(  # type: ignore[override]
+        self,
+        *,
+        context: int = 20,
+        size: int = 128,
+        layers: int = 3,
+        heads: int = 1,
+        dropout: float = 0.1,
+        max_timestep: int = 1000,
+        return_scale: float = 1000.0,
+        target_return: float | None = None,
+    ) -> None:
+        """Build the layers.
+
+        Args:
+            context: K.
+            size: E, a multiple of `heads`.
+            layers: of the transformer.
+            heads: of its attention.
+            dropout: see `CausalTransformer`.
+            max_timestep: steps of an episode that are told apart; later ones count as the last of these.
+            return_scale: what returns are divided by.
+            target_return: see above.
+        """
+        model = self.model_config
+        self._context, self._return_scale = context, return_scale
+        self.encoder = Encoder(self.observation_space, model)
+        self.actions = Features(self.action_space, model, Columns.ACTIONS)
+        self.of_observation, self.of_action, self.of_return = (
+            linear(size_in, size, 1.0, of_encoder(model))
+            for size_in in (self.encoder.output_size, self.actions.output_size, 1)
+        )
+        self.of_time = nn.Embedding(max_timestep, size)
+        nn.init.normal_(self.of_time.weight, std=0.02)
+        self.norm = nn.LayerNorm(size)
+        self.transformer = CausalTransformer(size, layers, heads, dropout)
+        sizes = [size, *model.head_fcnet_hiddens]
+        self.pi = nn.Sequential(
+            *fully_connected(sizes, model, of_heads(model)),
+            linear(sizes[-1], self.action_head.inputs_size, 0.01, of_heads(model)),
+        )
+        self.register_buffer(
+            "target_return", torch.tensor(math.nan if target_return is None else target_return)
+        )
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        steps = self._context
+        leaves = flatten_space(self.action_space, Columns.ACTIONS)
+        return {
+            "seen": torch.zeros(steps, self.encoder.output_size),
+            "taken": torch.zeros(steps, self.actions.output_size),
+            "returns": torch.zeros(steps),
+            "steps": torch.zeros((), dtype=torch.int64),
+            **{
+                leaf: torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
+                for leaf, space in leaves.items()
+            },
+        }
+
+    def ask_for(self, episode_return: Tensor) -> None:
+        """Ask for this return from now on, if it is the highest yet."""
+        self.target_return.copy_(torch.fmax(self.target_return, episode_return))
+
+    def _forward(self, batch: Batch) -> dict[str, Tensor]:
+        if len(self._lead(batch)) == 1:
+            return self._step(batch)
+        taken, seen = self.actions(batch), self.encoder(batch)
+        features = self._attended(batch[Columns.RETURNS_TO_GO], seen, taken, batch[Columns.T])
+        return {Columns.ACTION_DIST_INPUTS: self.pi(features)}
+
+    def _step(self, batch: Batch) -> dict[str, Tensor]:
+        state = self._state_before(batch)
+        done, before = state["steps"], self.actions(state).unsqueeze(1)
+        left = state["returns"][:, -1] - batch.get(Columns.PREV_REWARDS, 0.0)
+        left = torch.where(done == 0, self.target_return.nan_to_num(0.0), left)
+        returns = _later(state["returns"], left)
+        seen = _later(state["seen"], self.encoder(batch))
+        taken = torch.cat([state["taken"][:, :-1], before], 1)
+        taken = _later(taken, torch.zeros_like(taken[:, 0]))
+        ago = torch.arange(self._context - 1, -1, -1, device=done.device)
+        t = done.unsqueeze(1) - ago
+        features = self._attended(returns, seen, taken, t.clamp(min=0), known=t >= 0)
+        after = {**state, "seen": seen, "taken": taken, "returns": returns, "steps": done + 1}
+        return {Columns.ACTION_DIST_INPUTS: self.pi(features[:, -1]), **as_leaves(Columns.STATE_OUT, after)}
+
+    def _state_before(self, batch: Batch) -> Mapping[str, Tensor]:
+        if state := state_of(Columns.STATE_IN, batch):
+            return state
+        count, device = len(batch[self._first_leaf]), batch[self._first_leaf].device
+        initial = self.initial_state_on(device)
+        return {name: start.expand(count, *start.shape) for name, start in initial.items()}
+
+    def _attended(
+        self,
+        returns_BT: Tensor,
+        seen_BTF: Tensor,
+        taken_BTA: Tensor,
+        t_BT: Tensor,
+        known: Tensor | None = None,
+    ) -> Tensor:
+        """`[B, T, E]` what is known before each action."""
+        time = self.of_time(t_BT.clamp(max=self.of_time.num_embeddings - 1))
+        scaled = (returns_BT / self._return_scale).unsqueeze(-1)
+        of_each = (self.of_return(scaled), self.of_observation(seen_BTF), self.of_action(taken_BTA))
+        tokens = torch.stack([each + time for each in of_each], 2).flatten(1, 2)
+        known = None if known is None else known.repeat_interleave(_TOKENS, 1)
+        found: Tensor = self.transformer(self.norm(tokens), known)
+        return found[:, 1::_TOKENS]
+
+
+def _later(rows_BK: Tensor, last: Tensor) -> Tensor:
+    """One step on: without the first of the K rows, and with another at their end."""
+    return torch.cat([rows_BK[:, 1:], last.unsqueeze(1)], 1)

@@ -1,0 +1,62 @@
+"""What a policy plays while it is trained, as a source of its training."""
+
+from __future__ import annotations
+
+from hindcast.api import EnvironmentSpec, parse_bytes
+from hindcast.api.input import Sampler
+from hindcast.learn.learner import Learner
+from hindcast.models.policy import Policy
+from hindcast.pipeline.live_feed import Live
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.rng import seed_of
+from hindcast.record.live import LivePlayer
+from hindcast.user_code import calling
+
+_NAME = "sampler"
+
+
+def live_source(
+    sampler: Sampler,
+    environment: EnvironmentSpec,
+    policy: Policy,
+    learner: Learner,
+    needs: Needs,
+    *,
+    seed: int,
+    weight: float = 1.0,
+) -> Live:
+    """The source of a training that a sampler asks for.
+
+    Args:
+        sampler: how much is played and kept.
+        environment: where.
+        policy: plays, with the learner's weights.
+        learner: of the policy.
+        needs: of its algorithm.
+        seed: the run's.
+        weight: share of batches relative to other inputs' weights.
+    """
+    algorithm = learner.algorithm
+
+    def prepare(timesteps: int) -> None:
+        with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
+            algorithm.before_play(learner.nets, timesteps)
+
+    play = LivePlayer(
+        environment,
+        policy,
+        seed_of(seed, "live"),
+        sampler.envs_per_runner,
+        states=needs.initial_state == "recorded",
+        prepare=prepare,
+    )
+    return Live(
+        _NAME,
+        play,
+        updates=lambda: learner.updates,
+        weight=weight,
+        timesteps_per_update=sampler.timesteps_per_update,
+        warmup=sampler.warmup_timesteps,
+        capacity=sampler.capacity,
+        capacity_bytes=parse_bytes(sampler.capacity_bytes),
+    )

@@ -1,0 +1,27 @@
+"""The spaces that are guessed hold what they were guessed from."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hindcast.datasets.inspection.guessing import guess_space
+from hindcast.formats.spec import DataSpec, Leaf
+
+
+@pytest.mark.parametrize(
+    ("dtype", "greatest", "kind"),
+    [
+        ("uint8", 255, spaces.Discrete),
+        ("int64", 4, spaces.Discrete),
+        ("uint64", 4, spaces.Discrete),
+        ("int64", 2**63 - 1, spaces.Box),
+        ("uint64", 2**64 - 1, spaces.Box),
+    ],
+)
+def test_an_integer_is_a_member_of_its_space(dtype, greatest, kind):
+    bounds = np.zeros((), dtype), np.array(greatest, dtype)
+    spec = DataSpec({"actions": Leaf(np.dtype(dtype), ())})
+    space = guess_space(spec, "actions", {"actions": bounds})
+    assert isinstance(space, kind)
+    assert space.contains(bounds[0])
+    assert space.contains(bounds[1])

@@ -1,0 +1,76 @@
+"""A small MDP whose values are known exactly, and recordings of it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.evaluate.estimators import Evidence, Values
+
+
+class Chain:
+    """A random MDP of S states, two actions and 8 steps; behaviour and target, and the target's exact values."""
+
+    states, steps, gamma = 4, 8, 0.95
+
+    def __init__(self, seed: int, *, actions_matter: bool = True) -> None:
+        rng = np.random.default_rng(seed)
+        self.following = rng.dirichlet(np.ones(self.states), (self.states, 2))
+        self.reward = 1.0 + rng.normal(size=(self.states, 2))
+        if not actions_matter:
+            self.following[:, 1], self.reward[:, 1] = self.following[:, 0], self.reward[:, 0]
+        self.behaviour = rng.uniform(0.3, 0.7, self.states)
+        self.target = np.clip(self.behaviour + rng.uniform(-0.2, 0.2, self.states), 0.1, 0.9)
+        self.q, self.v = self._values(self.target)
+
+    @property
+    def truth(self) -> float:
+        """Of the target's discounted return."""
+        return float(self.v[0].mean())
+
+    @property
+    def truth_of_behaviour(self) -> float:
+        """Of the behaviour's."""
+        return float(self._values(self.behaviour)[1][0].mean())
+
+    def _values(self, policy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        q, v = np.zeros((self.steps + 1, self.states, 2)), np.zeros((self.steps + 1, self.states))
+        chances = np.stack([1 - policy, policy], -1)
+        for t in range(self.steps - 1, -1, -1):
+            q[t] = self.reward + self.gamma * self.following @ v[t + 1]
+            v[t] = (chances * q[t]).sum(-1)
+        return q, v
+
+    def play(
+        self, episodes: int, seed: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """`[N, T]` states, actions and rewards of the behaviour."""
+        rng = np.random.default_rng(seed)
+        states, actions = (np.zeros((episodes, self.steps), dtype=np.int64) for _ in range(2))
+        rewards = np.zeros((episodes, self.steps))
+        state = rng.integers(0, self.states, episodes)
+        for t in range(self.steps):
+            states[:, t] = state
+            actions[:, t] = rng.random(episodes) < self.behaviour[state]
+            rewards[:, t] = self.reward[state, actions[:, t]] + rng.normal(scale=0.1, size=episodes)
+            state = _drawn(rng, self.following[state, actions[:, t]])
+        return states, actions, rewards
+
+    def recorded(self, episodes: int, seed: int, bias: float = 0.3) -> Evidence:
+        """What was played, with values that are off by `bias` in Q and V alike."""
+        states, actions, rewards = self.play(episodes, seed)
+        target, behaviour = (
+            np.where(actions, chance[states], 1 - chance[states]) for chance in (self.target, self.behaviour)
+        )
+        t = np.arange(self.steps)
+        values = Values(
+            (self.q[t, states, actions] + bias).ravel(),
+            (self.v[t, states] + bias).ravel(),
+            np.zeros(episodes),
+        )
+        ratios = np.log(target) - np.log(behaviour)
+        return Evidence(np.full(episodes, self.steps), rewards.ravel(), self.gamma, ratios.ravel(), values)
+
+
+def _drawn(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
+    return (chances.cumsum(-1) < rng.random(len(chances))[:, None]).sum(-1)

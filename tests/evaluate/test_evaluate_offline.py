@@ -1,0 +1,141 @@
+"""Judging policies by recorded episodes: near the truth, with its reasons, and by one sentence where it cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded_mdp import Continuous, Tabular, linear_policy
+
+from hindcast.errors import DataError
+from hindcast.evaluate.cloned import CloneFit
+from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
+from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.offline import OfflineReport, Options, evaluate_offline
+from layers import repeats
+
+FIT = Fit(updates=repeats(200, soak=1500), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
+CLONE = CloneFit(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
+EVERY = (*BY_RATIOS, "dm", *BY_BOTH)
+MDPS = {"tabular": Tabular, "continuous": Continuous}
+
+
+def options(mdp: Tabular | Continuous, seed: int = 0, **changes: object) -> Options:
+    gamma = mdp.chain.gamma if isinstance(mdp, Tabular) else mdp.gamma
+    known = {"gamma": gamma, "explore": True, "resamples": 200, "seed": seed, "fit": FIT, "clone": CLONE}
+    return Options(**known | changes)  # type: ignore[arg-type]
+
+
+def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) -> OfflineReport:
+    data = mdp.recorded(folder, 300, seed, logp=logp)
+    return evaluate_offline(mdp.policy(), data, "data", options(mdp, seed))
+
+
+@pytest.mark.parametrize("kind", MDPS)
+@pytest.mark.parametrize("logp", [True, False], ids=["recorded", "cloned"])
+def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> None:
+    mdp = MDPS[kind](3)
+    report = judged(mdp, tmp_path / "data", 0, logp=logp)
+    assert set(report.estimates) == set(EVERY)
+    assert report.refused == {}
+    for name, estimate in report.estimates.items():
+        low, high = estimate.interval or (math.nan, math.nan)
+        assert low <= estimate.value <= high, name
+        assert abs(estimate.value - mdp.truth) < high - low + 0.02 * abs(mdp.truth), name
+    assert 30 < (report.effective_episodes or 0) <= 300
+    assert (report.calibration is None) == logp
+    if report.calibration:
+        assert report.calibration.error < 0.1
+    assert report.signals["imitation_loss"] > 0
+    assert ("action_agreement" in report.signals) == (kind == "tabular")
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", MDPS)
+@pytest.mark.parametrize("logp", [True, False], ids=["recorded", "cloned"])
+def test_intervals_hold_the_truth_as_often_as_they_say(tmp_path: Path, kind: str, logp: bool) -> None:
+    """90 % intervals: in 88 of 100 recordings or more."""
+    seeds, mdp = repeats(2, soak=100), MDPS[kind](3)
+    held = dict.fromkeys(EVERY, 0)
+    for seed in range(seeds):
+        report = judged(mdp, tmp_path / str(seed), seed, logp=logp)
+        for name in EVERY:
+            low, high = report.estimates[name].interval or (math.nan, math.nan)
+            held[name] += low <= mdp.truth <= high
+    assert all(held[name] >= 0.88 * seeds for name in EVERY), held
+
+
+def test_is_the_same_each_time(tmp_path: Path) -> None:
+    fit, clone = replace(FIT, updates=20), replace(CLONE, updates=20)
+    mdp = Tabular(1)
+    data = mdp.recorded(tmp_path, 30, 0, logp=False)
+    reports = [
+        evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=fit, clone=clone)).to_json()
+        for _ in range(2)
+    ]
+    assert reports[0] == reports[1]
+
+
+def test_ratios_are_one_where_the_policy_is_the_behaviour(tmp_path: Path) -> None:
+    mdp = Tabular(5)
+    mdp.chain.target = mdp.chain.behaviour
+    report = evaluate_offline(
+        mdp.policy(), mdp.recorded(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
+    )
+    assert report.effective_episodes == pytest.approx(50, rel=1e-5)
+    for name in BY_RATIOS:
+        assert report.estimates[name].value == pytest.approx(report.behaviour.value, rel=1e-5)
+    assert report.verdict.answer == "unknown"
+    assert report.refused == dict.fromkeys(("dm", *BY_BOTH), "no model was asked for")
+
+
+def test_no_overlap_refuses_ratios_and_leaves_the_model(tmp_path: Path) -> None:
+    mdp = Tabular(5)
+    mdp.chain.behaviour = np.full(4, 0.02)
+    mdp.chain.target = np.full(4, 0.98)
+    data = mdp.recorded(tmp_path, 100, 0, logp=True)
+    report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
+    assert set(report.estimates) == {"dm"}
+    assert set(report.refused) == {*BY_RATIOS, *BY_BOTH}
+    assert (
+        "of 100 episodes count, since the policy does what the behaviour hardly does" in report.refused["is"]
+    )
+    assert report.verdict.by == "dm"
+    assert "by the model alone, since only" in report.verdict.sentence
+
+
+def test_a_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
+    mdp = Continuous(1)
+    data = mdp.recorded(tmp_path, 40, 0, logp=True)
+    report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
+    assert report.estimates == {}
+    assert report.refused["wis"] == "the policy's actions have no density; judge it as it samples (explore)"
+    assert report.verdict.sentence.startswith("nothing can be said: the policy's actions have no density")
+
+
+def test_a_greedy_discrete_policy_counts_the_episodes_in_which_it_would_have_done_the_same(
+    tmp_path: Path,
+) -> None:
+    mdp = Tabular(5)
+    mdp.chain.behaviour, mdp.chain.target = np.full(4, 0.9), np.full(4, 0.8)
+    data = mdp.recorded(tmp_path, 200, 0, logp=True)
+    report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
+    whole = sum((data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units)
+    assert report.effective_episodes == pytest.approx(float(whole))
+
+
+def test_one_episode_is_refused(tmp_path: Path) -> None:
+    mdp = Tabular(0)
+    with pytest.raises(DataError, match=r"^lake holds one episode: estimates need at least two"):
+        evaluate_offline(mdp.policy(), mdp.recorded(tmp_path, 1, 0, logp=True), "lake", options(mdp))
+
+
+def test_data_of_other_spaces_are_refused(tmp_path: Path) -> None:
+    other = linear_policy((Tabular(0).spaces[0], Continuous.spaces[1]), np.zeros((2, 32)))
+    with pytest.raises(DataError, match="action"):
+        evaluate_offline(other, Tabular(0).recorded(tmp_path, 4, 0, logp=True), "lake")
