@@ -13,7 +13,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
@@ -181,18 +180,20 @@ class _OneHot(_LeafEncoder):
         self.output_size = sum(sizes)
         self._rank = rank
         widest = max(sizes)
-        self._width = widest
         possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
         columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor
+        self._classes: Tensor
         self.register_buffer("_columns", columns, persistent=False)
         self.register_buffer("_starts", torch.tensor(starts), persistent=False)
+        self.register_buffer("_classes", torch.arange(widest), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         values = values.long()
         values = values.unsqueeze(-1) if self._rank == 0 else values.flatten(-self._rank)
-        one_hot = functional.one_hot(values - self._starts, self._width).flatten(-2).float()
+        # As functional.one_hot, which reads the values first to check them.
+        one_hot = ((values - self._starts).unsqueeze(-1) == self._classes).flatten(-2).float()
         return one_hot if self._columns is None else one_hot[..., self._columns]
 
 
