@@ -39,6 +39,7 @@ def main() -> None:
         "columns.py",
         "prepare.py",
         "tables.py",
+        "updates.py",
     ):
         subprocess.run([sys.executable, str(HERE / script), "--rllib", arguments.rllib], check=True)
 

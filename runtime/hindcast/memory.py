@@ -1,11 +1,27 @@
-"""What the kernel did for want of memory in this process's container."""
+"""Memory of this process: what it keeps for later, and what the kernel did for want of it."""
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of cgroup v2 and v1; both have a line `oom_kill <count>`."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_KEPT, _LARGE = 256 * 2**20, 32 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Let the process keep up to 256 MiB that it has freed, in blocks below 32 MiB, rather than give it back at once.
+
+    An update frees what the next one takes again. Having the kernel clear those pages in each was a third of the time
+    of CQL's updates. Without glibc nothing is done.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_MMAP_THRESHOLD, _LARGE)
+        set_option(_TRIM_THRESHOLD, _KEPT)
 
 
 def oom_kills() -> int:

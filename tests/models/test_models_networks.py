@@ -156,3 +156,18 @@ def test_weights_follow_from_the_seed():
     assert any(
         not torch.equal(one, other) for one, other in zip(drawn(1).values(), drawn(2).values(), strict=True)
     )
+
+
+def test_many_rows_have_the_values_and_gradients_that_few_have():
+    """On the CPU they are computed some at a time."""
+    critics = inputs().critics(members=2)
+    batch = {"obs": torch.randn(50, 5)}
+    actions = torch.randn(40, 50, 2)
+    several = critics(batch, actions)
+    singly = torch.stack([critics(batch, each) for each in actions], 1)
+    torch.testing.assert_close(several, singly)
+    gradients = (
+        torch.autograd.grad(found.square().sum(), [*critics.parameters()]) for found in (several, singly)
+    )
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

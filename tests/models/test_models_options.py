@@ -80,7 +80,7 @@ class TestLayerNorm:
         seen: list[torch.Tensor] = []
         for layer in net.modules():
             if isinstance(layer, nn.ReLU):
-                layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+                layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
         output(net)
         assert len(seen) >= 2
         for features in seen:

@@ -14,9 +14,11 @@ from hindcast import AlgorithmConfig
 from hindcast.algorithms import REGISTRY
 from hindcast.api import load_resources
 from hindcast.errors import Interrupted
+from hindcast.learn.learner import Learner
 from hindcast.models.policy_files import WEIGHTS
 from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import Interruption
+from nothing_read import NothingRead
 from support import After, Heard, record, recording, train, training
 
 FILES = Path(__file__).parents[1] / "learn"
@@ -195,6 +197,21 @@ def test_goes_on_bit_for_bit(
         with pytest.raises(Interrupted):
             fit(name, tmp_path, data, After(updates), residentBudget=budget)
     assert fit(name, tmp_path, data, residentBudget=budget) == resident[name]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE])
+def test_an_update_reads_nothing_from_the_device(
+    name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a device never waits for Python, and an update can be captured."""
+    move = Learner._moved
+
+    def moved(*arguments: Any) -> Any:
+        with NothingRead():
+            return move(*arguments)
+
+    monkeypatch.setattr(Learner, "_moved", moved)
+    fit(name, tmp_path, data, datasetNumItersPerLearner=2)
 
 
 @algorithms

@@ -27,7 +27,7 @@ from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Curve, Schedule, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.greedy_policy import GreedyPolicy
-from hindcast.models.networks import ActionValues, at_next
+from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
 from hindcast.pipeline.needs import Needs, transitions
 
 _FOREVER = 2**63
@@ -130,9 +130,8 @@ class DQN(Algorithm):
         weighted = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
         td_loss = weighted.mean()
         metrics = {"td_loss": td_loss, "mean_q": taken.mean()}
-        gap = (wanted.mean(-1) - taken.mean(-1)).detach()
-        priorities = gap if self.options.prioritized_replay else None
-        loss = td_loss + self._penalty(quantiles.mean(-1)[0], taken.mean(-1), metrics)
+        priorities = (mean_of(wanted) - mean_of(taken)).detach() if self.options.prioritized_replay else None
+        loss = td_loss + self._penalty(mean_of(quantiles)[0], mean_of(taken), metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
@@ -147,8 +146,8 @@ class DQN(Algorithm):
         """`[B, Q]` what the quantiles are regressed on."""
         following = at_next(batch)
         after = target.quantiles(following)[0]
-        chooser = values(following)[0] if self.options.double_q else after.mean(-1)
-        best = after[torch.arange(len(after), device=after.device), chooser.argmax(-1)]
+        chooser = values(following)[0] if self.options.double_q else mean_of(after)
+        best = taken_of(after, chooser.argmax(-1))
         return bootstrapped(batch, best.T).T
 
     def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
@@ -189,10 +188,10 @@ class DiscreteCQL(DQN):
 def quantile_huber(taken: Tensor, wanted: Tensor) -> Tensor:
     """`[B]` the quantile Huber loss of `taken` against `wanted`, `[B, Q]` both; with Q = 1 the Huber loss."""
     count = taken.shape[-1]
+    if count == 1:
+        return functional.huber_loss(taken, wanted, reduction="none").squeeze(-1)
     gaps = wanted.unsqueeze(-2) - taken.unsqueeze(-1)
     losses = functional.huber_loss(gaps, torch.zeros_like(gaps), reduction="none")
-    if count == 1:
-        return losses.flatten(-2).squeeze(-1)
     levels = (torch.arange(count, device=taken.device) + 0.5).unsqueeze(-1) / count
     weights = (levels - (gaps.detach() < 0).to(gaps.dtype)).abs()
     return (weights * losses).mean(-1).sum(-1)

@@ -22,6 +22,7 @@ from hindcast.learn.metrics import TOTAL_LOSS, MetricSums
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
 from hindcast.learn.watch import Watch
+from hindcast.memory import keep_freed_memory
 from hindcast.pipeline.rng import seed_of
 from hindcast.pipeline.window import below
 from hindcast.user_code import Misuse, calling, definition, is_users, raise_as_users
@@ -70,6 +71,7 @@ class Learner:
         seed: int = 0,
         group: Group | None = None,
     ) -> None:
+        keep_freed_memory()
         self.algorithm = algorithm
         self.device = torch.device(device)
         self.nets = nets.to(self.device).eval()

@@ -5,14 +5,14 @@ Shape suffixes: B = any leading dimensions, F = features, HWC = image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
@@ -22,14 +22,22 @@ from hindcast.models.initial_weights import Initial, of_convolutions, of_encoder
 
 ConvFilters = Sequence[Sequence[int]]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
+
+class _TanhInPlace(nn.Tanh):
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.tanh_(features)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": _TanhInPlace,
+    "relu": partial(nn.ReLU, inplace=True),
     "silu": nn.SiLU,
-    "elu": nn.ELU,
+    "elu": partial(nn.ELU, inplace=True),
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
+"""Those whose gradient follows from what they give are computed in place: they stand behind a layer that makes a tensor
+of its own, and needs it no more."""
 HIDDEN_GAIN = 2.0**0.5
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
@@ -172,18 +180,20 @@ class _OneHot(_LeafEncoder):
         self.output_size = sum(sizes)
         self._rank = rank
         widest = max(sizes)
-        self._width = widest
         possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
         columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor
+        self._classes: Tensor
         self.register_buffer("_columns", columns, persistent=False)
         self.register_buffer("_starts", torch.tensor(starts), persistent=False)
+        self.register_buffer("_classes", torch.arange(widest), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         values = values.long()
         values = values.unsqueeze(-1) if self._rank == 0 else values.flatten(-self._rank)
-        one_hot = functional.one_hot(values - self._starts, self._width).flatten(-2).float()
+        # As functional.one_hot, which reads the values first to check them.
+        one_hot = ((values - self._starts).unsqueeze(-1) == self._classes).flatten(-2).float()
         return one_hot if self._columns is None else one_hot[..., self._columns]
 
 

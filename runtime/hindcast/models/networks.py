@@ -22,6 +22,9 @@ from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_hea
 
 Batch = Mapping[str, Tensor]
 
+_ROWS_AT_A_TIME = 512
+"""A layer's weights, what comes in and what goes out then fit into a core's cache, with layers of 256."""
+
 
 def at_next(batch: Batch) -> dict[str, Tensor]:
     """The next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
@@ -105,8 +108,15 @@ class Critics(nn.Module):
         """
         taken = self.actions(batch if actions is None else _as_leaves(actions))
         seen = self.observations(batch).expand(*taken.shape[:-1], -1)
-        values: Tensor = self.stack(torch.cat([seen, taken], -1).flatten(0, -2))
-        return values.reshape(-1, *taken.shape[:-1])
+        rows = torch.cat([seen, taken], -1).flatten(0, -2)
+        return self._values(rows).reshape(-1, *taken.shape[:-1])
+
+    def _values(self, rows: Tensor) -> Tensor:
+        """`[E, B, 1]`; on the CPU of some rows at a time, so that what a layer gives stays in the cache."""
+        if not rows.is_cpu or len(rows) <= _ROWS_AT_A_TIME:
+            values: Tensor = self.stack(rows)
+            return values
+        return torch.cat([self.stack(some) for some in rows.split(_ROWS_AT_A_TIME)], 1)
 
 
 class ActionValues(nn.Module):
@@ -147,7 +157,7 @@ class ActionValues(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """`[E, B, n]` values of all actions."""
-        return self.quantiles(batch).mean(-1)
+        return mean_of(self.quantiles(batch))
 
     def quantiles(self, batch: Batch) -> Tensor:
         """`[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q."""
@@ -162,8 +172,20 @@ class ActionValues(nn.Module):
 
         Of quantiles `[E, B, n, Q]` it is `[E, B, Q]`.
         """
-        rows = torch.arange(len(actions), device=values.device)
-        return values[:, rows, actions.long() - self._start]
+        return taken_of(values, (actions.long() - self._start).expand(values.shape[:2]))
+
+
+def taken_of(values: Tensor, indices: Tensor) -> Tensor:
+    """Of `values` `[..., B, n]` or `[..., B, n, Q]` those of actions `[..., B]`, counted from 0."""
+    chosen = indices.unsqueeze(-1)
+    if values.dim() == chosen.dim():
+        return values.gather(-1, chosen).squeeze(-1)
+    return values.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, values.shape[-1])).squeeze(-2)
+
+
+def mean_of(quantiles: Tensor) -> Tensor:
+    """`[...]` the mean of quantiles `[..., Q]`."""
+    return quantiles.squeeze(-1) if quantiles.shape[-1] == 1 else quantiles.mean(-1)
 
 
 class MemberLinear(nn.Module):

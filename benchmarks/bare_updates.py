@@ -1,0 +1,227 @@
+"""The bare arithmetic of updates: plain torch with each algorithm's matrix products, losses and Adam steps, no more.
+
+One function an algorithm, each giving what makes one update of a batch. No metrics, no clipping, no checks, no options.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Batch: TypeAlias = dict[str, Tensor]
+Update: TypeAlias = Callable[[Batch], None]
+
+OBSERVATIONS, ACTIONS, HIDDEN = 17, 6, 256
+TAU, SAMPLES = 0.005, 10
+
+
+def bc(device: str) -> Update:
+    """Cloning by likelihood."""
+    policy = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device)
+    adam = _adam(policy.parameters(), 1e-4)
+
+    def update(batch: Batch) -> None:
+        _move(adam, -_logp(policy(batch["obs"]), batch["actions"]).mean())
+
+    return update
+
+
+def iql(device: str) -> Update:
+    """V first; then policy and critics in one pass."""
+    policy, value, critics = _mlp(OBSERVATIONS, 2 * ACTIONS), _mlp(OBSERVATIONS, 1), _Twins()
+    policy, value, critics = policy.to(device), value.to(device), critics.to(device)
+    slow = copy.deepcopy(critics).requires_grad_(False)
+    of_value, of_others = (
+        _adam(value.parameters(), 3e-4),
+        _adam([*policy.parameters(), *critics.parameters()], 3e-4),
+    )
+
+    def update(batch: Batch) -> None:
+        obs, actions = batch["obs"], batch["actions"]
+        with torch.no_grad():
+            worth = torch.minimum(*slow(obs, actions))
+        gap = worth - value(obs).squeeze(-1)
+        _move(of_value, (torch.where(gap < 0, 0.3, 0.7) * gap.square()).mean())
+        with torch.no_grad():
+            weights = (3.0 * (worth - value(obs).squeeze(-1))).exp().clamp(max=100.0)
+            wanted = batch["rewards"] + batch["discounts"] * value(batch["new_obs"]).squeeze(-1)
+        policy_loss = -(weights * _logp(policy(obs), actions)).mean()
+        _move(of_others, policy_loss + _squares(critics(obs, actions), wanted))
+        _follow(slow, critics)
+
+    return update
+
+
+def td3bc(device: str) -> Update:
+    """The policy, and the slow copies, every second time."""
+    policy, critics = _mlp(OBSERVATIONS, ACTIONS).to(device), _Twins().to(device)
+    slow_policy, slow = (copy.deepcopy(each).requires_grad_(False) for each in (policy, critics))
+    of_policy, of_critics = _adam(policy.parameters(), 3e-4), _adam(critics.parameters(), 3e-4)
+    updates = 0
+
+    def update(batch: Batch) -> None:
+        nonlocal updates
+        obs, following = batch["obs"], batch["new_obs"]
+        with torch.no_grad():
+            chosen = torch.tanh(slow_policy(following))
+            chosen = (chosen + (0.2 * torch.randn_like(chosen)).clamp(-0.5, 0.5)).clamp(-1.0, 1.0)
+            wanted = batch["rewards"] + batch["discounts"] * torch.minimum(*slow(following, chosen))
+        _move(of_critics, _squares(critics(obs, batch["actions"]), wanted))
+        updates += 1
+        if updates % 2:
+            return
+        chosen = torch.tanh(policy(obs))
+        values = critics.first(torch.cat([obs, chosen], -1))
+        cloning = (chosen - batch["actions"]).square().mean()
+        _move(of_policy, cloning - 2.5 * values.mean() / values.detach().abs().mean())
+        _follow(slow, critics)
+        _follow(slow_policy, policy)
+
+    return update
+
+
+def dqn(device: str, penalty: float = 0.0) -> Update:
+    """Double Q-learning; the copy takes over too rarely to count."""
+    values = _mlp(OBSERVATIONS, ACTIONS).to(device)
+    slow = copy.deepcopy(values).requires_grad_(False)
+    adam = _adam(values.parameters(), 5e-4)
+
+    def update(batch: Batch) -> None:
+        chosen, following = batch["actions"].unsqueeze(-1), batch["new_obs"]
+        with torch.no_grad():
+            best = values(following).argmax(-1, keepdim=True)
+            wanted = batch["rewards"] + batch["discounts"] * slow(following).gather(-1, best).squeeze(-1)
+        all_values = values(batch["obs"])
+        taken = all_values.gather(-1, chosen).squeeze(-1)
+        loss = functional.huber_loss(taken, wanted)
+        if penalty:
+            loss = loss + penalty * (all_values.logsumexp(-1) - taken).mean()
+        _move(adam, loss)
+
+    return update
+
+
+def discrete_cql(device: str) -> Update:
+    """DQN with a penalty."""
+    return dqn(device, penalty=1.0)
+
+
+def cql(device: str, conservative: bool = True) -> Update:
+    """Thirty actions a state, and the weight of their penalty is trained."""
+    policy, critics = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device), _Twins().to(device)
+    slow = copy.deepcopy(critics).requires_grad_(False)
+    log_alpha, log_weight = (torch.zeros((), device=device, requires_grad=True) for _ in range(2))
+    of_policy, of_critics = _adam(policy.parameters(), 1e-4), _adam(critics.parameters(), 3e-4)
+    of_alpha, of_weight = _adam([log_alpha], 1e-4), _adam([log_weight], 3e-4)
+    samples = SAMPLES if conservative else 0
+
+    def update(batch: Batch) -> None:
+        obs, following, actions = batch["obs"], batch["new_obs"], batch["actions"]
+        with torch.no_grad():
+            later, later_logp = _sampled(policy(following), samples + 1)
+            worth = torch.minimum(*slow(following, later[0]))
+            if not conservative:
+                worth = worth - log_alpha.exp() * later_logp[0]
+            wanted = batch["rewards"] + batch["discounts"] * worth
+        taken = critics(obs, actions)
+        loss = _squares(taken, wanted)
+        if conservative:
+            with torch.no_grad():
+                now, now_logp = _sampled(policy(obs), samples)
+                uniform = torch.rand_like(now) * 2.0 - 1.0
+                others = torch.cat([uniform, now, later[1:]])
+                density = torch.full_like(now_logp, -ACTIONS * math.log(2.0))
+                densities = torch.cat([density, now_logp, later_logp[1:]])
+            of_each = zip(critics(obs.expand(len(others), *obs.shape), others), taken, strict=True)
+            gaps = torch.stack(
+                [5.0 * (torch.logsumexp(each - densities, 0) - known).mean() for each, known in of_each]
+            )
+            weight = log_weight.exp().clamp(max=1e6)
+            loss = loss + (weight.detach() * (gaps - 5.0)).sum()
+            _move(of_weight, -0.5 * (weight * (gaps.detach() - 5.0)).sum())
+        _move(of_critics, loss)
+        drawn, logp = _sampled(policy(obs), 1)
+        worth = torch.minimum(*critics(obs, drawn[0]))
+        _move(of_policy, (log_alpha.detach().exp() * logp[0] - worth).mean())
+        _move(of_alpha, -log_alpha * (logp.detach().mean() - ACTIONS))
+        _follow(slow, critics)
+
+    return update
+
+
+def sac(device: str) -> Update:
+    """CQL without what is conservative, and with the entropy in the targets."""
+    return cql(device, conservative=False)
+
+
+UPDATES = {
+    "BC": bc,
+    "IQL": iql,
+    "TD3BC": td3bc,
+    "DQN": dqn,
+    "DiscreteCQL": discrete_cql,
+    "CQL": cql,
+    "SAC": sac,
+}
+
+
+class _Twins(nn.Module):
+    """Two critics of observations and actions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (_mlp(OBSERVATIONS + ACTIONS, 1) for _ in range(2))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = torch.cat([obs, actions], -1)
+        return self.first(pairs).squeeze(-1), self.second(pairs).squeeze(-1)
+
+
+def _mlp(size_in: int, size_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(size_in, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, size_out),
+    )
+
+
+def _adam(parameters: Iterable[Tensor], lr: float) -> torch.optim.Adam:
+    return torch.optim.Adam(parameters, lr=lr, fused=True)
+
+
+def _move(adam: torch.optim.Adam, loss: Tensor) -> None:
+    loss.backward(inputs=adam.param_groups[0]["params"])
+    adam.step()
+    adam.zero_grad()
+
+
+def _follow(slow: nn.Module, quick: nn.Module) -> None:
+    torch._foreach_lerp_([*slow.parameters()], [each.detach() for each in quick.parameters()], TAU)
+
+
+def _squares(values: tuple[Tensor, Tensor], wanted: Tensor) -> Tensor:
+    return functional.mse_loss(values[0], wanted) + functional.mse_loss(values[1], wanted)
+
+
+def _logp(inputs: Tensor, actions: Tensor) -> Tensor:
+    mean, log_std = inputs.chunk(2, -1)
+    scaled = (actions - mean) * torch.exp(-log_std)
+    return (-0.5 * scaled.square() - log_std).sum(-1) - 0.5 * ACTIONS * math.log(2.0 * math.pi)
+
+
+def _sampled(inputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """So many actions within ±1 of each row, and their log-densities."""
+    mean, log_std = inputs.chunk(2, -1)
+    log_std = log_std.clamp(-20.0, 2.0)
+    noise = torch.randn(count, *mean.shape, device=mean.device)
+    u = mean + log_std.exp() * noise
+    slopes = 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
+    return torch.tanh(u), (-0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi) - slopes).sum(-1)

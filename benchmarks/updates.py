@@ -1,0 +1,152 @@
+"""Updates a second of each algorithm: ours, d3rlpy's, and the bare arithmetic, in one run.
+
+    python benchmarks/updates.py --rllib PYTHON [--algorithms IQL CQL] [--device cuda]
+
+All have the same batches of 256, the same networks of two layers of 256, ReLU, and one thread; d3rlpy 2.8.1 (in
+PYTHON's environment) all of its defaults, and ours their counterparts. What is timed is updates of batches that are
+ready. `bare_updates.py` is the bare arithmetic; it runs in our process, whose allocator keeps what is freed. They take
+turns; printed are medians of the turns, and of their ratios. On the CPU it is the process's time that counts, so that
+others on the machine do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch
+from measuring import report, take_turns
+
+from hindcast.algorithms import REGISTRY, build
+from hindcast.api.model import ModelSpec
+from hindcast.learn.algorithm import ModelInputs, new_networks
+from hindcast.learn.learner import Learner
+
+BATCHES, BATCH, GAMMA = 8, 256, 0.99
+ALIKE = {"dueling": False, "tau": 1.0, "targetNetworkUpdateFreq": 8000}
+CONFIGS = {
+    "BC": {},
+    "IQL": {},
+    "TD3BC": {},
+    "SAC": {},
+    "DQN": ALIKE,
+    "DiscreteCQL": ALIKE,
+    "CQL": {"lagrangian": True},
+}
+"""Ours, where they are not our defaults."""
+UPDATES_OF_TURN = {"BC": 150, "IQL": 40, "TD3BC": 60, "SAC": 40, "DQN": 100, "DiscreteCQL": 100, "CQL": 4}
+NAMES = [name for name in CONFIGS if name in REGISTRY]
+DISCRETE = ("DQN", "DiscreteCQL")
+BARE, D3RLPY = "bare arithmetic", "d3rlpy"
+AIMS = {BARE: 0.9, D3RLPY: 1.5}
+RIVAL = Path(__file__).parent / "rivals" / "d3rlpy_updates.py"
+
+
+def columns() -> dict[str, np.ndarray]:
+    """`[BATCHES, BATCH, ...]` of noise in the shape of HalfCheetah's; `chosen` are discrete actions."""
+    rng = np.random.default_rng(0)
+    lead = (BATCHES, BATCH)
+    return {
+        "obs": rng.standard_normal((*lead, OBSERVATIONS), dtype=np.float32),
+        "new_obs": rng.standard_normal((*lead, OBSERVATIONS), dtype=np.float32),
+        "actions": rng.uniform(-1, 1, (*lead, ACTIONS)).astype(np.float32),
+        "chosen": rng.integers(ACTIONS, size=lead),
+        "rewards": rng.standard_normal(lead, dtype=np.float32),
+        "terminals": (rng.random(lead) < 0.01).astype(np.float32),
+    }
+
+
+def batches_of(drawn: dict[str, np.ndarray], discrete: bool, device: str) -> list[Batch]:
+    """As our feeds give them."""
+    tensors = {name: torch.from_numpy(column).to(device) for name, column in drawn.items()}
+    tensors["discounts"] = GAMMA * (1.0 - tensors.pop("terminals"))
+    chosen = tensors.pop("chosen")
+    if discrete:
+        tensors["actions"] = chosen
+    return [{name: column[number] for name, column in tensors.items()} for number in range(BATCHES)]
+
+
+def ours(name: str, device: str) -> Callable[[Batch], object]:
+    """A learner's update."""
+    actions = (
+        gym.spaces.Discrete(ACTIONS) if name in DISCRETE else gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+    )
+    observations = gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
+    model = ModelSpec(fcnet_hiddens=[HIDDEN, HIDDEN], fcnet_activation="relu")
+    algorithm = build(name, CONFIGS[name])
+    return Learner(
+        algorithm, new_networks(algorithm, ModelInputs(observations, actions, model), seed=0), device
+    ).update
+
+
+def turns(
+    update: Callable[[Batch], object], batches: list[Batch], count: int, device: str
+) -> Callable[[], float]:
+    """Updates a second of a turn."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+
+    def turn() -> float:
+        begun = clock()
+        for batch in itertools.islice(itertools.cycle(batches), count):
+            update(batch)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return count / (clock() - begun)
+
+    return turn
+
+
+def of_process(process: subprocess.Popen[str], name: str, count: int) -> Callable[[], float]:
+    """Updates a second of a turn of d3rlpy's."""
+
+    def turn() -> float:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(name, count, file=process.stdin, flush=True)
+        return float(process.stdout.readline())
+
+    return turn
+
+
+def main() -> None:
+    """Measure and print a table for each algorithm."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rllib", help="the Python that has d3rlpy 2.8.1; without it, d3rlpy is left out")
+    parser.add_argument("--algorithms", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    arguments = parser.parse_args()
+    device = arguments.device
+    torch.set_num_threads(1)
+    drawn = columns()
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "batches.npz", **drawn)
+        process = None
+        if arguments.rllib:
+            command = [arguments.rllib, str(RIVAL), str(Path(folder) / "batches.npz"), device]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            process.stdout.readline()
+        for name in arguments.algorithms:
+            batches, count = batches_of(drawn, name in DISCRETE, device), UPDATES_OF_TURN[name]
+            rivals = {
+                "Hindcast": turns(ours(name, device), batches, count, device),
+                BARE: turns(UPDATES[name](device), batches, count, device),
+            }
+            if process is not None:
+                rivals[D3RLPY] = of_process(process, name, count)
+            report(name, "updates/s", take_turns(rivals, arguments.rounds), "Hindcast", AIMS)
+        if process is not None:
+            process.communicate()
+
+
+if __name__ == "__main__":
+    main()
