@@ -22,7 +22,9 @@ SAMPLER: Object = {"path": None, "sampler": {}}
 
 
 def played(*sources: Object, **spec: Any) -> Object:
-    """What an algorithm that plays learns from."""
+    """What an algorithm that plays learns from. One source stands in the place of the small spec's path."""
+    if len(sources) > 1:
+        sources = tuple({key: value for key, value in each.items() if value is not None} for each in sources)
     return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
 
 
