@@ -10,9 +10,11 @@ from hindcast.api.model import ModelSpec
 from hindcast.evaluate.environment import EnvEvaluator, evaluate_policy
 from hindcast.record.runner import EnvRunner
 from hindcast.run.expert import iterate_and_evaluate
+from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import new_learner
+from layers import LAYER
 from support import record, recording, train, training
 
 pytestmark = pytest.mark.learning
@@ -28,6 +30,8 @@ DQN = {
     "targetNetworkUpdateFreq": 250,
     "tau": 1.0,
 }
+SAC = {"actorLr": 1e-3, "criticLr": 1e-3, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
+PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
         ),
         (
             "SAC",
-            EnvironmentSpec(id="Pendulum-v1"),
+            PENDULUM,
             {
                 "config": {
                     "actorLr": 1e-3,
@@ -228,3 +232,43 @@ def test_it_gets_the_return_that_it_asks_for(config, asked_for, tmp_path):
         updates=100,
     )
     assert found == pytest.approx(asked_for, abs=1)
+
+
+def steps_to(least, folder, **spec):
+    """Timesteps that SAC plays until the mean of ten returns is so high."""
+    resource = training(
+        folder,
+        "",
+        algorithm="SAC",
+        environment={"id": PENDULUM.id},
+        pipeline={"datasetNumItersPerLearner": 250},
+        **spec,
+    )
+    trainer, evaluator = offline_trainer(resource, []), EnvEvaluator(PENDULUM, 10, explore=False)
+    trainer.begin()
+    for iteration in range(40):
+        played = trainer.iterate()["num_env_steps_sampled_lifetime"]
+        if evaluator(trainer.policy, iteration).summary()["episode_return_mean"] >= least:
+            break
+    trainer.close()
+    return played
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(LAYER != "soak", reason="takes minutes: make soak")
+def test_sac_goes_on_from_cql_in_half_the_timesteps(tmp_path):
+    """CQL on 30 episodes of an SAC that is half trained."""
+    model = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
+    half = {"train": {"algorithm": "SAC", "config": SAC, "model": model, "stop": {"iterations": 3}}}
+    environment, data = {"id": PENDULUM.id}, tmp_path / "data"
+    record(recording(data, environment=environment, policy=half, duration={"episodes": 30}))
+    config = {"criticLr": 1e-3, "actorLr": 3e-4, "numActions": 4, "minQWeight": 1.0}
+    offline = {"algorithm": "CQL", "config": {**config, "trainBatchSizePerLearner": 128}, "model": model}
+    train(training(tmp_path / "offline", data, environment=environment, stop={"updates": 2000}, **offline))
+    start = str(tmp_path / "offline/test/r1")
+    fresh = steps_to(-200, tmp_path, config=SAC, model=model, input=[{"sampler": {}}])
+    sampler = {"warmupTimesteps": 200}
+    again = steps_to(
+        -200, tmp_path, config=SAC, model=model, input=[{"sampler": sampler}], initialCheckpoint=start
+    )
+    assert again <= fresh / 2, (again, fresh)

@@ -19,7 +19,7 @@ from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
 from hindcast.pipeline.offline_data import Input
 from hindcast.report.events import Outcome
-from support import After, Heard, train, training
+from support import WALK, After, Heard, train, training
 
 UPDATES = 24
 
@@ -44,7 +44,7 @@ class Group:
         attempt = Attempt(
             revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
-        inputs = [Input(str(source.path), source.weight) for source in resource.spec.input]
+        inputs = [Input(str(source.path), source.weight) for source in resource.spec.recorded]
         try:
             return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled))
         finally:
@@ -148,6 +148,20 @@ def test_two_learners_train_as_one_though_one_is_lost(
     assert "a learner was lost; the learners start again from the last checkpoint" in group.notes
     assert any(note.startswith("goes on at update 8 ") for note in group.notes)
     assert_trained_as(tmp_path, alone)
+
+
+def test_each_of_two_learners_plays_the_same_episodes(tmp_path: Path, walks: Path, group: Group) -> None:
+    """Beside recorded data."""
+    sampler = {"warmupTimesteps": 20, "timestepsPerUpdate": 2}
+    spec: dict[str, Any] = {
+        "algorithm": "DQN",
+        "config": {"trainBatchSizePerLearner": 32},
+        "environment": WALK,
+        "input": [{"path": str(walks), "weight": 0.5}, {"sampler": sampler, "weight": 0.5}],
+    }
+    train(described(tmp_path / "one", walks, 2, **spec))
+    group.train(described(tmp_path / "two", walks, 2, **spec))
+    assert_trained_as(tmp_path / "two", tmp_path / "one")
 
 
 def test_a_users_mistake_is_told_once(tmp_path: Path, walks: Path, group: Group) -> None:

@@ -15,14 +15,16 @@ CREDENTIALS = "holds credentials; give them by a Secret (spec.cluster.envFrom) o
 LOST = "would be lost with the pod; use object storage, a mounted volume or a relative path"
 ENV_CREDENTIAL = "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline"
 NO_ENVIRONMENT: Object = {"environment": None}
-OF_THESE = f"a sampler is of {', '.join(live_algorithms())} alone"
+OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-OF_EXPERTS = f"a sampler is of {', '.join(EXPERTS)} alone"
+OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
 
 
 def played(*sources: Object, **spec: Any) -> Object:
-    """What an algorithm that plays learns from."""
+    """What an algorithm that plays learns from. One source stands in the place of the small spec's path."""
+    if len(sources) > 1:
+        sources = tuple({key: value for key, value in each.items() if value is not None} for each in sources)
     return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
 
 

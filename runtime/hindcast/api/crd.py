@@ -219,7 +219,7 @@ def _sampler_rule(kind: Kind, names: list[str]) -> dict[str, str]:
     else:
         without, place = "self.input.all(source, !has(source.sampler))", ".input"
         rule = f"{without} || self.algorithm in [{listed}] || self.algorithm.contains(':')"
-    return {"rule": rule, "message": f"a sampler is of {usable} alone", "fieldPath": place}
+    return {"rule": rule, "message": f"only {usable} can learn from a sampler", "fieldPath": place}
 
 
 _CEL_KEYWORDS: Final = re.compile(

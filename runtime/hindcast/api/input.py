@@ -8,9 +8,7 @@ from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, 
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
 
-RECORDED_ALONE: Final = (
-    "a sampler plays, and of the other fields takes weight alone: they are of recorded data"
-)
+RECORDED_ALONE: Final = "beside a sampler weight alone can stand: the other fields are for recorded data"
 
 
 class Sampler(Model):

@@ -34,7 +34,7 @@ _TARGETS = "targets/"
 
 
 class Experience(Protocol):
-    """What a policy learns from: recorded data (`OfflineData`), or what it samples itself (`online.Sampled`).
+    """What a policy learns from: data, recorded or played (`OfflineData`), or rollouts of its own (`online.Sampled`).
 
     Attributes:
         counters: what it counts from the beginning of the training, for checkpoints.
