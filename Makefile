@@ -18,7 +18,7 @@ IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git r
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
-QUICK := not (slow or ray or stores or faults or learning or docs)
+QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
 .PHONY: demo test test-all soak lint format interop api e2e crds images bench clean
 
@@ -29,7 +29,7 @@ test: lint  ## style, types, contracts, and the tests that answer within minutes
 	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
 test-all: lint  ## everything that needs no cluster
-	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not stores" $(FLAGS)
+	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not (stores or minutes)" $(FLAGS)
 	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
 	$(MAKE) interop
 

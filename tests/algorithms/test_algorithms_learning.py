@@ -14,7 +14,6 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import new_learner
-from layers import LAYER
 from support import record, recording, train, training
 
 pytestmark = pytest.mark.learning
@@ -255,7 +254,7 @@ def steps_to(least, folder, **spec):
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(LAYER != "soak", reason="takes minutes: make soak")
+@pytest.mark.minutes
 def test_sac_goes_on_from_cql_in_half_the_timesteps(tmp_path):
     """CQL on 30 episodes of an SAC that is half trained."""
     model = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
