@@ -12,6 +12,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.api.training import StopSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import Algorithm, needs_for
+from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.models.policy import Policy
@@ -54,6 +55,8 @@ def offline_trainer(
     group.tell(["open", first_learners])
     device, clamped = learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
+    if spec.learners.compile:
+        compile_losses(algorithm)
     sources = open_sources(inputs)
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
