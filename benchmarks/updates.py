@@ -1,6 +1,6 @@
 """Updates a second of each algorithm: ours, d3rlpy's, and the bare arithmetic, in one run.
 
-    python benchmarks/updates.py --rllib PYTHON [--algorithms IQL CQL] [--device cuda]
+    python benchmarks/updates.py --rllib PYTHON [--algorithms IQL CQL] [--compiled] [--device cuda]
 
 All have the same batches of 256, the same networks of two layers of 256, ReLU, and one thread; d3rlpy 2.8.1 (in
 PYTHON's environment) all of its defaults, and ours their counterparts. What is timed is updates of batches that are
@@ -28,6 +28,7 @@ from measuring import report, take_turns
 from hindcast.algorithms import REGISTRY, build
 from hindcast.api.model import ModelSpec
 from hindcast.learn.algorithm import ModelInputs, new_networks
+from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 
 BATCHES, BATCH, GAMMA = 8, 256, 0.99
@@ -74,7 +75,7 @@ def batches_of(drawn: dict[str, np.ndarray], discrete: bool, device: str) -> lis
     return [{name: column[number] for name, column in tensors.items()} for number in range(BATCHES)]
 
 
-def ours(name: str, device: str) -> Callable[[Batch], object]:
+def ours(name: str, device: str, compiled: bool = False) -> Callable[[Batch], object]:
     """A learner's update."""
     actions = (
         gym.spaces.Discrete(ACTIONS) if name in DISCRETE else gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
@@ -82,6 +83,8 @@ def ours(name: str, device: str) -> Callable[[Batch], object]:
     observations = gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
     model = ModelSpec(fcnet_hiddens=[HIDDEN, HIDDEN], fcnet_activation="relu")
     algorithm = build(name, CONFIGS[name])
+    if compiled:
+        compile_losses(algorithm)
     return Learner(
         algorithm, new_networks(algorithm, ModelInputs(observations, actions, model), seed=0), device
     ).update
@@ -121,6 +124,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rllib", help="the Python that has d3rlpy 2.8.1; without it, d3rlpy is left out")
     parser.add_argument("--algorithms", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument(
+        "--compiled", action="store_true", help="also with learners.compile, where there is such"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     arguments = parser.parse_args()
@@ -141,6 +147,10 @@ def main() -> None:
                 "Hindcast": turns(ours(name, device), batches, count, device),
                 BARE: turns(UPDATES[name](device), batches, count, device),
             }
+            if arguments.compiled and REGISTRY[name].compiled:
+                rivals["Hindcast, compiled"] = turns(
+                    ours(name, device, compiled=True), batches, count, device
+                )
             if process is not None:
                 rivals[D3RLPY] = of_process(process, name, count)
             report(name, "updates/s", take_turns(rivals, arguments.rounds), "Hindcast", AIMS)

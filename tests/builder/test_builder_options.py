@@ -98,6 +98,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_learners": (2, 2, None),
     "num_cpus_per_learner": (4, 4.0, None),
     "num_gpus_per_learner": (1, 1.0, None),
+    "torch_compile_learner": (True, True, None),
     "input_": (["a", "b"], ["a", "b"], None),
     "input_read_schema": ({"obs": "o_t"}, {"obs": "o_t"}, None),
     "input_read_method_kwargs": (

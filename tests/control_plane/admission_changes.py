@@ -134,6 +134,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         "learners.gpus": ({}, {"learners": {"gpus": 1}}),
         "learners.memory": ({}, {"learners": {"memory": "4Gi"}}),
         "learners.device": ({}, {"learners": {"device": "cpu"}}),
+        "learners.compile": ({}, {"learners": {"compile": True}}),
         "evaluation.runners": (evaluated(), {"evaluation": {"runners": 2}}),
         "evaluation.sampleTimeoutSeconds": (evaluated(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
         "callbacks": ({}, {"callbacks": ["own:Watching"]}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,10 @@ from hindcast import AlgorithmConfig
 from hindcast.algorithms import REGISTRY
 from hindcast.api import load_resources
 from hindcast.errors import Interrupted
+from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 from hindcast.models.policy_files import WEIGHTS
+from hindcast.run import offline
 from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import Interruption
 from nothing_read import NothingRead
@@ -212,6 +215,23 @@ def test_an_update_reads_nothing_from_the_device(
 
     monkeypatch.setattr(Learner, "_moved", moved)
     fit(name, tmp_path, data, datasetNumItersPerLearner=2)
+
+
+@pytest.mark.parametrize("name", ["BC", "IQL"])
+def test_compiled_it_goes_on_bit_for_bit(
+    name: str,
+    resident: dict[str, Fit],
+    data: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the backend that needs no compiler, and does not change the order of a sum."""
+    monkeypatch.setattr(offline, "compile_losses", partial(compile_losses, backend="aot_eager"))
+    spec = {**spec_of(name), "input": inputs_of(name, data), "learners": {"compile": True}}
+    with pytest.raises(Interrupted):
+        train(training(tmp_path, "", **spec), After(13))
+    train(training(tmp_path, "", **spec))
+    assert fitted(tmp_path) == resident[name]
 
 
 @algorithms

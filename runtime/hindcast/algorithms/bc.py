@@ -35,6 +35,7 @@ class BC(Algorithm):
 
     Options = BCOptions
     recurrent = True
+    compiled = ("losses",)
     options: BCOptions
 
     def needs(self) -> Needs:

@@ -92,6 +92,7 @@ class DQN(Algorithm):
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
+    compiled = ("losses",)
     options: DQNOptions
 
     def needs(self) -> Needs:

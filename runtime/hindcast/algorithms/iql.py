@@ -26,7 +26,7 @@ from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.networks import Critics, StateValue, at_next
+from hindcast.models.networks import at_next
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
 
@@ -72,6 +72,7 @@ class IQL(Algorithm):
 
     Options = IQLOptions
     live = True
+    compiled = ("_value_loss", "_policy_loss", "_critic_loss")
     options: IQLOptions
 
     def needs(self) -> Needs:
@@ -100,34 +101,40 @@ class IQL(Algorithm):
         return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
-        options = self.options
-        policy, value = cast(RLModule, nets["policy"]), cast(StateValue, nets["value"])
-        critics, target = cast(Critics, nets["critics"]), cast(Critics, nets["target_critics"])
-        with torch.no_grad():
-            worth = target(batch).amin(0)
-        values = value(batch)
-        vf_loss = expectile_loss(worth - values, options.expectile)
-        yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": values.mean()})
-
-        with torch.no_grad():
-            advantages = worth - value(batch)
-            weights = (options.beta * advantages).exp().clamp(max=options.weight_clip)
-            wanted = bootstrapped(batch, value(at_next(batch)))
-        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
-        policy_loss = -(weights * distribution.logp(actions_of(batch))).mean()
-        taken = critics(batch)
-        critic_loss = (taken - wanted).square().mean(-1).sum()
-        metrics = {
-            "policy_loss": policy_loss,
-            "critic_loss": critic_loss,
-            "mean_q": taken.mean(),
-            "mean_advantage": advantages.mean(),
-            "mean_weight": weights.mean(),
-        }
+        vf_loss, worth, mean_v = self._value_loss(nets, batch)
+        yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": mean_v})
+        policy_loss, metrics = self._policy_loss(nets, batch, worth)
+        critic_loss, mean_q = self._critic_loss(nets, batch)
+        metrics |= {"policy_loss": policy_loss, "critic_loss": critic_loss, "mean_q": mean_q}
         yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
         polyak(nets["target_critics"], nets["critics"], self.options.tau)
+
+    def _value_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, `[B]` what the recorded actions are worth, and the mean of V."""
+        with torch.no_grad():
+            worth = nets["target_critics"](batch).amin(0)
+        values = nets["value"](batch)
+        return expectile_loss(worth - values, self.options.expectile), worth, values.mean()
+
+    def _policy_loss(
+        self, nets: nn.ModuleDict, batch: Tensors, worth: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        options, policy = self.options, cast(RLModule, nets["policy"])
+        with torch.no_grad():
+            advantages = worth - nets["value"](batch)
+            weights = (options.beta * advantages).exp().clamp(max=options.weight_clip)
+        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
+        loss = -(weights * distribution.logp(actions_of(batch))).mean()
+        return loss, {"mean_advantage": advantages.mean(), "mean_weight": weights.mean()}
+
+    def _critic_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor]:
+        """The loss, and the mean of Q."""
+        with torch.no_grad():
+            wanted = bootstrapped(batch, nets["value"](at_next(batch)))
+        taken = nets["critics"](batch)
+        return (taken - wanted).square().mean(-1).sum(), taken.mean()
 
 
 def expectile_loss(gap: Tensor, expectile: float) -> Tensor:

@@ -46,6 +46,8 @@ class LearnersSpec(Model):
     """Memory a learner. Default: computed."""
     device: Annotated[Literal["auto", "cpu", "cuda"], OPERATIONAL] = "auto"
     """`auto` takes a GPU when there is one."""
+    compile: Annotated[bool, OPERATIONAL] = False
+    """Let torch.compile make the losses one graph, where the algorithm's are such."""
 
 
 class StopSpec(Model):

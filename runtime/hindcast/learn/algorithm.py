@@ -193,6 +193,9 @@ class Algorithm(ABC):
 
     Attributes:
         Options: its options.
+        compiled: names of methods that torch.compile takes as one graph each (`spec.learners.compile`): those that
+            compute losses, and neither draw noise from `Step.generator`, look at a number of `Step` nor change a
+            buffer. They take the networks first.
         kinds: the resources that it can stand in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
             trains policies with a recurrent state.
@@ -201,6 +204,7 @@ class Algorithm(ABC):
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
+    compiled: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     recurrent: ClassVar[bool] = False
     live: ClassVar[bool] = False

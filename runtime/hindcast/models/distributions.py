@@ -452,7 +452,7 @@ def _log_tanh_slope(u: Tensor) -> Tensor:
 def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the mean of a function of a standard normal number."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES)
-    with torch.inference_mode(mode=False):  # what is cached here serves training too
+    with torch.inference_mode(False):  # what is cached here serves training too
         return (
             torch.tensor(nodes, device=device, dtype=dtype),
             torch.tensor(weights / weights.sum(), device=device, dtype=dtype),
@@ -462,7 +462,7 @@ def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=64)
 def _on_device(constant: Tensor, device: torch.device) -> Tensor:
     """A constant of the action space where it is needed, copied there once."""
-    with torch.inference_mode(mode=False):
+    with torch.inference_mode(False):
         return constant.to(device)
 
 

@@ -10,6 +10,7 @@ from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm, needs_for
+from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
@@ -52,6 +53,8 @@ def offline_trainer(
     group.tell(["open", first_learners])
     device, clamped = learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
+    if spec.learners.compile:
+        compile_losses(algorithm)
     sources = open_sources(inputs)
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(

@@ -1,0 +1,81 @@
+"""`torch.compile` for an algorithm's losses."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import Algorithm
+
+_FIELD = "spec.learners.compile"
+_INSTEAD = "leave it at false"
+
+
+def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
+    """Have torch.compile make one graph of each method that `algorithm.compiled` names, when it is first called.
+
+    Args:
+        algorithm: is changed.
+        backend: of torch.compile. "inductor" compiles C++ for a CPU and Triton for a GPU.
+
+    Raises:
+        SpecError: the algorithm names no method, or there is no compiler. The methods themselves raise it where torch
+            cannot take them whole.
+    """
+    name = type(algorithm).__name__
+    if not algorithm.compiled:
+        raise SpecError(f"{_FIELD}: torch.compile takes no losses of {name} as one graph; {_INSTEAD}.")
+    if backend == "inductor":
+        _check_compiler()
+    for method in algorithm.compiled:
+        setattr(algorithm, method, _compiled(getattr(algorithm, method), name, backend))
+
+
+def _compiled(losses: Callable[..., Any], name: str, backend: str) -> Callable[..., Any]:
+    whole = torch.compile(losses, fullgraph=True, backend=backend)
+    is_tried = False
+
+    @functools.wraps(losses)
+    def compute(nets: nn.ModuleDict, *arguments: Any) -> Any:
+        nonlocal is_tried
+        if is_tried:
+            return whole(nets, *arguments)
+        versions = {buffer: each._version for buffer, each in nets.named_buffers()}
+        try:
+            found = whole(nets, *arguments)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = " ".join(str(error).split("\n\n")[0].split())
+            raise SpecError(
+                f"{_FIELD}: torch.compile does not take {name}.{losses.__name__}: {reason}; {_INSTEAD}."
+            ) from error
+        for buffer, each in nets.named_buffers():
+            if each._version != versions[buffer]:  # gradients may be computed with what it is afterwards
+                raise SpecError(
+                    f"{_FIELD}: {name}.{losses.__name__} changes the buffer {buffer!r}, of which torch.compile makes "
+                    f"wrong gradients: change it in after_update, or {_INSTEAD}."
+                )
+        is_tried = True
+        return found
+
+    return compute
+
+
+def _check_compiler() -> None:
+    """What torch builds with on a CPU; for a GPU Triton takes a compiler too."""
+    compilers = (os.environ.get("CXX", "g++"), "clang++")
+    if not any(map(shutil.which, compilers)):
+        raise SpecError(
+            f"{_FIELD}: torch.compile needs a C++ compiler, and there is none here: install g++, or {_INSTEAD}."
+        )
+    if not (Path(torch.__file__).parent / "include").is_dir():
+        raise SpecError(
+            f"{_FIELD}: torch.compile needs torch's headers, which were taken out of this image; {_INSTEAD}."
+        )

@@ -1,0 +1,122 @@
+"""Losses as one graph of torch.compile; most of them by the backend that needs no compiler."""
+
+import shutil
+
+import pytest
+import torch
+from algorithm_kit import BOX, made, transitions
+from gymnasium.spaces import Discrete
+
+from hindcast.algorithms import REGISTRY
+from hindcast.algorithms.bc import BC
+from hindcast.errors import SpecError
+from hindcast.learn.compiling import compile_losses
+from hindcast.learn.learner import Learner
+
+CHOICES = Discrete(3, start=1)
+CASES = {
+    "BC": ("BC", {}, BOX),
+    "IQL": ("IQL", {}, BOX),
+    "DQN": ("DQN", {"numQuantiles": 3}, CHOICES),
+    "DiscreteCQL": ("DiscreteCQL", {}, CHOICES),
+}
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def learner(name, backend=None):
+    algorithm, nets = made(*CASES[name])
+    if backend is not None:
+        compile_losses(algorithm, backend)
+    return Learner(algorithm, nets)
+
+
+def updated(learner, updates, space):
+    for number in updates:
+        batch = transitions(space, seed=number)
+        learner.update(batch)
+    return learner.state().tensors
+
+
+def assert_close(left, right, **tolerance):
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        torch.testing.assert_close(
+            tensor, right[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_is_computed_without(name):
+    space = CASES[name][2]
+    eager = updated(learner(name), range(30), space)
+    assert_close(updated(learner(name, "aot_eager"), range(30), space), eager, rtol=1e-4, atol=1e-6)
+
+
+def test_all_that_can_be_compiled_are_tried():
+    assert {name for name, kind in REGISTRY.items() if kind.compiled} == CASES.keys()
+
+
+def test_it_goes_on_bit_for_bit():
+    whole = updated(learner("IQL", "aot_eager"), range(8), BOX)
+    first, second = learner("IQL", "aot_eager"), learner("IQL", "aot_eager")
+    updated(first, range(5), BOX)
+    second.load(first.state())
+    assert_close(updated(second, range(5, 8), BOX), whole, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_code_computes_what_is_computed_without():
+    eager = updated(learner("DQN"), range(30), CHOICES)
+    compiled = updated(learner("DQN", "inductor"), range(30), CHOICES)
+    assert_close(compiled, eager, rtol=1e-3, atol=1e-5)
+    assert_close(updated(learner("DQN", "inductor"), range(30), CHOICES), compiled, rtol=0, atol=0)
+
+
+def test_an_algorithm_that_cannot_be_compiled_says_so():
+    algorithm, _ = made("TD3BC")
+    with pytest.raises(
+        SpecError, match=r"spec.learners.compile: torch.compile takes no losses of TD3BC as one graph"
+    ):
+        compile_losses(algorithm)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    algorithm, _ = made("BC")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(SpecError, match="needs a C\\+\\+ compiler, and there is none here"):
+        compile_losses(algorithm)
+
+
+class Noisy(BC):
+    def losses(self, nets, batch, step):
+        noise = torch.randn(32, 3, generator=step.generator)
+        return super().losses(nets, {**batch, "obs": batch["obs"] + noise}, step)
+
+
+class Counting(BC):
+    def losses(self, nets, batch, step):
+        nets["policy"].encoder.seen += 1
+        return super().losses(nets, batch, step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (Noisy, r"torch.compile does not take Noisy.losses: .+; leave it at false"),
+        (Counting, r"Counting.losses changes the buffer 'policy.encoder.seen'"),
+    ],
+)
+def test_losses_that_are_no_such_graph_say_so(kind, problem):
+    algorithm, nets = kind(BC.Options()), made("BC")[1]
+    nets["policy"].encoder.register_buffer("seen", torch.zeros(()))
+    compile_losses(algorithm, "aot_eager")
+    with pytest.raises(SpecError, match=problem):
+        Learner(algorithm, nets).update(transitions())
