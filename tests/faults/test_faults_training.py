@@ -134,7 +134,8 @@ def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
         if driver.listen("progress", times=3 + kill % 3):
             workers += driver.descendants()
             driver.kill()
-        else:  # which ended it
+        else:
+            assert "outcome" in driver.finish()
             run = tmp_path / str(int(run.name) + 1)
     said = Driver(evaluated(run, walks, parallel=True), tmp_path).finish()
     assert "outcome Succeeded" in said, said
