@@ -24,6 +24,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Input
+from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, first_learners
 from hindcast.run.offline import offline_trainer
 from hindcast.run.trainer import Trainer
@@ -622,6 +623,25 @@ class TestEvaluation:
     def test_the_last_one_beside_training_is_waited_for(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {"interval": 4, "duration": 20, "parallelToTraining": True}
         train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
+        assert sorted(evaluations(tmp_path)) == [4, 8]
+
+    def test_the_last_one_is_not_lost_by_a_kill_after_the_last_checkpoint(
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        evaluation = {"interval": 4, "duration": 20, "parallelToTraining": True}
+        resource = training(tmp_path, walks, **EVALUATED, evaluation=evaluation)
+        append = ResultsLog.append
+
+        def killed(log: ResultsLog, result: dict[str, Any]) -> None:
+            if "learners" not in result:
+                raise KeyboardInterrupt
+            append(log, result)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(ResultsLog, "append", killed)
+            train(resource)
+        assert sorted(evaluations(tmp_path)) == [4]
+        train(resource)
         assert sorted(evaluations(tmp_path)) == [4, 8]
 
     @pytest.mark.parametrize("looks", [7, 8, 13])

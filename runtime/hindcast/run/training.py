@@ -202,10 +202,11 @@ class TrainingRun:
         The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
         """
         last = log.results[-1]
+        evaluating = evaluations.pending_updates  # which a run repeats that goes on after a kill, or further
         evaluation = evaluations.collect()
         if evaluations.wanted_at_end(trainer.iteration):
             evaluation = evaluations.now(trainer.policy, trainer.iteration)
-        checkpoint = trainer.save(self._store, last["learners"]["default_policy"])
+        checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
         if evaluation is not None:
             line = {ITERATION: trainer.iteration, "evaluation": evaluation}
             log.append(line)
