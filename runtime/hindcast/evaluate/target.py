@@ -64,7 +64,7 @@ class Target:
             their probabilities, the mode of a greedy policy, samples else.
         """
         distribution, space = self.distribution(batch), self.module.action_space
-        if not self.explore or not self.module.action_head.stochastic:
+        if not self.explore or not self.module.action_head.noise_size:
             mode = _stacked([distribution.mode()])
             return mode, torch.ones(_first(mode).shape[:2])
         if isinstance(space, gym.spaces.Discrete):

@@ -117,7 +117,7 @@ class OneStepPolicy(RLModule):
             return {}
         features, _, goes_on = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
         if noise is None:
-            noise = features.new_zeros(len(features), self.action_head.noise_size)
+            noise = features.new_zeros(features.shape[0], self.action_head.noise_size)
         plan = outputs[f"{Columns.STATE_OUT}/plan"]
         return {"plan": torch.where(goes_on.unsqueeze(-1) > 0, plan, self._chosen(features, noise)[:, 1:])}
 
@@ -148,12 +148,12 @@ class OneStepPolicy(RLModule):
             return self.range.from_unit(self.map(inputs, noise))
         features, planned, goes_on = inputs.split(self._sizes, -1)
         taken = torch.where(goes_on > 0, planned, self._chosen(features, noise)[:, 0])
-        return taken.reshape(len(taken), *self.range.low.shape[1:])
+        return taken.reshape(taken.shape[0], *self.range.low.shape[1:])
 
     def _chosen(self, features: Tensor, noise: Tensor) -> Tensor:
         """`[B, chunk, D]` the actions of new chunks."""
         chunks = self.range.from_unit(self.map(features, noise))
-        return chunks.reshape(len(features), self._chunk, -1)
+        return chunks.reshape(features.shape[0], self._chunk, -1)
 
 
 def chunk_space(action_space: gym.Space, chunk: int) -> gym.Space:
