@@ -75,7 +75,7 @@ def test_onnx_acts_as_the_policy_over_whole_episodes(tmp_path: Path, name: str) 
     own.save(tmp_path / "module")
     done = export_policy(tmp_path / "module", tmp_path / "out")
     assert done.difference is not None
-    assert done.difference <= 1e-4
+    assert done.difference <= 1e-5
     exported = OnnxPolicy(tmp_path / "out")
     own.observation_space.seed(1)
     for _ in range(2):
@@ -94,7 +94,7 @@ def assert_close(found: Any, expected: Any) -> None:
             assert_close(found[key], value)
         return
     assert np.asarray(found).dtype == np.asarray(expected).dtype
-    assert np.asarray(found) == pytest.approx(np.asarray(expected), abs=1e-4)
+    assert np.asarray(found) == pytest.approx(np.asarray(expected), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_policies_of_algorithms_act_alike(
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
     own = Policy(build(algorithm, config).networks(inputs)["policy"].eval(), preprocessing, VECTOR, space)
     own.save(tmp_path / "module")
-    assert (export_policy(tmp_path / "module", tmp_path / "out").difference or 0.0) <= 1e-4
+    assert (export_policy(tmp_path / "module", tmp_path / "out").difference or 0.0) <= 1e-5
     exported = OnnxPolicy(tmp_path / "out")
     VECTOR.seed(1)
     for step in range(7):

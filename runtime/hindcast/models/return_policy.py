@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,10 +94,7 @@ class ReturnPolicy(RLModule):
             "taken": torch.zeros(steps, self.actions.output_size),
             "returns": torch.zeros(steps),
             "steps": torch.zeros((), dtype=torch.int64),
-            **{
-                leaf: torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
-                for leaf, space in leaves.items()
-            },
+            **{leaf: _first(space) for leaf, space in leaves.items()},
         }
 
     def state_after(
@@ -148,6 +147,15 @@ class ReturnPolicy(RLModule):
         known = None if known is None else known.repeat_interleave(_TOKENS, 1)
         found: Tensor = self.transformer(self.norm(tokens), known)
         return found[:, 1::_TOKENS]
+
+
+def _first(space: gym.Space) -> Tensor:
+    """An action of the space, of the dtype that distributions give."""
+    if isinstance(space, gym.spaces.MultiBinary):
+        return torch.zeros(space.shape, dtype=torch.int8)
+    if np.issubdtype(space.dtype, np.floating):
+        return torch.zeros(space.shape or ())
+    return torch.as_tensor(getattr(space, "start", 0)).expand(space.shape or ())
 
 
 def _later(rows_BK: Tensor, last: Tensor) -> Tensor:

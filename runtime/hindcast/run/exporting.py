@@ -31,7 +31,7 @@ TORCH_PROGRAM = "policy.pt2"
 Arrays = dict[str, NDArray[Any]]
 Step = Callable[[Arrays], Sequence[NDArray[Any]]]
 _SLOTS, _STEPS, _EPISODE = 3, 24, 8
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-5
 
 
 class Exported(NamedTuple):
