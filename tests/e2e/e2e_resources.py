@@ -30,7 +30,10 @@ def recording(name: str, **spec: Any) -> Object:
 
 
 def training(name: str, data: str | None = None, **spec: Any) -> Object:
-    """An OfflineTraining; by default BC on the dataset `data`, on a CPU learner without data workers."""
+    """An OfflineTraining; by default BC on the dataset `data`, on a CPU learner without data workers.
+
+    A field that is None is left out.
+    """
     defaults = {
         "algorithm": "BC",
         "config": {"lr": 1.0e-3, "trainBatchSizePerLearner": 64},
@@ -68,4 +71,5 @@ class Slow(CartPoleEnv):
 
 
 def _resource(kind: str, name: str, spec: Object) -> Object:
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    given = {field: value for field, value in spec.items() if value is not None}
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": given}

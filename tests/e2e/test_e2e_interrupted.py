@@ -1,4 +1,7 @@
-"""Two learners that are suspended, resumed to go further and then lose their head: nothing is lost or done twice."""
+"""Two learners of a user's own algorithm that are suspended, resumed to go further and then lose their head.
+
+Nothing is lost or done twice. The algorithm, the network and the callbacks come in a ConfigMap.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,45 @@ from hindcast.pipeline.offline_data import Input
 from support import Heard, record
 from support import recording as local_recording
 
-ITERATIONS, UPDATES = 130, 50
+ITERATIONS, UPDATES = 80, 50
+OWN = """\
+from hindcast import Callbacks, RLModule
+from hindcast.algorithms.iql import IQL
+from torch import nn
+
+
+class Own(IQL):
+    pass
+
+
+class Net(RLModule):
+    def setup(self, units=16):
+        sizes = (self.observation_space.shape[0], units, self.action_head.inputs_size)
+        self.net = nn.Sequential(nn.Linear(*sizes[:2]), nn.Tanh(), nn.Linear(*sizes[1:]))
+
+    def _forward(self, batch):
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+class Told(Callbacks):
+    def on_train_result(self, *, result, **kwargs):
+        result["told"] = result["training_iteration"]
+"""
 WORK: dict[str, Any] = {
-    "algorithm": "IQL",
-    "config": {"trainBatchSizePerLearner": 32, "beta": 1.0},
+    "algorithm": "own:Own",
+    "config": None,
+    "customConfig": {"trainBatchSizePerLearner": 32, "beta": 1.0},
+    "model": {"moduleClass": "own:Net", "moduleOptions": {"units": 32}},
+    "callbacks": ["own:Told"],
     "learners": {"replicas": 2},
     "pipeline": {"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": UPDATES},
     "stop": {"iterations": ITERATIONS},
 }
 
 
-def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> None:
+def test_suspended_resumed_and_its_head_deleted(
+    kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each iteration ends with an evaluation that takes its time: a learner outlives its head by a minute."""
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
@@ -37,7 +68,7 @@ def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> N
         "checkpoint": {"path": "runs", "every": 3},
     }
     shorter = {**WORK, "stop": {"iterations": ITERATIONS - 20}}
-    kube.apply(code(slow=slow(1.0)), training("clone", "data", **shorter, **evaluated))
+    kube.apply(code(slow=slow(1.0), own=OWN), training("clone", "data", **shorter, **evaluated))
     kube.wait_iteration("clone", 5)
     suspended_at = suspend(kube)
     assert suspended_at >= 5
@@ -66,6 +97,9 @@ def test_suspended_resumed_and_its_head_deleted(kube: Kube, tmp_path: Path) -> N
     numbers = list(range(1, ITERATIONS + 1))
     assert [result["training_iteration"] for result in results] == numbers
     assert [result["num_updates_lifetime"] for result in results] == [UPDATES * number for number in numbers]
+    assert [result["told"] for result in results] == numbers
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
     alone = uninterrupted(tmp_path)
     assert losses(results) == pytest.approx(losses(alone), rel=1e-3)
 
