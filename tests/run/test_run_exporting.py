@@ -35,6 +35,7 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
         gym.spaces.Box(np.float32([-1, 0]), np.float32([3, 5])),
         {"observationFilter": "meanStd"},
     ),
+    "beyond its bounds": (VECTOR, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
     "squashed": (VECTOR, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "squashedGaussian"}),
     "deterministic": (VECTOR, gym.spaces.Box(-2, 2, (1,), np.float64), {"distribution": "deterministic"}),
     "float64": (

@@ -88,6 +88,7 @@ class ActionToEnv:
 
     Attributes:
         module_space: the space the module acts in.
+        scaled_leaves: the leaves that are scaled.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ActionToEnv:
             for leaf, space in self._spaces.items()
             if normalize_actions and _is_scalable(space)
         }
+        self.scaled_leaves = tuple(self._scaled)
         self._clip = clip_actions
         units = {leaf: _unit_box(self._spaces[leaf]) for leaf in self._scaled}
         self.module_space = space_of(unflatten({**self._spaces, **units}, Columns.ACTIONS, self._struct))
@@ -182,6 +184,7 @@ class Preprocessing:
         frame_stack: k.
         filters: leaf -> its filter.
         stacked_leaves: the leaves that are stacked; none when k is 1.
+        scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
     """
 
     def __init__(
@@ -215,6 +218,7 @@ class Preprocessing:
         self._history = FrameStack(frame_stack, self.stacked_leaves)
         self._to_env = ActionToEnv(action_space, normalize_actions, clip_actions)
         self.action_space = self._to_env.module_space
+        self.scaled_leaves = self._to_env.scaled_leaves
         seen = {leaf: self._seen(leaf, space) for leaf, space in leaves.items()}
         self.observation_space = space_of(unflatten(seen, Columns.OBS, space_struct(observation_space)))
 

@@ -121,11 +121,8 @@ class _ActionsToEnv(nn.Module):
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         options = policy.preprocessing.to_json()
-        own = flatten_space(policy.preprocessing.action_space, Columns.ACTIONS)
         self._spaces = flatten_space(policy.action_space, Columns.ACTIONS)
-        self._scaled = {
-            leaf for leaf, space in self._spaces.items() if own[leaf] is not space and own[leaf] != space
-        }
+        self._scaled = policy.preprocessing.scaled_leaves
         self._clips = bool(options["clipActions"])
         self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(self._spaces)}
         self.ports = {leaf: Port(_given(space), space.shape or ()) for leaf, space in self._spaces.items()}
