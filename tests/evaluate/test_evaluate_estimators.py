@@ -139,8 +139,8 @@ def test_students_quantiles(probability: float, freedom: int, expected: float) -
 
 
 def test_one_episode_has_no_interval_of_students() -> None:
-    assert student(np.ones(1), 0.9) is None
-    assert student(np.array([1.0, 3.0]), 0.9) == pytest.approx((2 - 6.3138, 2 + 6.3138), rel=1e-3)
+    assert student(1.0, 0.0, 0.9, freedom=0) is None
+    assert student(2.0, 1.0, 0.9, freedom=1) == pytest.approx((2 - 6.3138, 2 + 6.3138), rel=1e-3)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

@@ -22,7 +22,7 @@ from hindcast.learn.algorithm import (
     Tensors,
 )
 from hindcast.learn.batches import bootstrapped, with_padding_filled
-from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
@@ -107,7 +107,7 @@ class FQL(Algorithm):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "behaviour": options.actor_lr, "critics": options.critic_lr}
-        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+        return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         policy, known = cast(OneStepPolicy, nets["policy"]), known_actions(batch)

@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
     Tensors,
 )
 from hindcast.learn.batches import actions_of, bootstrapped
-from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import at_next
@@ -98,7 +98,7 @@ class IQL(Algorithm):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "value": options.value_lr, "critics": options.critic_lr}
-        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+        return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
         vf_loss, worth, mean_v = self._value_loss(nets, batch)

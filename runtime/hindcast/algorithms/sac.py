@@ -24,7 +24,7 @@ from hindcast.learn.algorithm import (
     Tensors,
 )
 from hindcast.learn.batches import bootstrapped
-from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.bounded_actions import ActionRange
@@ -91,7 +91,7 @@ class SAC(Algorithm):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "critics": options.critic_lr, "alpha": options.alpha_lr}
-        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+        return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         yield self._critic_losses(nets, batch, step)

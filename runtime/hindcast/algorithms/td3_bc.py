@@ -24,7 +24,7 @@ from hindcast.learn.algorithm import (
     Tensors,
 )
 from hindcast.learn.batches import bootstrapped
-from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.bounded_actions import ActionRange
@@ -99,7 +99,7 @@ class TD3(Algorithm):
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
-        return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+        return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         critics = cast(Critics, nets["critics"])

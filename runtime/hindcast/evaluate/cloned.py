@@ -7,7 +7,6 @@ Niekum, Stone 2019, arXiv 1806.01347); on others its errors would multiply along
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,8 +16,9 @@ from torch import Tensor
 
 from hindcast.api.model import ModelSpec
 from hindcast.evaluate.recorded import steps_of
-from hindcast.evaluate.target import Batch
+from hindcast.evaluate.target import Batch, noise_for
 from hindcast.learn.batches import actions_of
+from hindcast.learn.schedules import Curve, value_at
 from hindcast.models.distributions import Distribution
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
@@ -108,6 +108,7 @@ class Clone:
         window, learnt = self._window, self._learnt
         optimiser = torch.optim.Adam(self._module.parameters(), lr=fit.lr)
         least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
+        falling: Curve = [[0, fit.lr, "cosine"], [fit.updates, 0.0]]
         for update in range(fit.updates):
             check(update)
             if update % _EVERY == 0:
@@ -119,7 +120,7 @@ class Clone:
             chosen = learnt[torch.randint(len(learnt), (fit.batch_size,), generator=self._generator)]
             batch = window.gather(chosen)
             loss_of_batch = -self._distribution(batch).logp(actions_of(batch)).mean()
-            optimiser.param_groups[0]["lr"] = fit.lr * (1 + math.cos(math.pi * update / fit.updates)) / 2
+            optimiser.param_groups[0]["lr"] = value_at(falling, update)
             optimiser.zero_grad(set_to_none=True)
             loss_of_batch.backward()
             optimiser.step()
@@ -135,12 +136,11 @@ class Clone:
 
     def _ranks(self, batch: Batch) -> Tensor:
         """`[B]` share of the clone's own samples that are likelier than the recorded action, ties cut at random."""
-        head, distribution, rows = self._module.action_head, self._distribution(batch), len(batch["rewards"])
+        distribution, rows = self._distribution(batch), len(batch["rewards"])
         taken = distribution.logp(actions_of(batch))
-        draw = torch.randn if head.noise == "normal" else torch.rand
         below, level = torch.zeros(rows), torch.zeros(rows)
         for _ in range(_SAMPLES):
-            noise = draw((rows, head.noise_size), generator=self._generator)
+            noise = noise_for(self._module, batch, self._generator)
             drawn = distribution.logp(distribution.sample(noise))
             below += drawn > taken
             level += drawn == taken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from hindcast.evaluate.estimators import F64, Values
 from hindcast.evaluate.recorded import over_steps, steps_of
 from hindcast.evaluate.target import Batch, Target
 from hindcast.learn.batches import bootstrapped
+from hindcast.learn.schedules import Curve, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.window import WindowData
@@ -94,6 +94,7 @@ class FittedQ:
         fit, slow = self._fit, cast(Critics, frozen_copy(self._critics))
         optimiser = torch.optim.Adam(self._critics.parameters(), lr=fit.lr)
         weights = self._resampled(window)
+        falling: Curve = [[0, fit.lr, "cosine"], [fit.updates, 0.0]]
         for update in range(fit.updates):
             check(update)
             chosen = steps[torch.randint(len(steps), (fit.batch_size,), generator=self._generator)]
@@ -102,7 +103,7 @@ class FittedQ:
             wanted = bootstrapped(batch, self._expected(slow, at_next(batch)))
             errors = (self._critics(batch) - wanted).square()
             loss = (weights[:, chosen] * errors).mean(1).sum()
-            optimiser.param_groups[0]["lr"] = fit.lr * (1 + math.cos(math.pi * update / fit.updates)) / 2
+            optimiser.param_groups[0]["lr"] = value_at(falling, update)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()

@@ -26,12 +26,15 @@ def percentiles(values: F64, level: float) -> Interval | None:
     return float(low), float(high)
 
 
-def student(values: F64, level: float) -> Interval | None:
-    """Student's interval of the mean of independent `values` `[N]`; None of a single one."""
-    if len(values) < 2:
+def student(value: float, error: float, level: float, freedom: int, beyond: float = 0.0) -> Interval | None:
+    """Student's interval of a mean with the standard error `error`, wider by `beyond` on each side.
+
+    None without a degree of freedom, such as of a single value.
+    """
+    if freedom < 1:
         return None
-    half = t_quantile((1.0 + level) / 2.0, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean() - half), float(values.mean() + half)
+    half = t_quantile((1.0 + level) / 2.0, freedom) * error + beyond
+    return value - half, value + half
 
 
 def t_quantile(probability: float, freedom: int) -> float:

@@ -29,7 +29,7 @@ from hindcast.evaluate.estimators import (
     surprise,
 )
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
-from hindcast.evaluate.intervals import Interval, percentiles, resamples, t_quantile
+from hindcast.evaluate.intervals import Interval, percentiles, resamples, student
 from hindcast.evaluate.recorded import over_steps, window_of
 from hindcast.evaluate.target import Batch, Target, same
 from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
@@ -267,19 +267,18 @@ class _Case:
         return estimates(usable, self._counts, self._options.clip)
 
     def _estimate(self, name: str) -> Estimate:
-        values, options = self._found[name], self._options
+        values, level = self._found[name], self._options.level
         value = float(values[0])
         if name == "dm":
-            assert options.fit is not None
+            assert self._options.fit is not None
             assert self._model is not None
-            freedom = max(1, 2 * (options.fit.members - 1))
-            half = t_quantile((1 + options.level) / 2, freedom) * self._model.spread + abs(self._missed)
-            return Estimate(value, None if math.isnan(half) else (value - half, value + half))
-        interval = percentiles(values[1:], options.level)
+            freedom = 2 * (self._options.fit.members - 1)
+            return Estimate(value, student(value, self._model.spread, level, freedom, abs(self._missed)))
+        interval = percentiles(values[1:], level)
         if name not in MEANS:
             return Estimate(value, interval)
-        half = t_quantile((1 + options.level) / 2, len(self._all.length) - 1) * float(values[1:].std())
-        return Estimate(value, interval, (value - half, value + half))
+        error = float(values[1:].std())
+        return Estimate(value, interval, student(value, error, level, len(self._all.length) - 1))
 
     @property
     def _missed(self) -> float:

@@ -72,14 +72,17 @@ class Target:
             listed = torch.arange(int(space.n)) + int(space.start)
             each = listed.unsqueeze(1).expand(-1, rows)
             return each, torch.stack([distribution.logp(actions).exp() for actions in each])
-        samples = _stacked([distribution.sample(self._noise(batch, generator)) for _ in range(count)])
+        samples = _stacked(
+            [distribution.sample(noise_for(self.module, batch, generator)) for _ in range(count)]
+        )
         return samples, torch.full(_first(samples).shape[:2], 1.0 / count)
 
-    def _noise(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        head = self.module.action_head
-        shape = (len(next(iter(batch.values()))), head.noise_size)
-        draw = torch.randn if head.noise == "normal" else torch.rand
-        return draw(shape, generator=generator)
+
+def noise_for(module: RLModule, batch: Batch, generator: torch.Generator) -> Tensor:
+    """`[B, K]` noise of the kind that the module's distribution samples from."""
+    head = module.action_head
+    draw = torch.randn if head.noise == "normal" else torch.rand
+    return draw((len(next(iter(batch.values()))), head.noise_size), generator=generator)
 
 
 def same(left: Actions, right: Actions) -> Tensor:

@@ -64,6 +64,11 @@ class OptimiserSpec:
     groups: Sequence[ParameterGroup] = ()
 
 
+def adam_at(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
+    """An Adam for each of the networks named, by its learning rate."""
+    return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
+
+
 class Optimiser:
     """One optimiser at work: gradients, clipping, step.
 

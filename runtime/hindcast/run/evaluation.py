@@ -100,17 +100,15 @@ def evaluate_checkpoint_offline(
     Raises:
         DataError: no checkpoint there, or as of `evaluate_offline`.
     """
-    location = _existing(path)
-    module = _module(location)
-    policy = _policy(module, module_class)
+    policy, module = policy_at(path, module_class)
     if gamma is None:
-        gamma = _gamma_of(location)
+        gamma = _gamma_of(resolve(path))
     dataset = open_data(list(data), watch=watch)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or Options()).seed)
     chosen = replace(options or Options(), gamma=gamma)
     report = evaluate_offline(policy, dataset, ", ".join(data), chosen, watch.progress)
-    return OfflineEvaluation(str(module), gamma, report)
+    return OfflineEvaluation(module, gamma, report)
 
 
 def policy_at(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
