@@ -25,7 +25,7 @@ from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
 from hindcast.datasets.prepare.reading_back import read_back
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import WRITTEN_LAYOUTS
 from hindcast.formats.spec import DataSpec
@@ -98,7 +98,7 @@ def write(block: Block, layout: str) -> float:
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
-        with EpisodeWriter(resolve(folder), spec, "s", layout=layout) as writer:
+        with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
             writer.write(block)
         return block.num_steps / (time.process_time() - begun)
 
@@ -114,7 +114,7 @@ def readings(folder: Path, python: str, rounds: int) -> None:
     """Ours against RLlib's."""
     block = make_block(800)
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
-    with EpisodeWriter(resolve(folder), spec, "s", layout="columns") as writer:
+    with BlockWriter(resolve(folder), spec, "s", layout="columns") as writer:
         writer.write(block)
     rival_script = str(Path(__file__).parent / "rivals" / "rllib_columns.py")
     command = [python, rival_script, str(folder / "s-000.parquet"), str(ROWS_OF_RIVAL)]

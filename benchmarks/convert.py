@@ -28,7 +28,7 @@ from measuring import report, take_turns
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -40,7 +40,7 @@ def make_recording(folder: Path, episodes: int) -> Path:
     """A file of episodes in MessagePack."""
     block = make_block(min(episodes, _AT_ONCE))
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
-    with EpisodeWriter(
+    with BlockWriter(
         resolve(folder), spec, "s", max_file_bytes=1 << 40, layout=MESSAGEPACK_EPISODES
     ) as writer:
         for first in range(0, episodes, block.num_episodes):

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import file_stem
 from hindcast.formats.spec import DataSpec
@@ -97,7 +97,7 @@ def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, floa
 def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, float]:
     """Write the data, then read it all three ways."""
     block = make_block(steps, smooth)
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), file_stem(0, "bench")) as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block), file_stem(0, "bench")) as writer:
         writer.write(block)
     nested = folder / "_nested.parquet"
     write_nested(block, nested)

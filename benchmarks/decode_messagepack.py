@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from gymnasium import spaces
 from measuring import report, take_turns
 
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
 from hindcast.formats.spec import DataSpec
@@ -79,7 +79,7 @@ def main() -> None:
     block = make_block(arguments.episodes)
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
-        with EpisodeWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES) as writer:
+        with BlockWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES) as writer:
             writer.write(block)
         path = Path(folder) / "s-000.parquet"
         command = [arguments.rllib, str(Path(__file__).parent / "rivals" / "rllib_decode.py"), str(path)]

@@ -21,7 +21,7 @@ from measuring import report, take_turns
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading_back import read_back
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
 from hindcast.formats.layouts import LAYOUTS
@@ -63,7 +63,7 @@ def timed(act: Callable[[], object]) -> Callable[[], float]:
 
 def write(folder: Path, layout: str, block: Block) -> None:
     """Encode and write the block as files of that layout."""
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout=layout) as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block), "s", layout=layout) as writer:
         writer.write(block)
 
 

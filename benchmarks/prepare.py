@@ -24,7 +24,7 @@ from decode_messagepack import make_block, rival
 from measuring import report, take_turns
 
 from hindcast.datasets.prepare import opening
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.spec import DataSpec
 from hindcast.ray_session import QUIET, start_ray
 from hindcast.storage.location import resolve
@@ -37,7 +37,7 @@ OBJECT_STORE = 200 << 20
 def rows(folder: Path, episodes: int) -> pa.Table:
     """Timesteps in order, with RLlib's names and `t`."""
     block = make_block(episodes)
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "s", layout="columns") as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block), "s", layout="columns") as writer:
         writer.write(block)
     table = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
     return table.replace_schema_metadata(None)

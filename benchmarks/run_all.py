@@ -22,6 +22,7 @@ ALONE = (
     "cartpole.py",
     "data_workers.py",
     "inspect_dataset.py",
+    "serving.py",
 )
 
 

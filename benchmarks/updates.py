@@ -1,12 +1,12 @@
-"""Updates a second of each algorithm: ours, d3rlpy's, and the bare arithmetic, in one run.
+"""Updates a second of each algorithm: ours, d3rlpy's, RLlib's, and the bare arithmetic, in one run.
 
     python benchmarks/updates.py --rllib PYTHON [--algorithms IQL CQL] [--compiled] [--device cuda]
 
 All have the same batches of 256, the same networks of two layers of 256, ReLU, and one thread; d3rlpy 2.8.1 (in
-PYTHON's environment) all of its defaults, and ours their counterparts. What is timed is updates of batches that are
-ready. `bare_updates.py` is the bare arithmetic; it runs in our process, whose allocator keeps what is freed. They take
-turns; printed are medians of the turns, and of their ratios. On the CPU it is the process's time that counts, so that
-others on the machine do not.
+PYTHON's environment) all of its defaults, and ours their counterparts; RLlib 2.60 its own defaults. What is timed is
+updates of batches that are ready. `bare_updates.py` is the bare arithmetic; it runs in our process, whose allocator
+keeps what is freed. They take turns; printed are medians of the turns, and of their ratios. On the CPU it is the
+process's time that counts, so that others on the machine do not.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ CONFIGS = {
 UPDATES_OF_TURN = {"BC": 150, "IQL": 40, "TD3BC": 60, "SAC": 40, "DQN": 100, "DiscreteCQL": 100, "CQL": 4}
 NAMES = [name for name in CONFIGS if name in REGISTRY]
 DISCRETE = ("DQN", "DiscreteCQL")
-BARE, D3RLPY = "bare arithmetic", "d3rlpy"
-AIMS = {BARE: 0.9, D3RLPY: 1.5}
-RIVAL = Path(__file__).parent / "rivals" / "d3rlpy_updates.py"
+BARE, D3RLPY, RLLIB = "bare arithmetic", "d3rlpy", "RLlib"
+AIMS = {BARE: 0.9, D3RLPY: 1.5, RLLIB: 10}
+RIVALS = {D3RLPY: NAMES, RLLIB: ("BC", "IQL", "CQL", "SAC", "DQN")}
+"""The algorithms that each rival has. It is `rivals/<name>_updates.py`."""
 
 
 def columns() -> dict[str, np.ndarray]:
@@ -107,22 +108,45 @@ def turns(
     return turn
 
 
-def of_process(process: subprocess.Popen[str], name: str, count: int) -> Callable[[], float]:
-    """Updates a second of a turn of d3rlpy's."""
+class Rival:
+    """A process in the rivals' environment.
 
-    def turn() -> float:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print(name, count, file=process.stdin, flush=True)
-        return float(process.stdout.readline())
+    Args:
+        name: of the rival.
+        python: the environment's.
+        batches: file of the batches.
+        device: where it computes.
+    """
 
-    return turn
+    def __init__(self, name: str, python: str, batches: Path, device: str) -> None:
+        script = Path(__file__).parent / "rivals" / f"{name.lower()}_updates.py"
+        command = [python, str(script), str(batches), device]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._read()
+
+    def turns(self, algorithm: str, count: int) -> Callable[[], float]:
+        """Updates a second of a turn."""
+
+        def turn() -> float:
+            assert self._process.stdin is not None
+            print(algorithm, count, file=self._process.stdin, flush=True)
+            return float(self._read())
+
+        return turn
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
 
 def main() -> None:
     """Measure and print a table for each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rllib", help="the Python that has d3rlpy 2.8.1; without it, d3rlpy is left out")
+    parser.add_argument("--rllib", help="the Python that has RLlib and d3rlpy; without it, both are left out")
     parser.add_argument("--algorithms", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument(
         "--compiled", action="store_true", help="also with learners.compile, where there is such"
@@ -134,13 +158,11 @@ def main() -> None:
     torch.set_num_threads(1)
     drawn = columns()
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / "batches.npz", **drawn)
-        process = None
+        file = Path(folder) / "batches.npz"
+        np.savez(file, **drawn)
+        others = {}
         if arguments.rllib:
-            command = [arguments.rllib, str(RIVAL), str(Path(folder) / "batches.npz"), device]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            assert process.stdout is not None
-            process.stdout.readline()
+            others = {name: Rival(name, arguments.rllib, file, device) for name in RIVALS}
         for name in arguments.algorithms:
             batches, count = batches_of(drawn, name in DISCRETE, device), UPDATES_OF_TURN[name]
             rivals = {
@@ -151,11 +173,12 @@ def main() -> None:
                 rivals["Hindcast, compiled"] = turns(
                     ours(name, device, compiled=True), batches, count, device
                 )
-            if process is not None:
-                rivals[D3RLPY] = of_process(process, name, count)
+            for rival, process in others.items():
+                if name in RIVALS[rival]:
+                    rivals[rival] = process.turns(name, count)
             report(name, "updates/s", take_turns(rivals, arguments.rounds), "Hindcast", AIMS)
-        if process is not None:
-            process.communicate()
+        for process in others.values():
+            process.close()
 
 
 if __name__ == "__main__":

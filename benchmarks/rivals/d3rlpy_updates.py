@@ -6,14 +6,11 @@ Run by updates.py in an environment of its own. Batches are ready, as d3rlpy's b
 d3rlpy's defaults (nothing compiled), the batch of 256 and the networks of two layers of 256 among them.
 """
 
-import sys
-import time
-
 import d3rlpy
 import numpy as np
 import structlog
-import torch
 from d3rlpy.dataset import TransitionMiniBatch
+from updates_timing import answer
 
 ALGORITHMS = {
     "BC": d3rlpy.algos.BCConfig(policy_type="stochastic"),
@@ -28,21 +25,8 @@ DISCRETE = ("DQN", "DiscreteCQL")
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    columns, device = dict(np.load(sys.argv[1])), sys.argv[2]
-    made = {}
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, updates = line.split()
-        if name not in made:
-            made[name] = algorithm(name, columns, device)
-        learner, batches = made[name], batches_of(columns, name in DISCRETE)
-        clock = time.process_time if device == "cpu" else time.perf_counter
-        begun = clock()
-        for number in range(int(updates)):
-            learner.update(batches[number % len(batches)])
-        print(int(updates) / (clock() - begun), flush=True)
+    answer(lambda *given: algorithm(*given).update, batches_of)
 
 
 def algorithm(name, columns, device):
@@ -52,8 +36,9 @@ def algorithm(name, columns, device):
     return made
 
 
-def batches_of(columns, discrete):
-    actions = columns["chosen"][..., None].astype(np.float32) if discrete else columns["actions"]
+def batches_of(name, columns, _device):
+    chosen = name in DISCRETE
+    actions = columns["chosen"][..., None].astype(np.float32) if chosen else columns["actions"]
     return [
         TransitionMiniBatch(
             observations=columns["obs"][number],

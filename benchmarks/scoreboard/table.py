@@ -1,0 +1,248 @@
+"""The board: docs/scoreboard.md and its picture, from the results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, OURS, SHARED, UPDATES_OF, Environment
+
+from hindcast.evaluate.intervals import student
+from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
+
+DOCS = Path(__file__).parents[2] / "docs"
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of some seeds, normalised: 0 is the random policy's return, 100 the recorded expert's.
+
+    Attributes:
+        mean: over the seeds.
+        error: standard error of it; NaN of one seed.
+        seeds: how many.
+    """
+
+    mean: float
+    error: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Score:
+        count = len(values)
+        error = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+        return cls(float(np.mean(values)), error, count)
+
+    @property
+    def half(self) -> float:
+        """Of Student's interval; NaN of one seed."""
+        return half_width(self.error, self.seeds - 1)
+
+    def __str__(self) -> str:
+        half = "" if math.isnan(self.half) else f" ± {self.half:.0f}"
+        return f"{self.mean:.0f}{half}"
+
+
+class Board:
+    """What was found in one environment.
+
+    Args:
+        environment: which.
+        found: a dictionary for each piece, see `training.train`.
+        recorded: mean return of each of the data.
+    """
+
+    def __init__(
+        self, environment: Environment, found: Sequence[dict[str, Any]], recorded: dict[str, float]
+    ) -> None:
+        self.environment = environment
+        self.recorded = recorded
+        self._found = found
+
+    def normalised(self, value: float) -> float:
+        """A return as a score."""
+        worst, best = self.recorded["random"], self.recorded["expert"]
+        return 100 * (value - worst) / (best - worst)
+
+    def score(
+        self, who: str, data: str, algorithm: str, which: Callable[[list[float]], float]
+    ) -> Score | None:
+        """Of all seeds there are; `which` takes one of the evaluations' means. None where nothing was trained."""
+        asked = (who, data, algorithm)
+        values = [
+            self.normalised(which([float(np.mean(each["returns"])) for each in piece["evaluations"]]))
+            for piece in self._found
+            if (piece["who"], piece["data"], piece["algorithm"]) == asked
+        ]
+        return Score.of(values) if values else None
+
+    @property
+    def core_hours(self) -> float:
+        return sum(piece["cpu_seconds"] for piece in self._found) / 3600
+
+
+def last(means: list[float]) -> float:
+    """Of the evaluations: the last one's mean, which is what one gets who has no simulator."""
+    return means[-1]
+
+
+def write(results: Path) -> None:
+    """Page and picture of all environments with results."""
+    sections = []
+    for name, environment in ENVIRONMENTS.items():
+        board = read(results, name, environment)
+        (DOCS / f"scoreboard-{name}.png").write_bytes(render(picture(board), LIGHT))
+        sections.append(section(name, board))
+    (DOCS / "scoreboard.md").write_text(HEAD + "\n".join(sections))
+
+
+def read(results: Path, name: str, environment: Environment) -> Board:
+    """An environment's results."""
+    lines = (results / f"{name}.jsonl").read_text().splitlines()
+    recorded = json.loads((results / f"{name}-data.json").read_text())
+    return Board(environment, [json.loads(line) for line in lines], recorded)
+
+
+HEAD = f"""# Scoreboard
+
+Every algorithm on data of our own SAC, and d3rlpy 2.8.1 on the same files, with as many updates, batches of {BATCH},
+the same networks and learning rates; other options are each library's defaults, but for those in
+[benchmarks/scoreboard/tasks.py](../benchmarks/scoreboard/tasks.py). `python benchmarks/scoreboard` makes data, results
+and this page; raw results, with the return of each episode, are in
+[benchmarks/scoreboard/results](../benchmarks/scoreboard/results).
+
+Scores are normalised: 0 is the mean return of the random data, 100 the expert data's. Each is of the last evaluation,
+then in brackets of the best one, which nobody can choose who has no simulator; means over the seeds, ± the half width
+of Student's {LEVEL:.0%} interval.
+
+"""
+
+
+def section(name: str, board: Board) -> str:
+    """An environment's part of the page."""
+    environment = board.environment
+    data = list(environment.data)
+    head = ["algorithm", "by", *(f"{each} ({board.normalised(board.recorded[each]):.0f})" for each in data)]
+    rows = [row(board, algorithm, who) for algorithm in environment.algorithms for who in (OURS, D3RLPY)]
+    table = [head, ["---"] * len(head), *filter(None, rows)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+    seeds = sorted({score.seeds for score in scores(board)})
+    about = (
+        f"Networks of {' and '.join(map(str, environment.hidden))}, learning rate {environment.rate:g}, "
+        f"{environment.updates:,} updates ({fewer(environment)}), an evaluation of {environment.episodes} episodes "
+        f"every {environment.every:,}; of every piece {' or '.join(map(str, seeds))} "
+        f"seed{'s' * (seeds != [1])}; {board.core_hours:.1f} core-hours in all. "
+        "In brackets in the first line: the data's own score."
+    )
+    picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
+    return "\n".join(
+        [f"## {environment.id}", "", picture_line, "", about, "", *lines, "", verdict(board), ""]
+    )
+
+
+def fewer(environment: Environment) -> str:
+    """The algorithms that get another number of updates, with it."""
+    return ", ".join(f"{name} {int(environment.updates * share):,}" for name, share in UPDATES_OF.items())
+
+
+def row(board: Board, algorithm: str, who: str) -> list[str] | None:
+    """Of the table; None where nothing was trained."""
+    cells = []
+    for data in board.environment.data:
+        at_last, best = board.score(who, data, algorithm, last), board.score(who, data, algorithm, max)
+        cells.append(f"{at_last} ({best})" if at_last and best else "")
+    return [algorithm, who, *cells] if any(cells) else None
+
+
+def scores(board: Board) -> list[Score]:
+    """All last scores."""
+    found = [
+        board.score(who, data, algorithm, last)
+        for who in (OURS, D3RLPY)
+        for data in board.environment.data
+        for algorithm in board.environment.algorithms
+    ]
+    return [score for score in found if score]
+
+
+def verdict(board: Board) -> str:
+    """Where ours is above or below d3rlpy by more than chance: Welch's test of the last scores at the level."""
+    above, below, compared = [], [], 0
+    for algorithm in SHARED:
+        for data in board.environment.data:
+            ours = board.score(OURS, data, algorithm, last)
+            theirs = board.score(D3RLPY, data, algorithm, last)
+            if ours is None or theirs is None or min(ours.seeds, theirs.seeds) < 2:
+                continue
+            compared += 1
+            difference, half = ours.mean - theirs.mean, welch(ours, theirs)
+            if abs(difference) > half:
+                name = f"{algorithm} on {data} ({difference:+.0f})"
+                (above if difference > 0 else below).append(name)
+    if not compared:
+        return "With one seed there is no telling which differences are chance."
+    return (
+        f"Of {compared} pairs with d3rlpy, ours is above by more than chance ({LEVEL:.0%}, Welch) in {len(above)}"
+        f"{listed(above)}, and below in {len(below)}{listed(below)}."
+    )
+
+
+def listed(names: list[str]) -> str:
+    return f": {', '.join(names)}" if names else ""
+
+
+def half_width(error: float, freedom: int) -> float:
+    """Of Student's interval of a value with that standard error; NaN without a degree of freedom."""
+    interval = student(0.0, error, LEVEL, freedom)
+    return math.nan if interval is None else interval[1]
+
+
+def welch(one: Score, other: Score) -> float:
+    """Half width of the interval of a difference of means with other variances."""
+    squares = one.error**2, other.error**2
+    if sum(squares) == 0:
+        return 0.0
+    freedom = sum(squares) ** 2 / (squares[0] ** 2 / (one.seeds - 1) + squares[1] ** 2 / (other.seeds - 1))
+    return half_width(math.sqrt(sum(squares)), max(1, math.floor(freedom)))
+
+
+def picture(board: Board) -> Picture:
+    """A panel for each of the data: every algorithm's last score, ours and d3rlpy's, with intervals."""
+    environment = board.environment
+
+    def draw(figure: Any, theme: Theme) -> None:
+        panels = figure.subplots(1, len(environment.data), sharey=True)
+        for axes, data in zip(panels, environment.data, strict=True):
+            style_axes(axes, theme, data)
+            axes.axvline(
+                board.normalised(board.recorded[data]), color=theme.muted, linewidth=1, linestyle=":"
+            )
+            for who, colour, shift in ((OURS, theme.main, -0.14), (D3RLPY, theme.reference, 0.14)):
+                for position, algorithm in enumerate(environment.algorithms):
+                    found = board.score(who, data, algorithm, last)
+                    if found:
+                        bar = None if math.isnan(found.half) else found.half
+                        axes.errorbar(
+                            found.mean,
+                            position + shift,
+                            xerr=bar,
+                            fmt="o",
+                            color=colour,
+                            markersize=4,
+                            linewidth=1.2,
+                        )
+            axes.set_xlim(-45, 125)
+            axes.set_xticks([0, 50, 100])
+        panels[0].set_yticks(range(len(environment.algorithms)), environment.algorithms)
+        panels[0].invert_yaxis()
+
+    caption = (
+        "Last scores: 0 is random, 100 the expert, dotted the data's own. Blue: Hindcast, orange: d3rlpy."
+    )
+    return Picture(f"{environment.id}: what is learned from which data", caption, draw, height=4.0)

@@ -1,0 +1,163 @@
+"""What is played, trained and compared: environments, their data, algorithms with their options, the board's pieces.
+
+A piece is one training: who (ours or d3rlpy), algorithm, data, seed. All have the same files, updates, batches of 256,
+networks and learning rates; other options are each library's defaults, but for those that stand here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+SEEDS = (0, 1, 2)
+OURS, D3RLPY = "hindcast", "d3rlpy"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A recording of one moment of SAC's training.
+
+    Attributes:
+        updates: SAC had made; None plays at random.
+        episodes: to record, sampled as SAC explores.
+    """
+
+    updates: int | None
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where is played, and what is trained there.
+
+    Attributes:
+        id: Gymnasium's.
+        sac: options of the SAC that plays the data.
+        sac_iterations: of 250 updates each.
+        data: recordings by the name of the data that they make together.
+        hidden: widths of all networks.
+        rate: learning rate of all networks.
+        updates: of each training.
+        every: updates between evaluations.
+        episodes: of each evaluation, from the same initial states always.
+        algorithms: those on the board.
+    """
+
+    id: str
+    sac: Mapping[str, Any]
+    sac_iterations: int
+    data: Mapping[str, tuple[Stage, ...]]
+    hidden: tuple[int, ...]
+    rate: float
+    updates: int
+    every: int
+    episodes: int
+    algorithms: tuple[str, ...] = field(kw_only=True)
+
+
+REPLAY = (500, 1000, 1500, 1750, 2000, 2250, 2500, 2750, 3000, 5000)
+
+ENVIRONMENTS = {
+    "pendulum": Environment(
+        "Pendulum-v1",
+        sac={
+            "actorLr": 1e-3,
+            "criticLr": 1e-3,
+            "alphaLr": 1e-3,
+            "trainBatchSizePerLearner": 128,
+        },
+        sac_iterations=40,
+        data={
+            "expert": (Stage(10_000, 100),),
+            "medium": (Stage(2_000, 100),),
+            "replay": tuple(Stage(updates, 10) for updates in REPLAY),
+            "random": (Stage(None, 100),),
+        },
+        hidden=(64, 64),
+        rate=1e-3,
+        updates=5_000,
+        every=1_000,
+        episodes=20,
+        algorithms=(
+            "BC",
+            "10% BC",
+            "MARWIL",
+            "TD3BC",
+            "ReBRAC",
+            "IQL",
+            "CQL",
+            "SAC",
+            "FQL",
+            "DecisionTransformer",
+        ),
+    ),
+}
+
+RATES = {
+    "BC": ("lr",),
+    "MARWIL": ("lr",),
+    "IQL": ("actor_lr", "critic_lr", "value_lr"),
+    "TD3BC": ("actor_lr", "critic_lr"),
+    "ReBRAC": ("actor_lr", "critic_lr"),
+    "FQL": ("actor_lr", "critic_lr"),
+    "CQL": ("actor_lr", "critic_lr", "alpha_lr"),
+    "SAC": ("actor_lr", "critic_lr", "alpha_lr"),
+    "DecisionTransformer": ("lr",),
+}
+"""The options that hold an algorithm's learning rates."""
+
+BATCH = 256
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "FQL": {"alpha": 3.0, "normalize_q_loss": True},
+    "DecisionTransformer": {"train_batch_size_per_learner": 640, "embed_size": 64, "context_length": 10},
+}
+"""Of ours, where neither rates and batches nor the defaults will do."""
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "TD3BC": {"observation_filter": "MeanStdFilter"},
+    "IQL": {"distribution": "squashedGaussian"},
+    "MARWIL": {"distribution": "squashedGaussian"},
+}
+"""The paper's: d3rlpy gets a scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself. Where a
+few heavily weighted actions lie at their bounds, a mean without bounds strays."""
+
+UPDATES_OF = {"DecisionTransformer": 0.4}
+"""Share of the updates that an algorithm gets: one of a Decision Transformer costs ten of the others'."""
+
+SHARED = ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC")
+"""Those that d3rlpy trains, too."""
+
+
+class Piece(NamedTuple):
+    """One training of the board."""
+
+    who: str
+    environment: str
+    data: str
+    algorithm: str
+    seed: int
+
+    @property
+    def trained(self) -> str:
+        """The algorithm's name where the library has it."""
+        return self.algorithm.removeprefix("10% ")
+
+    @property
+    def top(self) -> float | None:
+        """Share of the episodes that is learned from: those with the highest return; None for all."""
+        return 0.1 if self.algorithm.startswith("10% ") else None
+
+    @property
+    def updates(self) -> int:
+        return int(ENVIRONMENTS[self.environment].updates * UPDATES_OF.get(self.algorithm, 1.0))
+
+
+def pieces() -> Iterator[Piece]:
+    """All of them; of every algorithm the first seed, then the second."""
+    for seed, (name, environment) in itertools.product(SEEDS, ENVIRONMENTS.items()):
+        for data, algorithm in itertools.product(environment.data, environment.algorithms):
+            yield Piece(OURS, name, data, algorithm, seed)
+            if algorithm in SHARED:
+                yield Piece(D3RLPY, name, data, algorithm, seed)

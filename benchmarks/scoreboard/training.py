@@ -1,0 +1,113 @@
+"""Trains a piece: ours through the Python API, d3rlpy in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from data import arrays
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, MODELS, OPTIONS, RATES, Piece
+
+import hindcast
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.evaluate.environment import evaluate_policy
+from hindcast.record.seeding import reset_seed
+
+EVALUATION_SEED = 0
+RIVAL = Path(__file__).parents[1] / "rivals" / "d3rlpy_scores.py"
+
+
+def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
+    """Train a piece.
+
+    Args:
+        piece: which.
+        folder: of the data.
+        rllib: the Python that has d3rlpy.
+
+    Returns:
+        The piece's fields; `updates`; `cpu_seconds` of training and evaluating; `evaluations`: for each the updates
+        made and the returns of all episodes.
+    """
+    path = folder / piece.environment / piece.data
+    begun = time.process_time() + _children()
+    evaluations = _theirs(piece, path, rllib) if piece.who == D3RLPY else _ours(piece, path)
+    seconds = time.process_time() + _children() - begun
+    return {
+        **piece._asdict(),
+        "updates": piece.updates,
+        "cpu_seconds": round(seconds, 1),
+        "evaluations": evaluations,
+    }
+
+
+def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
+    environment = ENVIRONMENTS[piece.environment]
+    every = environment.every * piece.updates // environment.updates
+    rates = dict.fromkeys(RATES[piece.trained], environment.rate)
+    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.trained, {})}
+    model = {
+        "fcnet_hiddens": list(environment.hidden),
+        "fcnet_activation": "relu",
+        **MODELS.get(piece.trained, {}),
+    }
+    if piece.trained == "DecisionTransformer":
+        model = {}
+    config = (
+        getattr(hindcast, f"{piece.trained}Config")()
+        .environment(environment.id)
+        .training(**options)
+        .rl_module(model_config=model)
+        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=every)
+        .debugging(seed=piece.seed)
+    )
+    found = []
+    with config.build_algo() as algorithm:
+        for iteration in range(1, piece.updates // every + 1):
+            algorithm.train()
+            report = evaluate_policy(
+                algorithm.get_policy(),
+                EnvironmentSpec(id=environment.id),
+                duration=environment.episodes,
+                seed=EVALUATION_SEED,
+            )
+            found.append(
+                {
+                    "updates": iteration * every,
+                    "returns": [round(each, 2) for each in report.returns],
+                }
+            )
+    return found
+
+
+def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
+    environment = ENVIRONMENTS[piece.environment]
+    source = reset_seed(EVALUATION_SEED, "evaluation")
+    task = {
+        "environment": environment.id,
+        "algorithm": piece.trained,
+        "seed": piece.seed,
+        "hidden": environment.hidden,
+        "rate": environment.rate,
+        "batch": BATCH,
+        "updates": piece.updates,
+        "every": environment.every,
+        "resets": [reset_seed(source, "episode", index) for index in range(environment.episodes)],
+    }
+    with tempfile.TemporaryDirectory() as work:
+        data = Path(work) / "data.npz"
+        np.savez(data, **arrays(path, piece.top))
+        command = [rllib, str(RIVAL), str(data), json.dumps(task)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _children() -> float:
+    used = os.times()
+    return used.children_user + used.children_system

@@ -1,0 +1,121 @@
+"""What prefers good episodes beats what imitates all of them, by margins that were stated before."""
+
+import numpy as np
+import pytest
+
+from hindcast.datasets.prepare.opening import open_data
+from support import record, recording, train, training
+
+pytestmark = [pytest.mark.learning, pytest.mark.soak, pytest.mark.minutes]
+
+CARTPOLE = {"id": "CartPole-v1"}
+MARGIN = 200.0
+"""Of the mean return over three seeds, of at most 500."""
+PENDULUM = {"id": "Pendulum-v1"}
+RELU = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
+RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
+BETTER = 100.0
+"""Than the recorded episodes' mean return in Pendulum, over two seeds."""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """20 episodes of a PPO that reached 400, and 300 of its beginning: about as many timesteps of each."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for name, episodes, stop in (
+        ("good", 20, {"episodeReturnMean": 400, "iterations": 40}),
+        ("bad", 300, {"iterations": 1}),
+    ):
+        expert = {
+            "config": {"lr": 1e-3, "minibatchSize": 256},
+            "model": {"fcnetHiddens": [64, 64]},
+            "stop": stop,
+        }
+        record(
+            recording(
+                folder / name, environment=CARTPOLE, policy={"train": expert}, duration={"episodes": episodes}
+            )
+        )
+    return str(folder / "*")
+
+
+def mean_return(folder, data, algorithm, config, **of_input):
+    """Of policies that sample their actions, as they were recorded: the mode of half noise is no noise."""
+    found = []
+    for seed in range(3):
+        resource = training(
+            folder / f"{algorithm}{seed}",
+            "",
+            algorithm=algorithm,
+            config={"lr": 1e-3, "trainBatchSizePerLearner": 256, **config},
+            environment=CARTPOLE,
+            model={"fcnetHiddens": [64, 64]},
+            input=[{"path": data, **of_input}],
+            pipeline={"datasetNumItersPerLearner": 1000},
+            evaluation={"interval": 1, "duration": 30, "explore": True},
+            stop={"updates": 1000},
+            seed=seed,
+        )
+        found.append(train(resource).metrics["episode_return_mean"])
+    return float(np.mean(found))
+
+
+def test_marwil_and_the_top_fraction_beat_cloning_all(mixed, tmp_path):
+    cloned = mean_return(tmp_path / "all", mixed, "BC", {})
+    top = mean_return(tmp_path / "top", mixed, "BC", {}, top=0.05)
+    preferred = mean_return(tmp_path / "preferred", mixed, "MARWIL", {"beta": 3.0})
+    print(cloned, top, preferred)
+    assert top >= cloned + MARGIN
+    assert preferred >= cloned + MARGIN
+
+
+@pytest.fixture(scope="module")
+def swings(tmp_path_factory):
+    """50 episodes of a SAC that has learnt to swing the pendulum up, and 50 of its beginning."""
+    folder = tmp_path_factory.mktemp("swings")
+    rates = {**RATES, "alphaLr": 1e-3, "trainBatchSizePerLearner": 128}
+    for name, stop in (("good", {"episodeReturnMean": -200, "iterations": 12}), ("bad", {"iterations": 2})):
+        sac = {"algorithm": "SAC", "config": rates, "model": RELU, "stop": stop}
+        policy = {"train": sac}
+        record(recording(folder / name, environment=PENDULUM, policy=policy, duration={"episodes": 50}))
+    return str(folder / "*")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        ("CQL", "alphaLr", {}, -700.0),
+        ("IQL", "valueLr", {"distribution": "squashedGaussian"}, -200.0),
+        ("TD3BC", "criticLr", {"observationFilter": "meanStd"}, None),
+        ("ReBRAC", "criticLr", {}, None),
+    ],
+    ids=lambda run: run[0],
+)
+def test_it_is_better_than_what_was_recorded_and_than_rllibs_example(run, swings, tmp_path):
+    """The last number is the return at which RLlib's tuned example of the algorithm stops."""
+    algorithm, rate, model, rllib = run
+    recorded = returns_of(swings)
+    found = []
+    for seed in range(2):
+        resource = training(
+            tmp_path / str(seed),
+            swings,
+            algorithm=algorithm,
+            config={"trainBatchSizePerLearner": 256, **RATES, rate: 1e-3},
+            environment=PENDULUM,
+            model={**RELU, **model},
+            pipeline={"datasetNumItersPerLearner": 6000},
+            evaluation={"interval": 1, "duration": 40},
+            stop={"updates": 6000},
+            seed=seed,
+        )
+        found.append(train(resource).metrics["episode_return_mean"])
+    print(algorithm, recorded, found)
+    assert np.mean(found) >= max(recorded + BETTER, rllib or -np.inf)
+
+
+def returns_of(path):
+    """The mean return of recorded episodes."""
+    dataset = open_data([path])
+    blocks = [dataset.read(unit, ["rewards"]) for unit in dataset.units]
+    return sum(float(block.columns["rewards"].sum()) for block in blocks) / dataset.num_episodes
