@@ -1,0 +1,79 @@
+"""`hindcast serve CHECKPOINT --log DATASET`: a policy for an application that asks for actions."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+from hindcast.errors import SpecError
+
+_SWITCH_S: Final = 0.0002
+"""Python's threads take turns of 5 ms by themselves, for which another connection's answer would wait."""
+
+
+@command
+def serve(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
+    ],
+    *,
+    screen: Screen,
+    log: Annotated[str, typer.Option(metavar="DATASET", help="Folder of the log; a path or a URI.")],
+    token_file: Annotated[
+        Path, typer.Option(help="File with the token that requests must carry, in its first line.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. Only this machine reaches the default.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for one that is free.")
+    ] = 9900,
+    explore: Annotated[
+        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the likeliest.")
+    ] = True,
+    module_class: Annotated[
+        str | None,
+        typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
+    ] = None,
+) -> None:
+    """Answer with a policy's actions over HTTP, and log them, until Ctrl-C or SIGTERM.
+
+    PolicyClient is the other side. The log is evidence for `hindcast evaluate --data` and data for a training.
+    """
+    from hindcast.run.evaluation import policy_at
+    from hindcast.serve.http_server import HttpServer
+    from hindcast.serve.policy_server import PolicyServer
+
+    token = _token(token_file)
+    sys.setswitchinterval(_SWITCH_S)
+    policy, _ = policy_at(checkpoint, module_class)
+    with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
+        address = f"http://{http.host}:{http.port}"
+        screen.result({"address": address, "log": log}, f"serving at {address}, logging into {log}")
+        _wait()
+
+
+def _token(file: Path) -> str:
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise SpecError(f"--token-file: {file} cannot be read: {reason}.") from error
+    if not lines or not lines[0].strip():
+        raise SpecError(f"--token-file: {file} is empty: write a token into its first line.")
+    return lines[0].strip()
+
+
+def _wait() -> None:
+    """Until the process is asked to stop."""
+    import signal
+    import threading
+
+    asked = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    asked.wait()

@@ -1,0 +1,1 @@
+"""Applications without an environment: the log that they write, and a policy that they ask for actions."""

@@ -1,0 +1,168 @@
+"""`PolicyServer`: a policy for an application that asks for actions, and the log of what it decided."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, SupportsFloat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import space_struct
+from hindcast.errors import DataError
+from hindcast.formats.spec import DataSpec
+from hindcast.models.policy import Actions, Playing, Policy
+from hindcast.serve.episode_writer import EpisodeWriter
+from hindcast.serve.steps import Steps
+from hindcast.serve.unknown import unknown_episode
+from hindcast.storage.location import Location
+from hindcast.threads import torch_threads
+
+
+class PolicyServer:
+    """Decides for an application, in its own process or behind `HttpServer`, and logs what was decided.
+
+    The methods are those of RLlib's `ExternalEnv` and `PolicyClient`. The log is what a recording of the policy would
+    be: with `action_logp` and `action_dist_inputs`, so that it is evidence for `hindcast evaluate --data` and for the
+    next training. It holds what an `EpisodeWriter` promises. Many threads may call at once; they decide in turn.
+
+    Args:
+        policy: what decides, or the path of its checkpoint.
+        log: folder of the dataset, as of `EpisodeWriter`.
+        explore: sample actions; False takes the likeliest.
+        seed: of the sampling; None: another one each time.
+        writer_options: of `EpisodeWriter`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str | Path,
+        log: str | Path | Location,
+        *,
+        explore: bool = True,
+        seed: int | None = None,
+        **writer_options: Any,
+    ) -> None:
+        self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
+        self._explore = explore
+        self._seeds = np.random.default_rng(seed)
+        self._playing: dict[str, Playing] = {}
+        self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
+        self._deciding = threading.Lock()
+        self._applications = Steps(DataSpec({}, None, self.policy.action_space, None, False))
+        self.log = EpisodeWriter(
+            log,
+            observation_space=self.policy.observation_space,
+            action_space=self.policy.action_space,
+            normalized_actions=True,
+            **writer_options,
+        )
+
+    def start_episode(self, episode_id: str | None = None) -> str:
+        """Begin an episode; returns its id. See `EpisodeWriter.start_episode`."""
+        id_ = self.log.start_episode(episode_id)
+        with self._deciding:
+            self._playing[id_] = self.policy.begin(int(self._seeds.integers(1 << 62)))
+            self._rewards[id_] = None
+        return id_
+
+    def get_action(self, episode_id: str, observation: Any) -> Any:
+        """The action for an observation, in the application's own units; it is in the log before it is returned.
+
+        Raises:
+            UnknownEpisode: the episode does not run.
+            DataError: an observation that does not fit; nothing is logged.
+        """
+        acted = self._decide(episode_id, observation)
+        self._log(episode_id, observation, acted.actions, acted, acted.logp)
+        return acted.env_actions[0]
+
+    def log_action(
+        self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None
+    ) -> None:
+        """Log an action that the application chose itself.
+
+        Args:
+            episode_id: a running episode.
+            observation: before the action.
+            action: in the application's own units.
+            action_logp: the log-probability with which it was chosen, 0.0 where that was certain; needed where the
+                policy's own actions have one.
+
+        Raises:
+            UnknownEpisode: the episode does not run.
+            DataError: values that do not fit, or no `action_logp`; nothing is logged.
+        """
+        where = f"episode {episode_id!r}: log_action"
+        if action_logp is None and self.policy.has_logp(self._explore):
+            raise DataError(
+                f"{where} needs action_logp, the log-probability with which the application chose the action (0.0 "
+                "where that was certain), since estimates from the log weigh by it"
+            )
+        own = {
+            leaf: self.policy.preprocessing.to_module(leaf, value[None])
+            for leaf, value in self._applications.action(action, {}, where).items()
+        }
+        acted = self._decide(episode_id, observation)
+        logp = None if action_logp is None else np.array([action_logp], dtype=np.float32)
+        self._log(episode_id, observation, own, acted, logp)
+
+    def log_returns(
+        self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
+    ) -> None:
+        """Log what came of the last action. See `EpisodeWriter.log_returns`."""
+        self.log.log_returns(episode_id, reward, info)
+        with self._deciding:
+            self._rewards[episode_id] = (self._rewards.get(episode_id) or 0.0) + float(reward)
+
+    def end_episode(
+        self, episode_id: str, observation: Any, *, terminated: bool = True, truncated: bool = False
+    ) -> None:
+        """End an episode. See `EpisodeWriter.end_episode`."""
+        self.log.end_episode(episode_id, observation, terminated=terminated, truncated=truncated)
+        with self._deciding:
+            self._playing.pop(episode_id, None)
+            self._rewards.pop(episode_id, None)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.log.close()
+
+    def __enter__(self) -> PolicyServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _decide(self, episode_id: str, observation: Any) -> Actions:
+        """What the policy does; its frames and recurrent state go on, also where the application decides."""
+        self.log.check_observation(episode_id, observation)
+        with self._deciding, torch_threads(1):
+            if episode_id not in self._playing:
+                raise unknown_episode(episode_id)
+            reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
+            return self.policy.decide(self._playing[episode_id], observation, self._explore, reward)
+
+    def _log(
+        self,
+        episode_id: str,
+        observation: Any,
+        actions: Mapping[str, NDArray[Any]],
+        acted: Actions,
+        logp: NDArray[np.float32] | None,
+    ) -> None:
+        outputs: dict[str, Any] = {}
+        if acted.dist_inputs is not None:
+            outputs[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs[0]
+        if logp is not None:
+            outputs[Columns.ACTION_LOGP] = logp[0]
+        named = {leaf: rows[0] for leaf, rows in actions.items()}
+        action = unflatten(named, Columns.ACTIONS, space_struct(self.policy.action_space))
+        self.log.log_action(episode_id, observation, action, **outputs)

@@ -1,0 +1,146 @@
+"""A policy served over HTTP: server and applications are killed at random, and the log holds all that was answered."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from processes import Script
+
+from hindcast import EpisodeWriter
+from hindcast.datasets.opening import open_dataset
+from hindcast.episodes.block import Block
+from hindcast.evaluate.offline import Options
+from hindcast.run.evaluation import evaluate_checkpoint_offline
+from layers import repeats
+from support import WALK, make_policy, train, training
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+DECISIONS = repeats(2_000, soak=100_000)
+BETWEEN_KILLS = repeats(300, soak=3_000)
+"""Decisions from one kill to the next, on average."""
+APPLICATIONS, THREADS = 2, 2
+TOKEN = "a token"
+
+
+class Application(Script):
+    """A process whose lines a thread collects while it runs."""
+
+    def __init__(self, name: str, *arguments: object) -> None:
+        super().__init__(name, *arguments)
+        self._reading = threading.Thread(target=self.listen, args=("\0",))
+        self._reading.start()
+
+    def end(self) -> list[str]:
+        """SIGKILL; the whole lines that it printed."""
+        self.process.send_signal(9)
+        self.process.wait()
+        self._reading.join()
+        self.process.stdout.close()
+        return self.lines
+
+
+def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
+    """`hindcast serve`, and its address."""
+    where = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
+    server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *where)
+    assert server.listen("{"), server.lines
+    return server, json.loads(server.lines[-1])["address"]
+
+
+def played(folder: Path, rng: random.Random) -> list[str]:
+    """What applications were told, over many kills of them and of the server."""
+    told: list[str] = []
+    server, address = serve(folder)
+    port = int(address.rpartition(":")[2])
+    started = 0
+
+    def application() -> Application:
+        nonlocal started
+        started += 1
+        return Application("serving_application.py", address, TOKEN, started, THREADS, started * THREADS)
+
+    running = [application() for _ in range(APPLICATIONS)]
+    kills = 0
+    while len(told) < DECISIONS:
+        wanted = sum(len(each.lines) for each in running) + rng.randint(1, 2 * BETWEEN_KILLS)
+        while sum(len(each.lines) for each in running) < wanted:
+            time.sleep(0.002)
+        kills += 1
+        if kills % 2:
+            victim = running.pop(rng.randrange(len(running)))
+            told += victim.end()
+        else:
+            server.kill()
+            server, _ = serve(folder, port)
+        running += [application() for _ in range(APPLICATIONS - len(running))]
+    server.kill()
+    for each in running:
+        told += each.end()
+    return told
+
+
+def logged(folder: Path) -> Block:
+    """All that is in the log, once a writer has found what killed ones left."""
+    EpisodeWriter(folder).close()
+    data = open_dataset(str(folder))
+    block = Block.concat([data.read(unit) for unit in data.units])
+    assert len(set(block.eps_id)) == block.num_episodes  # none twice
+    return block
+
+
+def test_an_application_that_is_killed_while_its_log_fills_files(tmp_path: Path) -> None:
+    rng, told = random.Random(0), set()
+    for number in range(repeats(3, soak=100)):
+        application = Application("logging_application.py", tmp_path / "log", number)
+        wanted = rng.randint(1, 600)
+        while len(application.lines) < wanted:
+            time.sleep(0.002)
+        told |= set(application.end())
+    block = logged(tmp_path / "log")
+    steps = zip(block.eps_id, block.length, strict=True)
+    found = {f"{episode} {t}" for episode, length in steps for t in range(length)}
+    assert told <= found
+    assert len(found - told) <= number + 1  # of each process one that it had no time to tell
+
+
+def test_nothing_that_was_answered_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    policy = make_policy(WALK)
+    policy.save(tmp_path / "policy")
+    (tmp_path / "token").write_text(TOKEN)
+    told = played(tmp_path, random.Random(0))
+    block = logged(tmp_path / "log")
+    length = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
+    ended = dict(zip(block.eps_id.tolist(), block.terminated.tolist(), strict=True))
+    answered: dict[str, int] = defaultdict(int)
+    for line in told:
+        episode, *what = line.split()
+        if what[0] == "end":
+            assert (length[episode], ended[episode]) == (int(what[1]), True)
+        else:
+            assert int(what[0]) == answered[episode]
+            answered[episode] += 1
+    assert sum(answered.values()) > DECISIONS / 2
+    for episode, steps in answered.items():
+        assert steps <= length[episode] <= steps + 1, episode  # one was decided and its answer cut off
+    assert all(length[episode] == 1 for episode in length.keys() - answered.keys())
+
+    logp = policy.module.distribution(torch.from_numpy(block.columns["action_dist_inputs"])).logp(
+        torch.from_numpy(block.columns["actions"])
+    )
+    np.testing.assert_allclose(block.columns["action_logp"], logp.numpy(), rtol=1e-4, atol=1e-6)
+
+    assert train(training(tmp_path / "run", tmp_path / "log", stop={"updates": 20})).state == "Succeeded"
+    judged = evaluate_checkpoint_offline(
+        tmp_path / "policy", [str(tmp_path / "log")], options=Options(explore=True, fit=None)
+    )
+    assert (judged.report.episodes, judged.report.calibration) == (block.num_episodes, None)
+    assert judged.report.effective_episodes > 0.9 * block.num_episodes  # the policy itself played

@@ -1,0 +1,283 @@
+"""A policy that an application asks for actions, in process and over HTTP: what it decides is in the log."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hindcast import PolicyClient, PolicyServer, UnknownEpisode
+from hindcast.datasets.opening import open_dataset
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.models.policy import Policy
+from hindcast.serve.client import Unreachable
+from hindcast.serve.http_server import HttpServer
+from support import WALK, make_policy
+from toy_environments import Composite, Walk
+
+TOKEN = "a token"
+STEERED = {"id": "toy_environments:Steered"}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return make_policy(WALK)
+
+
+@pytest.fixture
+def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
+    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+        yield server
+
+
+@pytest.fixture
+def listening(server: PolicyServer) -> Iterator[HttpServer]:
+    with HttpServer(server, TOKEN, max_body_bytes=1000) as listening:
+        yield listening
+
+
+@pytest.fixture
+def client(listening: HttpServer) -> Iterator[PolicyClient]:
+    with PolicyClient(address_of(listening), TOKEN) as client:
+        yield client
+
+
+def address_of(listening: HttpServer) -> str:
+    return f"http://{listening.host}:{listening.port}"
+
+
+def logged(path: Path) -> Block:
+    data = open_dataset(str(path))
+    return Block.concat([data.read(unit) for unit in data.units])
+
+
+def play(decides: Any, environment: gym.Env, seed: int) -> list[Any]:
+    """One episode, as an application plays it; the actions that it was given."""
+    observation, _ = environment.reset(seed=seed)
+    episode, actions, done = decides.start_episode(), [], False
+    while not done:
+        actions.append(decides.get_action(episode, observation))
+        observation, reward, terminated, truncated, _ = environment.step(actions[-1])
+        decides.log_returns(episode, reward)
+        done = terminated or truncated
+    decides.end_episode(episode, observation, terminated=terminated, truncated=truncated)
+    return actions
+
+
+def test_the_log_is_what_a_recording_would_be(policy: Policy, tmp_path: Path) -> None:
+    environment = Walk()
+    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+        actions = [action for seed in range(3) for action in play(server, environment, seed)]
+    spec, block = open_dataset(str(tmp_path / "log")).spec, logged(tmp_path / "log")
+    assert spec.normalized_actions
+    assert (spec.observation_space, spec.action_space) == (policy.observation_space, policy.action_space)
+    assert block.columns["actions"].tolist() == actions
+    inputs = torch.from_numpy(block.columns["action_dist_inputs"])
+    own = policy.module.distribution(inputs).logp(torch.from_numpy(block.columns["actions"]))
+    np.testing.assert_allclose(block.columns["action_logp"], own.numpy(), rtol=1e-5)
+    assert block.columns["rewards"].tolist() == [float(action) for action in actions]
+
+
+def test_scaled_actions_are_logged_as_the_modules_own(tmp_path: Path) -> None:
+    policy = make_policy(STEERED)
+    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+        episode = server.start_episode()
+        given = server.get_action(episode, np.zeros(4))
+        server.log_action(episode, np.zeros(4), [-0.5, 1.5], action_logp=0.0)  # the middle of its space
+        server.end_episode(episode, np.zeros(4))
+        with pytest.raises(DataError, match=r"log_action: actions is \[5, 0\], which is outside its space"):
+            server.log_action(server.start_episode(), np.zeros(4), [5, 0], action_logp=0.0)
+    actions = logged(tmp_path / "log").columns["actions"]
+    np.testing.assert_allclose(policy.preprocessing.to_env({"actions": actions[:1]})[0], given)
+    assert actions[1].tolist() == [0.0, 0.0]
+
+
+def test_frames_and_recurrent_states_are_each_episodes_own(tmp_path: Path) -> None:
+    policy = make_policy(WALK, frameStack=2, recurrent="lstm", cellSize=4)
+    seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    with PolicyServer(policy, tmp_path / "log", explore=False) as server:
+        one, other = server.start_episode(), server.start_episode()
+        for t, observation in enumerate(seen):
+            server.get_action(one, observation)
+            if t % 2:  # the application decides here, and the policy looks on
+                server.log_action(other, -observation, 0, action_logp=0.0)
+            else:
+                server.get_action(other, -observation)
+        for episode in (one, other):
+            server.end_episode(episode, seen[0])
+    block = logged(tmp_path / "log")
+    alone = [policy.begin() for _ in range(2)]
+    expected = [
+        [policy.decide(playing, sign * row).dist_inputs[0] for row in seen]
+        for playing, sign in zip(alone, (1, -1), strict=True)
+    ]
+    order = [block.eps_id.tolist().index(id_) for id_ in (one, other)]
+    found = block.take(order).columns["action_dist_inputs"].reshape(2, 6, -1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_what_the_application_chose_needs_its_probability(server: PolicyServer) -> None:
+    episode = server.start_episode()
+    with pytest.raises(DataError, match="log_action needs action_logp, the log-probability"):
+        server.log_action(episode, np.zeros(4), 1)
+    with pytest.raises(DataError, match="actions is 3, which is outside its space"):
+        server.log_action(episode, np.zeros(4), 3, action_logp=0.0)
+
+
+def test_over_http_it_is_the_same(policy: Policy, tmp_path: Path) -> None:
+    environment = Walk()
+    with PolicyServer(policy, tmp_path / "here", seed=0) as server:
+        here = [play(server, environment, seed) for seed in range(3)]
+    with (
+        PolicyServer(policy, tmp_path / "there", seed=0) as server,
+        HttpServer(server, TOKEN) as listening,
+        PolicyClient(address_of(listening), TOKEN) as client,
+    ):
+        there = [play(client, environment, seed) for seed in range(3)]
+    assert there == here
+    one, other = logged(tmp_path / "here"), logged(tmp_path / "there")
+    for name, column in one.columns.items():
+        assert np.array_equal(column, other.columns[name]), name
+
+
+def test_composite_spaces_travel(tmp_path: Path) -> None:
+    policy = make_policy({"id": "toy_environments:Composite"})
+    environment = Composite()
+    with (
+        PolicyServer(policy, tmp_path / "log", seed=0) as server,
+        HttpServer(server, TOKEN) as listening,
+        PolicyClient(address_of(listening), TOKEN) as client,
+    ):
+        play(client, environment, seed=0)
+    assert logged(tmp_path / "log").num_episodes == 1
+
+
+def asked(listening: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(listening.host, listening.port, timeout=10)
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    connection.request("POST", f"/{method}", body, headers)
+    response = connection.getresponse()
+    found = json.loads(response.read())
+    connection.close()
+    return response.status, found
+
+
+def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listening: HttpServer) -> None:
+    episode = server.start_episode()
+    for _ in range(2):
+        document = json.dumps({"episode_id": episode, "observation": [0, 0, 0, 0]})
+        first = asked(listening, "get_action", document, Idempotency_Key="one")
+        rewarded = json.dumps({"episode_id": episode, "reward": 1})
+        assert asked(listening, "log_returns", rewarded, Idempotency_Key="two") == (200, {})
+    assert first == asked(listening, "get_action", document, Idempotency_Key="one")
+    server.end_episode(episode, np.zeros(4))
+    server.close()
+    block = logged(Path(server.log._folder.path))
+    assert (block.length.tolist(), block.columns["rewards"].tolist()) == ([1], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "refused"),
+    [
+        ("get_action", "{", (400, "the request is no JSON")),
+        ("get_action", "[]", (400, "the request is list, expected an object")),
+        ("get_action", '{"episode_id": "a"}', (400, "get_action lacks observation")),
+        ("get_action", '{"episode_id": 1, "observation": []}', (400, "episode_id is 1, expected text")),
+        ("start_episode", '{"name": "a"}', (400, "start_episode has no name: it takes episode_id")),
+        ("get_action", '{"episode_id": "a", "observation": [0,0,0,0]}', (404, "episode 'a' does not run")),
+        (
+            "get_action",
+            '{"episode_id": "r", "observation": [0,0]}',
+            (400, "obs has the shape [2], expected [4]"),
+        ),
+        ("get_action", '{"episode_id": "r", "observation": [[],0]}', (400, "obs is no array")),
+        (
+            "get_action",
+            '{"episode_id": "r", "observation": {"x": 0}}',
+            (400, "the observation has the parts obs/x"),
+        ),
+        (
+            "log_returns",
+            '{"episode_id": "r", "reward": null}',
+            (400, "the reward is None, expected a number"),
+        ),
+        ("log_returns", '{"episode_id": "r", "reward": 1, "info": 3}', (400, "the info cannot be stored")),
+        ("close", "{}", (404, "there is no method 'close': there are start_episode, get_action")),
+        ("get_action", " " * 1001, (413, "the request has 1001 bytes, and 1000 are allowed")),
+    ],
+)
+def test_a_bad_request_gets_a_sentence(
+    method: str, body: str, refused: tuple[int, str], server: PolicyServer, listening: HttpServer
+) -> None:
+    server.start_episode("r")
+    server.log_action("r", np.zeros(4), 0, action_logp=0.0)
+    status, found = asked(listening, method, body)
+    assert status == refused[0]
+    assert refused[1] in found["error"]
+    assert "\n" not in found["error"]
+    asked(listening, "start_episode", "{}")  # it goes on
+
+
+def test_a_wrong_token_is_refused_and_not_repeated(
+    client: PolicyClient,
+    listening: HttpServer,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for wrong in ("", "a secret", f"{TOKEN}s", "ünïcode"):
+        status, found = asked(
+            listening, "start_episode", "{}", Authorization=f"Bearer {wrong}".encode().decode("latin-1")
+        )
+        assert (status, found["error"].partition(":")[0]) == (401, "the token is missing or wrong")
+    with (
+        PolicyClient(address_of(listening), "a secret") as wrong_client,
+        pytest.raises(SpecError, match="the token is missing or wrong: send Authorization") as raised,
+    ):
+        wrong_client.start_episode()
+    client.start_episode()
+    said = f"{caplog.text}{raised.value}{''.join(capfd.readouterr())}"
+    assert "secret" not in said
+    assert TOKEN not in said
+
+
+def test_whether_it_is_there(listening: HttpServer) -> None:
+    connection = http.client.HTTPConnection(listening.host, listening.port, timeout=10)
+    for path, status in (("/health", 200), ("/else", 404)):
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status
+    connection.close()
+
+
+def test_what_a_client_hears(client: PolicyClient, listening: HttpServer, server: PolicyServer) -> None:
+    with pytest.raises(UnknownEpisode, match="episode 'a' does not run"):
+        client.log_returns("a", 1.0)
+    episode = client.start_episode()
+    with pytest.raises(DataError, match="obs has the shape"):
+        client.get_action(episode, [0.0])
+    with pytest.raises(DataError, match="runs already"):
+        client.start_episode(episode)
+    server.log.close()
+    with pytest.raises(Unreachable, match="open another EpisodeWriter"):
+        client.start_episode()
+    listening.close()
+    with pytest.raises(Unreachable, match="does not answer"):
+        PolicyClient(address_of(listening), TOKEN, timeout_s=1).start_episode()
+    with pytest.raises(SpecError, match="the address is 'localhost:80', expected http://host:port"):
+        PolicyClient("localhost:80", TOKEN)
+    with pytest.raises(StorageError, match=r"cannot listen at 203\.0\.113\.1:"):
+        HttpServer(server, TOKEN, host="203.0.113.1")
