@@ -10,7 +10,7 @@ RLLIB_READY := $(RLLIB)/.ready
 WORKERS ?= 2
 WAITING ?= 4
 API_WORKERS ?= 3
-E2E_WORKERS ?= 3
+E2E_WORKERS ?= 2
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGES ?= operator runtime

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -50,7 +50,7 @@ def write_blocks(
 ) -> tuple[FileEntry, ...]:
     """Parquet files only: no commit, no manifest."""
     spec = spec_of(blocks[0])
-    writer = EpisodeWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
+    writer = BlockWriter(resolve(folder), spec, stem or file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
         writer.write(block)
     return writer.close()

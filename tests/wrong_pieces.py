@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from hindcast.algorithms.bc import BC, BCOptions
+from hindcast.algorithms.own_loss import BCTorchLearner
 from hindcast.learn.algorithm import Algorithm, Losses
 from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.pipeline.connector_pieces import default_pieces
+from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
-from hindcast.pipeline.episode_connectors import ConnectorV2
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.prelearner import OfflinePreLearner
@@ -193,6 +195,23 @@ class RaisingTargets(Targets):
         return {"values": window.columns["values"]}
 
 
+class RaisesInTheLoss(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        return batch["rewards"].mean()
+
+
+class WideLoss(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        return fwd_out["action_dist_inputs"].mean(-1)
+
+
+class CountsLosses(BCTorchLearner):
+    calls = 0
+
+    def after_update(self, nets, step):
+        self.calls += 1
+
+
 class Raises(BlockConnector):
     def __call__(self, block, context):
         return block.columns["no_such_column"]
@@ -263,6 +282,28 @@ class NoisyEpisodes(ConnectorV2):
         for episode in episodes:
             episode.set_rewards(new_data=random.random(), at_indices=0)
         return batch
+
+
+class ReturnsNothing(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.add_batch_item(batch, "extra", 1.0, episodes[0])
+
+
+class ChangesEnds(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for episode in episodes:
+            self.add_n_batch_items(batch, "terminateds", [True] * len(episode), len(episode), episode)
+        return batch
+
+
+class SecondIsNoisy(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        batch["default_policy"]["rewards"] = torch.rand(len(batch["default_policy"]["rewards"]))
+        return batch
+
+
+def with_noise(observation_space, action_space):
+    return LearnerConnectorPipeline(connectors=[*default_pieces(), SecondIsNoisy()])
 
 
 class HalfBatch(BatchConnector):

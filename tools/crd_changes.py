@@ -31,6 +31,8 @@ _RULES = "x-kubernetes-validations"
 _NEVER_CARRIED_OUT = re.compile(r"has\((self|source)\.sampler\)")
 """In rules on a field that no release carries out: objects with it fail before they do anything."""
 _WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
+_ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
+"""Of some fields at least one."""
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 
 
@@ -128,9 +130,11 @@ def _of_rules(old: Schema, new: Schema) -> Iterator[str]:
 
 
 def _widens(new: str, old: str) -> bool:
-    """Whether a rule is the older one or something else, or has more words in its lists of algorithms."""
+    """Whether a rule is the older one or something else, or has more fields to choose from, or more algorithms."""
     if new.startswith(f"({old}) || "):
         return True
+    if (fields := _ONE_OF.fullmatch(old)) and (more := _ONE_OF.fullmatch(new)):
+        return set(fields[1].split(", ")) <= set(more[1].split(", "))
     if _ALGORITHMS.sub("", new) != _ALGORITHMS.sub("", old):
         return False
     pairs = zip(_ALGORITHMS.findall(old), _ALGORITHMS.findall(new), strict=False)

@@ -5,7 +5,8 @@
 #                     with KUBECONFIG) nothing is built: E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE must be pullable.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
-#   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them.
+#   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them. The two largest tests
+#                     together need a node of two processors: a third one beside them can keep the pods from all three.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,4 +44,4 @@ else
   $PYTEST $first || { wait; exit 1; }
   wait $! || { tail -n 100 "$log"; exit 1; }
 fi
-$PYTEST -n "${WORKERS:-3}" --dist load --maxschedchunk 1 tests/e2e --ignore $first "$@"
+$PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $first "$@"

@@ -16,7 +16,7 @@ from typing import Any
 from chart_schema import SCHEMA, values_schema
 from chart_table import README, readme
 from config_stubs import STUBS, config_stubs
-from option_table import PAGE, with_table
+from migration_page import PAGE, with_tables
 from reasons_page import reasons_page
 from reference_page import reference_page
 from ruamel.yaml import YAML
@@ -41,7 +41,7 @@ def generate(root: Path) -> list[Path]:
         texts[Path("charts/hindcast/files/crds") / f"{plural}.yaml"] = text
     texts[Path("docs/reference.md")] = reference_page(algorithms)
     texts[Path("docs/reasons.md")] = reasons_page()
-    texts[PAGE] = with_table((_REPOSITORY / PAGE).read_text(encoding="utf-8"))
+    texts[PAGE] = with_tables(_REPOSITORY)
     texts[STUBS] = config_stubs(algorithms)
     texts[SCHEMA] = values_schema(_REPOSITORY)
     texts[README] = readme(_REPOSITORY)

@@ -9,36 +9,77 @@ from typing import TYPE_CHECKING, Any
 from hindcast.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hindcast.algorithms.own_loss import BCTorchLearner as BCTorchLearner
+    from hindcast.algorithms.own_loss import DQNTorchLearner as DQNTorchLearner
+    from hindcast.algorithms.own_loss import MARWILTorchLearner as MARWILTorchLearner
     from hindcast.builder.algorithm import RunningAlgorithm as RunningAlgorithm
     from hindcast.builder.algorithm_configs import *  # noqa: F403  generated
+    from hindcast.builder.batch_io.inputs import register_input as register_input
+    from hindcast.builder.batch_io.readers import DatasetReader as DatasetReader
+    from hindcast.builder.batch_io.readers import InputReader as InputReader
+    from hindcast.builder.batch_io.readers import IOContext as IOContext
+    from hindcast.builder.batch_io.readers import JsonReader as JsonReader
+    from hindcast.builder.batch_io.readers import JsonWriter as JsonWriter
+    from hindcast.builder.batch_io.readers import OutputWriter as OutputWriter
+    from hindcast.builder.batch_io.sample_batch import SampleBatch as SampleBatch
+    from hindcast.builder.batch_io.sample_batch import SampleBatchBuilder as SampleBatchBuilder
     from hindcast.builder.config import AlgorithmConfig as AlgorithmConfig
     from hindcast.builder.model_config import DefaultModelConfig as DefaultModelConfig
     from hindcast.builder.module_spec import RLModuleSpec as RLModuleSpec
     from hindcast.builder.user_objects import register_env as register_env
+    from hindcast.episodes.columns import Columns as Columns
     from hindcast.episodes.episode import SingleAgentEpisode as SingleAgentEpisode
     from hindcast.models.policy import Policy as Policy
     from hindcast.models.rl_module import RLModule as RLModule
+    from hindcast.pipeline.batch_prelearner import SCHEMA as SCHEMA
+    from hindcast.pipeline.connector_v2 import ConnectorV2 as ConnectorV2
+    from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline as LearnerConnectorPipeline
+    from hindcast.pipeline.module_batches import MultiAgentBatch as MultiAgentBatch
     from hindcast.pipeline.offline_data import OfflineData as OfflineData
     from hindcast.pipeline.prelearner import OfflinePreLearner as OfflinePreLearner
     from hindcast.pipeline.replay_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
     from hindcast.pipeline.replay_buffer import (
         PrioritizedEpisodeReplayBuffer as PrioritizedEpisodeReplayBuffer,
     )
-    from hindcast.run.callbacks import Callbacks as Callbacks
+    from hindcast.record.callbacks import Callbacks as Callbacks
+    from hindcast.serve.client import PolicyClient as PolicyClient
+    from hindcast.serve.client import Unreachable as Unreachable
+    from hindcast.serve.episode_writer import EpisodeWriter as EpisodeWriter
+    from hindcast.serve.policy_server import PolicyServer as PolicyServer
+    from hindcast.serve.unknown import UnknownEpisode as UnknownEpisode
 
 _WHERE = {
+    **dict.fromkeys(
+        ("DatasetReader", "IOContext", "InputReader", "JsonReader", "JsonWriter", "OutputWriter"),
+        "hindcast.builder.batch_io.readers",
+    ),
+    **dict.fromkeys(("SampleBatch", "SampleBatchBuilder"), "hindcast.builder.batch_io.sample_batch"),
     "AlgorithmConfig": "hindcast.builder.config",
-    "Callbacks": "hindcast.run.callbacks",
+    "BCTorchLearner": "hindcast.algorithms.own_loss",
+    "Callbacks": "hindcast.record.callbacks",
+    "ConnectorV2": "hindcast.pipeline.connector_v2",
+    "DQNTorchLearner": "hindcast.algorithms.own_loss",
+    "Columns": "hindcast.episodes.columns",
     "DefaultModelConfig": "hindcast.builder.model_config",
+    "EpisodeWriter": "hindcast.serve.episode_writer",
     "EpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
+    "LearnerConnectorPipeline": "hindcast.pipeline.connector_v2",
+    "MARWILTorchLearner": "hindcast.algorithms.own_loss",
+    "MultiAgentBatch": "hindcast.pipeline.module_batches",
     "OfflineData": "hindcast.pipeline.offline_data",
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
     "Policy": "hindcast.models.policy",
+    "PolicyClient": "hindcast.serve.client",
+    "PolicyServer": "hindcast.serve.policy_server",
     "PrioritizedEpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
     "RLModule": "hindcast.models.rl_module",
     "RLModuleSpec": "hindcast.builder.module_spec",
     "RunningAlgorithm": "hindcast.builder.algorithm",
+    "SCHEMA": "hindcast.pipeline.batch_prelearner",
     "SingleAgentEpisode": "hindcast.episodes.episode",
+    "Unreachable": "hindcast.serve.client",
+    "UnknownEpisode": "hindcast.serve.unknown",
+    "register_input": "hindcast.builder.batch_io.inputs",
     "register_env": "hindcast.builder.user_objects",
 }
 """Public name -> module that has it; the algorithms' configs and the names of results come besides."""
@@ -46,7 +87,7 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
-    if where is None and name.endswith("Config"):
+    if where is None and name[0].isupper() and "Conf" in name:
         where = "hindcast.builder.algorithm_configs"
     elif where is None and name.isupper() and not name.startswith("_"):
         where = "hindcast.names"

@@ -6,12 +6,14 @@ import hashlib
 import importlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
 from hindcast.errors import SpecError, UserCodeError, UserError
@@ -21,6 +23,10 @@ T = TypeVar("T")
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 _NOT_THE_USERS = (_OURS, *(f"{folder}{os.sep}" for folder in _INSTALLED), "<")
+
+
+_given: dict[str, Any] = {}
+"""Objects that no other process could import, by the path that names them in this one and in those that it starts."""
 
 
 class Misuse(Exception):
@@ -77,6 +83,45 @@ def definition(function: Callable[..., Any]) -> str:
         return repr(function)
 
 
+def give(value: Any, path: str | None = None) -> str:
+    """The path that names an object of the user's in this process, and in those that `given` was taken to.
+
+    Args:
+        value: a class, a function, or an object of theirs.
+        path: the one to have; "__main__:Name" if None, with a number where that is another's.
+    """
+    if path is None:
+        parts = re.findall(r"\w+", getattr(value, "__qualname__", type(value).__name__))
+        name = parts[-1] if parts[-1].isidentifier() else "Given"
+        path, number = f"__main__:{name}", 2
+        while not _is_same(_given.get(path, value), value):
+            path, number = f"__main__:{name}_{number}", number + 1
+    _given[path] = value
+    return path
+
+
+def given() -> dict[str, Any]:
+    """All that was given, for `take` in a process that this one starts: it is pickled by value."""
+    return dict(_given)
+
+
+def take(objects: Mapping[str, Any]) -> None:
+    """Know what was given in the process that started this one."""
+    _given.update(objects)
+
+
+def is_given(path: str) -> bool:
+    """Whether the path names what was given in this process, or in the one that started it."""
+    return path in _given
+
+
+def path_of(kind: type) -> str:
+    """The path of a class: the one that it was given, else "package.module:Name"."""
+    return next(
+        (path for path, value in _given.items() if value is kind), f"{kind.__module__}:{kind.__qualname__}"
+    )
+
+
 def import_object(path: str, field: str) -> Any:
     """The object at `package.module:Name`, which the user named in `field`.
 
@@ -84,6 +129,8 @@ def import_object(path: str, field: str) -> Any:
         SpecError: no such module or name.
         UserCodeError: importing the module raised.
     """
+    if path in _given:
+        return _given[path]
     module_name, _, name = path.partition(":")
     try:
         with calling(f"{field}: importing {module_name!r}"):
@@ -130,23 +177,27 @@ def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
             raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
 
 
-def source_digest(kind: type) -> str:
-    """sha256 (hex) of the user's code in a class: the files of it and of its bases, but for Hindcast's."""
+def source_digest(kind: Any) -> str:
+    """sha256 (hex) of the user's code in a class or function: the files of it and of its bases, but for Hindcast's."""
     digest = hashlib.sha256()
-    for one in kind.__mro__:
+    for one in getattr(kind, "__mro__", (kind,)):
         if one is kind or one.__module__.partition(".")[0] not in ("builtins", "hindcast"):
             digest.update(_source_of(one))
     return digest.hexdigest()
 
 
-def _source_of(kind: type) -> bytes:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+def _source_of(kind: Any) -> bytes:
+    file = getattr(sys.modules.get(getattr(kind, "__module__", "")), "__file__", None)
     if file is not None and Path(file).exists():
         return Path(file).read_bytes()
     try:
         return inspect.getsource(kind).encode()  # of a notebook's cell
     except (OSError, TypeError):
-        return kind.__qualname__.encode()
+        return str(getattr(kind, "__qualname__", type(kind).__qualname__)).encode()
+
+
+def _is_same(known: Any, value: Any) -> bool:
+    return known is value or (isinstance(value, MethodType) and bool(known == value))
 
 
 def is_users(function: Callable[..., Any]) -> bool:

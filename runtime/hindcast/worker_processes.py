@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from hindcast.user_code import given, take
+
 _LOOK_S = 0.5
 
 Kept = TypeVar("Kept")
@@ -30,7 +32,7 @@ class WorkerProcesses(Generic[Kept]):
         import loky
 
         self._pool: Any = loky.ProcessPoolExecutor(
-            count, initializer=_begin, initargs=(kept, begin, os.getpid()), timeout=None
+            count, initializer=_begin, initargs=(given(), kept, begin, os.getpid()), timeout=None
         )
 
     def submit(
@@ -74,8 +76,9 @@ _kept: Any = None
 """In a worker process: its object."""
 
 
-def _begin(kept: Any, begin: Callable[[Any], None] | None, parent: int) -> None:
+def _begin(objects: dict[str, Any], kept: Any, begin: Callable[[Any], None] | None, parent: int) -> None:
     global _kept  # noqa: PLW0603  (one for each process)
+    take(objects)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
     end_with_parent(parent)
     _kept = kept

@@ -6,6 +6,7 @@ import pytest
 import torch
 from algorithm_kit import BOX, OBS, WIDE, made, stages
 
+from hindcast import PolicyServer
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -252,3 +253,17 @@ def test_without_the_reward_it_says_so():
 def test_what_does_not_fit_is_one_sentence(config, model, sentence):
     with pytest.raises(SpecError, match=sentence):
         made("DecisionTransformer", config, DISCRETE, **model)
+
+
+def test_what_it_received_reaches_it_where_it_serves_an_application(tmp_path):
+    policy, _, obs, rewards, _ = steps_of()
+    obs = obs.clip(-1, 1)
+    alone = [policy(obs[0, t], reward=rewards[0, t - 1] if t else None) for t in range(STEPS)]
+    with PolicyServer(policy, tmp_path / "log", explore=False) as server:
+        episode, served = server.start_episode(), []
+        for t in range(STEPS):
+            served.append(server.get_action(episode, obs[0, t]))
+            server.log_returns(episode, rewards[0, t] - 1)
+            server.log_returns(episode, 1.0)
+        server.end_episode(episode, obs[0, 0])
+    assert served == alone

@@ -64,7 +64,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
                 "sampler": {"timestepsPerUpdate": 2},
             },
             450,
-            8,
+            24,
         ),
         (
             "SAC",

@@ -121,6 +121,7 @@ class Readers:
                 found.update(models_in(kind.model_fields[name].annotation))
             elif name in self._properties.get(kind, {}):
                 self._Walk(self, {"self": frozenset({kind})}).body(self._properties[kind][name].body)
+                found |= self.named(self._properties[kind][name].returns)
         return frozenset(found)
 
     def whole(self, kinds: Kinds) -> None:

@@ -16,7 +16,7 @@ FILES = (
     "runtime/hindcast/builder/algorithm_configs.pyi",
     "crds/hindcast.dev_offlinerecordings.yaml",
     "crds/hindcast.dev_offlinetrainings.yaml",
-    "docs/python.md",
+    "docs/from-rllib.md",
     "docs/reasons.md",
     "docs/reference.md",
     "charts/hindcast/files/crds/offlinerecordings.yaml",

@@ -66,7 +66,12 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         (PolicySpec, {}, "exactly one of train, checkpoint, trainingRef, random is needed, found none"),
         (PolicySpec, {"random": {}, "checkpoint": {"path": "x"}}, "found checkpoint and random"),
         (Duration, {"episodes": 1, "timesteps": 1}, "exactly one of episodes, timesteps is needed"),
-        (StopSpec, {}, "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed"),
+        (
+            StopSpec,
+            {},
+            "at least one of episodeReturnMean, estimatedReturn, validationLoss, iterations, timesteps, updates, "
+            "epochs is needed",
+        ),
         (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
         (OutputSpec, {"path": "x", "format": "CSV", "encoding": "MessagePack"}, "with format CSV"),
         (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is written plain"),

@@ -77,6 +77,42 @@ class TestTraining:
         assert third["evaluation"] == second["evaluation"]
 
     @pytest.mark.slow
+    def test_held_out_episodes_judge_without_an_environment(self, walks: Path, tmp_path: Path) -> None:
+        config = (
+            clone(walks)
+            .evaluation(
+                evaluation_interval=None, offline_evaluation_interval=2, offline_evaluation_held_out=0.4
+            )
+            .evaluation(off_policy_estimation_methods=["wis"], offline_evaluation_explore=True)
+        )
+        with config.build_algo() as algo:
+            results = [algo.train() for _ in range(3)]
+            assert "offline" not in results[0].get("evaluation", {})
+            judged = results[1]["evaluation"]["offline"]
+            assert judged["training_iteration"] == 2
+            assert judged["estimated_return"] == judged["estimates"]["wis"]["value"]
+            assert results[2]["evaluation"]["offline"] == judged
+            folder = algo.save_to_path(tmp_path / "saved")
+            expected = algo.evaluate_offline()
+        with config.build_algo() as again:
+            again.restore_from_path(folder)
+            assert again.evaluate_offline() == expected
+            assert again.train()["evaluation"]["offline"]["training_iteration"] == 4
+
+    def test_without_held_out_episodes_there_is_nothing_to_judge_by(self, walks: Path) -> None:
+        with (
+            clone(walks).build_algo() as algo,
+            pytest.raises(SpecError, match="offline_evaluation_held_out is m"),
+        ):
+            algo.evaluate_offline()
+
+    def test_what_only_plays_has_no_held_out_episodes(self) -> None:
+        config = expert().evaluation(offline_evaluation_interval=1, offline_evaluation_held_out=0.1)
+        with pytest.raises(
+            SpecError, match=r"^offline_evaluation_interval does not apply to PPO, which learns from"
+        ):
+            config.build_algo()
+
     def test_evaluation_beside_training_belongs_to_the_iteration_before(self, walks: Path) -> None:
         config = clone(walks).evaluation(evaluation_parallel_to_training=True)
         with clone(walks).build_algo() as algo:
@@ -136,12 +172,14 @@ class TestTraining:
             assert said == algo.notes == config.replaced
         assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
 
-    def test_training_says_once_that_it_does_not_record(self, tmp_path: Path) -> None:
-        with expert().offline_data(output=str(tmp_path / "out")).build_algo() as algo:
-            assert algo.notes == []
+    def test_training_on_data_says_once_that_it_does_not_record(self, walks: Path, tmp_path: Path) -> None:
+        with clone(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+            before = list(algo.notes)
             algo.train()
             algo.train()
-        assert algo.notes == ["output: evaluate() adds episodes to the dataset; train() records none"]
+        assert algo.notes[len(before) :] == [
+            "output: evaluate() adds episodes to the dataset; train() records none"
+        ]
 
     def test_notes_say_what_this_machine_has_not(self, walks: Path) -> None:
         with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
@@ -343,12 +381,47 @@ class TestReferenceNames:
 
     def test_others_say_what_does_their_work(self) -> None:
         with expert().build_algo() as algo:
-            with pytest.raises(SpecError, match=r"learner_group is not here: .*get_module\(\)"):
-                algo.learner_group.foreach_learner(print)
+            with pytest.raises(SpecError, match=r"workers is not here: env_runner_group"):
+                algo.workers.foreach_worker(print)
             with pytest.raises(SpecError, match=r"compute_single_action is not here: get_policy"):
                 algo.compute_single_action([0.0])
-            assert not hasattr(algo, "learner_group")
+            assert not hasattr(algo, "workers")
             assert not hasattr(algo, "no_such_thing")
+
+
+class TestGroups:
+    def test_the_learner_gives_and_takes_weights(self, walks: Path) -> None:
+        with clone(walks).build_algo() as algo:
+            before = algo.learner_group.get_weights()
+            algo.train()
+            assert algo.learner_group.foreach_learner(lambda learner: learner.updates) == [
+                algo._trainer.learner.updates
+            ]
+            (module,) = algo.learner_group.foreach_learner(lambda learner: learner.module["default_policy"])
+            assert module is algo.get_module()
+            assert not same(weights(algo), before["default_policy"])
+            algo.learner_group.set_weights(before)
+            assert same(weights(algo), before["default_policy"])
+
+    def test_weights_of_something_else_are_refused_in_a_sentence(self, walks: Path) -> None:
+        with clone(walks).build_algo() as algo:
+            with pytest.raises(SpecError, match="weights are of other: there is one, 'default_policy'"):
+                algo.learner_group.set_weights({"other": {}})
+            with pytest.raises(SpecError, match="weights are of another model: "):
+                algo.learner_group.set_weights({"default_policy": {}})
+
+    def test_the_runner_plays_whole_episodes_on_and_on(self) -> None:
+        with expert().build_algo() as algo, expert().build_algo() as again:
+            runner = algo.env_runner_group.local_env_runner
+            first, second = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
+            assert len({episode.id_ for episode in first + second}) == 3
+            assert all(episode.is_done for episode in first + second)
+            (three,) = again.env_runner_group.foreach_env_runner(lambda each: each.sample(num_episodes=3))
+            for one, other in zip(first + second, three, strict=True):
+                np.testing.assert_array_equal(one.get_observations(), other.get_observations())
+            assert sum(map(len, runner.sample(num_timesteps=50))) >= 50
+            with pytest.raises(SpecError, match="give num_episodes or num_timesteps"):
+                runner.sample()
 
 
 class TestInitialCheckpoint:
@@ -391,21 +464,24 @@ class TestEnvironments:
             with config.build_algo() as algo:
                 assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
 
-    def test_local_class_says_that_other_processes_have_it_not(self) -> None:
-        class Hidden(Walk):
+    def test_local_class_is_sent_to_the_processes_that_evaluate(self, walks: Path) -> None:
+        class Sent(Walk):
             """Not to be imported."""
 
-        config = expert().environment(Hidden)
-        beside = config.copy().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True)
-        recorded = config.copy().offline_data(output="out").evaluation(evaluation_num_env_runners=2)
-        for each in (beside, recorded):
-            with pytest.raises(SpecError, match="'hindcast/Hidden' is known in this process alone"):
-                each.build_algo()
+        config = clone(walks).environment(Sent, env_config={"longest": 4})
+        config.evaluation(evaluation_interval=1, evaluation_duration=2, evaluation_parallel_to_training=True)
+        with config.build_algo() as algo:
+            algo.train()
+            evaluated = algo.train()["evaluation"]
+        assert evaluated["training_iteration"] == 1
+        assert evaluated["env_runners"]["episode_len_mean"] <= 4
+        with pytest.raises(SpecError, match="Sent cannot be imported by its name"):
+            config.to_resource()
 
     def test_two_local_classes_of_one_name(self) -> None:
         made = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
-        spaces = [expert().environment(each).offline_data(output="o").to_resource() for each in made]
-        assert spaces[0].spec.environment.id != spaces[1].spec.environment.id
+        plans = [expert().environment(each).plan().training for each in made]
+        assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
     def test_registered_creator_gets_its_config_as_one_dictionary(self) -> None:
         register_env("walk-by-name", lambda config: Walk(**config))

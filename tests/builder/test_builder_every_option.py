@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hindcast.api.options import options_model
 from hindcast.builder.names import algorithm_options
 from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
-from hindcast.run.without_effect import without_effect
+from option_fates import built, fate
 
 CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
     "training": lambda: BCConfig().environment("CartPole-v1").offline_data(input_="data"),
@@ -38,46 +38,6 @@ VALUES: dict[str, Any] = {
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
 NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}, float("nan"))
-_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation", "callbacks")
-
-
-def built(config: AlgorithmConfig) -> dict[str, Any]:
-    """All that `build_algo` reads: of the resources no field that has no effect."""
-    plan = config.plan()
-    found: dict[str, Any] = {"config": plan.config, "model": plan.model, "start": plan.initial_checkpoint}
-    if plan.online:
-        found["width"] = plan.width
-    for resource in (plan.training, plan.recording):
-        if resource is None:
-            continue
-        spec = resource.spec.model_dump(by_alias=True)
-        for field in without_effect(resource, is_one_machine=True):
-            remove(spec, field)
-        if resource is plan.training and plan.online:
-            spec = {section: spec[section] for section in _READ_ONLINE}
-        found[resource.kind] = spec
-    return found
-
-
-def remove(spec: dict[str, Any], field: str) -> None:
-    first, _, rest = field.partition(".")
-    if rest:
-        remove(spec[first], rest)
-    else:
-        del spec[first]
-
-
-def fate(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
-    """What becomes of options given beside what the config has."""
-    before = built(config)
-    try:
-        getattr(config, method)(**options)
-        if built(config) != before:
-            return "has an effect"
-    except UserError:
-        return "is refused"
-    (name,) = options
-    return "is warned of" if any(line.startswith(f"{name}: ") for line in config.replaced) else "does nothing"
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from hindcast import (
     AlgorithmConfig,
     BCConfig,
+    BCTorchLearner,
     DefaultModelConfig,
     OfflineData,
     OfflinePreLearner,
@@ -27,11 +29,19 @@ from hindcast import (
 from hindcast.api.loading import validate_resource
 from hindcast.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
+from hindcast.record.callbacks import OF_PLAY, OF_TRAINING
 from module_toys import Net
+
+HOOKS = (*OF_PLAY, *OF_TRAINING)
+LEARNER = "hindcast.algorithms.own_loss:BCTorchLearner"
+CALLING = "hindcast.record.callbacks"
 
 ROOT = Path(__file__).parents[2]
 
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+JUDGING = ("offline_evaluation_held_out", "offline_evaluation_input")
+"""What judges a policy without an environment: one of them is needed."""
 
 CLASSES = ("DefaultModelConfig", "RLModuleSpec")
 """Of the table, those that are no methods."""
@@ -89,7 +99,12 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         None,
     ),
     "input_top": (0.1, 0.1, None),
-    "callbacks_class": ("own:Watching", ["own:Watching"], None),
+    "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
+    **{
+        name: ("own:heard", [f"{CALLING}:{name}.own.heard"], [f"{CALLING}:{name}.own.heard"])
+        for name in HOOKS
+    },
+    "learner_class": (BCTorchLearner, LEARNER, None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",
         [{"name": "AddNextObservationsFromEpisodesToTrainBatch", "kwargs": {}}],
@@ -147,6 +162,25 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
     "evaluation_config": ({"explore": False}, False, False),
+    "evaluation_reference_returns": (
+        {"random": 20, "expert": 500},
+        {"random": 20.0, "expert": 500.0},
+        None,
+    ),
+    "offline_evaluation_interval": (2, 2, None),
+    "offline_evaluation_held_out": (0.2, 0.2, None),
+    "offline_evaluation_held_out_seed": (4, 4, None),
+    "offline_evaluation_input": ("held", ["held"], None),
+    "offline_evaluation_type": ("pdis", ["pdis"], None),
+    "off_policy_estimation_methods": (
+        {"a": {"type": "WeightedImportanceSampling"}, "b": {"type": "dr"}},
+        ["wis", "dr"],
+        None,
+    ),
+    "offline_evaluation_explore": (True, True, None),
+    "offline_evaluation_gamma": (0.5, 0.5, None),
+    "offline_evaluation_clip": (2, 2.0, None),
+    "offline_evaluation_model_updates": (50, 50, None),
     "custom_evaluation_function": ("my.module:evaluate", "my.module:evaluate", None),
     "model_config": ({"fcnet_hiddens": (8, 8)}, {"fcnetHiddens": [8, 8]}, {"fcnetHiddens": [8, 8]}),
     "rl_module_spec": (
@@ -207,6 +241,25 @@ def bc() -> BCConfig:
     return BCConfig().environment("CartPole-v1").offline_data(input_="data")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"offline_evaluation_type": "dr"},
+            "offline_evaluation_type is 'dr': allowed are 'eval_loss', 'is', 'pdis'",
+        ),
+        (
+            {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
+            r"off_policy_estimation_methods\['a'\] holds 'q_model_config', and takes type alone",
+        ),
+        ({"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
+    ],
+)
+def test_offline_evaluation_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        bc().evaluation(**given).validate()
+
+
 def playing() -> AlgorithmConfig:
     return AlgorithmConfig("DQN").environment("CartPole-v1")
 
@@ -233,6 +286,8 @@ def test_option_reaches_its_field_of_a_training(name: str) -> None:
         expected = given
     if name == "evaluation_config":
         config.evaluation(evaluation_interval=1)
+    if option.training.startswith("evaluation.offline.") and name not in JUDGING:
+        config.evaluation(offline_evaluation_held_out=0.1)
     resource = take(config, option, given).to_resource()
     if name == "input_":
         assert [source.path for source in resource.spec.input] == expected
@@ -439,6 +494,7 @@ class TestMistakes:
             ),
             (lambda: BCConfig().framework("tf2"), "framework is 'tf2'"),
             (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is no algorithm"),
+            (lambda: AlgorithmConfig(algo_class=object), "algo_class of AlgorithmConfig is not there"),
             (
                 lambda: AlgorithmConfig().plan(),
                 "AlgorithmConfig() holds options alone: begin with BCConfig()",
@@ -551,7 +607,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
-                "prelearner_class is Mine, which cannot be imported by its name",
+                "Mine cannot be imported by its name, which is all that a resource can hold",
             ),
             (
                 lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
@@ -572,7 +628,7 @@ class TestMistakes:
             mistake()
         assert sentence in str(error.value)
 
-    @pytest.mark.parametrize("name", ["build_learner_connector", "get_default_rl_module_spec"])
+    @pytest.mark.parametrize("name", ["build_env_to_module_connector", "get_default_rl_module_spec"])
     def test_an_override_that_nothing_calls_is_one_sentence(self, name: str) -> None:
         own = type("Mine", (BCConfig,), {name: lambda *_: None})
         with pytest.raises(SpecError, match=f"^Mine overrides {name}, which nothing calls: "):
@@ -822,7 +878,7 @@ class TestModuleSpec:
             (3, "rl_module_spec is a int, expected an RLModuleSpec"),
             (
                 RLModuleSpec(type("Mine", (RLModule,), {})),
-                "module_class is Mine, which cannot be imported by its name",
+                "Mine cannot be imported by its name, which is all that a resource can hold",
             ),
             (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is no JSON"),
             (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
@@ -896,8 +952,58 @@ def test_own_algorithm_takes_any_option() -> None:
     ]
 
 
+def test_own_algorithm_may_have_an_option_that_another_one_is_refused() -> None:
+    config = AlgorithmConfig("mine.algorithms:Clone").offline_data(input_="a").training(noisy=True, v_min=-1)
+    assert config.to_resource().spec.custom_config == {"noisy": True, "vMin": -1}
+    with pytest.raises(SpecError, match=r"training\(noisy=True\): there are no noisy layers"):
+        AlgorithmConfig("DQN").training(noisy=True)
+
+
+def test_refused_option_at_the_references_default_asks_for_nothing() -> None:
+    options = [option for of_method in OPTIONS.values() for option in of_method.values()]
+    for option in options:
+        if option.default is not None:
+            config = PPOConfig().update_from_dict({option.name: option.default})
+            assert config.replaced == []
+            with pytest.raises(SpecError, match=re.escape(option.remark)):
+                config.update_from_dict({option.name: not option.default})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("MARWILConfg", r"Hindcast has no MARWILConfg; did you mean 'MARWILConfig'\?"),
+        ("ImpalaConfig", "Hindcast has no ImpalaConfig: DQN, PPO, SAC learn in an environment, BC, "),
+    ],
+)
+def test_config_of_no_algorithm_is_not_imported(name: str, said: str) -> None:
+    with pytest.raises(ImportError, match=said):
+        exec(f"from hindcast import {name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rollouts", r"rollouts\(\): RLlib renamed it; use env_runners"),
+        ("serialize", r"serialize\(\): to_dict\(\) gives the options"),
+        ("no_such", "no_such is not an option of a config"),
+    ],
+)
+def test_method_that_is_not_here_says_what_is(name: str, said: str) -> None:
+    assert not hasattr(BCConfig(), name)
+    with pytest.raises(SpecError, match=said):
+        getattr(BCConfig(), name)()
+
+
+def test_a_config_says_what_it_trains_on() -> None:
+    config = BCConfig().training(train_batch_size_per_learner=64).learners(num_learners=3)
+    assert (config.total_train_batch_size, config.is_offline) == (192, False)
+    assert config.offline_data(input_="data").is_offline
+    assert AlgorithmConfig().total_train_batch_size is None
+
+
 def test_page_shows_the_table() -> None:
-    page = (ROOT / "docs" / "python.md").read_text()
+    page = (ROOT / "docs" / "from-rllib.md").read_text()
     assert option_table() in page, "run `make crds`"
 
 

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig
+from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig, RunningAlgorithm
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
 from hindcast.formats.dataset_folder.manifest import read_manifest
@@ -40,6 +40,11 @@ def recorder(output: Path | str, per_call: int = 10, **options: object) -> PPOCo
 def record(config: PPOConfig, calls: int) -> list[dict[str, float]]:
     with config.build_algo() as algo:
         return [algo.evaluate()["env_runners"] for _ in range(calls)]
+
+
+def change_policy(algo: RunningAlgorithm) -> None:
+    for parameter in algo.get_module().parameters():
+        parameter.data.add_(0.1)
 
 
 def test_every_call_adds_its_episodes(tmp_path: Path) -> None:
@@ -153,7 +158,7 @@ class TestAnotherRecording:
     def test_of_another_policy_is_refused(self, tmp_path: Path) -> None:
         record(recorder(tmp_path), calls=1)
         with recorder(tmp_path).build_algo() as algo:
-            algo.train()
+            change_policy(algo)
             with pytest.raises(OutputConflict, match="holds episodes of another policy"):
                 algo.evaluate()
         assert open_dataset(str(tmp_path)).num_episodes == 10
@@ -172,7 +177,7 @@ class TestAnotherRecording:
         config = recorder(tmp_path, 5 if change == "spec" else 10, output_on_existing="Replace")
         with config.build_algo() as algo:
             if change == "policy":
-                algo.train()
+                change_policy(algo)
             algo.evaluate()
         assert open_dataset(str(tmp_path)).num_episodes == (5 if change == "spec" else 10)
         assert leftovers(tmp_path) == []
@@ -249,7 +254,7 @@ def test_killed_script_goes_on_where_it_was(tmp_path: Path, runners: int) -> Non
 
 def test_restored_policy_is_recorded_and_kept_beside_the_data(tmp_path: Path) -> None:
     with recorder(tmp_path / "none").build_algo() as algo:
-        algo.train()
+        change_policy(algo)
         algo.save_to_path(tmp_path / "ck")
         digest = algo.get_policy().digest
     with recorder(tmp_path / "out").build_algo() as algo:

@@ -111,13 +111,18 @@ def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCap
 def test_trial_goes_on_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     from hindcast.builder.trainable import BC
 
-    first = BC(clone(walks).to_dict())
+    judged = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
+    first = BC(judged.to_dict())
     result = first.step()
     assert math.isnan(result["evaluation"]["env_runners"]["episode_return_mean"])
+    assert math.isnan(result["evaluation"]["offline"]["estimated_return"])
+    assert math.isnan(result["evaluation"]["offline"]["validation_loss"])
     first.save_checkpoint(str(tmp_path))
-    expected = first.step()["learners"]
+    expected = first.step()
+    assert expected["evaluation"]["offline"]["validation_loss"] > 0
+    assert math.isnan(expected["evaluation"]["offline"]["estimated_return"])  # none was asked for
     first.cleanup()
-    second = BC(clone(walks).to_dict())
+    second = BC(judged.to_dict())
     second.load_checkpoint(str(tmp_path))
-    assert second.step()["learners"] == expected
+    assert second.step()["learners"] == expected["learners"]
     second.cleanup()

@@ -159,6 +159,7 @@ GOOD: dict[str, Change] = {
     ),
     "a rule or something else": lambda s, _: loosen(s),
     "rule against what nothing carried out": rule("!has(self.sampler)", "input.[]"),
+    "one field more to choose from": lambda s, _: more_fields(s),
     "one algorithm more": lambda s, _: more_algorithms(s),
 }
 
@@ -166,6 +167,11 @@ GOOD: dict[str, Change] = {
 def loosen(spec: Any) -> None:
     found = spec["x-kubernetes-validations"][0]
     found["rule"] = f"({found['rule']}) || self.seed > 5"
+
+
+def more_fields(spec: Any) -> None:
+    (found,) = at(spec, "stop")["x-kubernetes-validations"]
+    found["rule"] = found["rule"].replace("[", "[has(self.another), ")
 
 
 def more_algorithms(spec: Any) -> None:

@@ -10,7 +10,7 @@ from hindcast.api import load_resources
 from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.report.events import Outcome
 from hindcast.run import carry_out as carry_out_module
@@ -147,7 +147,7 @@ def test_strict_inspection_fails_on_errors_in_the_data(hindcast, done, tmp_path,
     block = dataset.read(dataset.units[0])
     obs = block.columns["obs"].copy()
     obs[5, 1] = np.nan
-    writer = EpisodeWriter(resolve(tmp_path / "nan"), dataset.spec, "part")
+    writer = BlockWriter(resolve(tmp_path / "nan"), dataset.spec, "part")
     writer.write(replace(block, columns={**block.columns, "obs": obs}))
     write_manifest(resolve(tmp_path / "nan"), Manifest(spec=dataset.spec.to_json(), files=writer.close()))
     called = hindcast("inspect", tmp_path / "nan", *flags)
@@ -184,6 +184,16 @@ def test_evaluate_takes_a_module_and_another_environment(hindcast, done):
     called = hindcast("evaluate", module, "--env", CARTPOLE_CLASS, "--episodes", "1", "--json")
     assert called.code == 0, called.err
     assert json.loads(called.out)["environment"] == CARTPOLE_CLASS
+
+
+def test_a_return_is_normalised_by_those_of_a_random_policy_and_an_expert(hindcast, done) -> None:
+    called = hindcast("evaluate", RUN_FOLDER, "--episodes", "3", "--reference-returns", "0", "50", "--json")
+    found = json.loads(called.out)
+    assert found["normalised_score"] == pytest.approx(2 * found["episode_return_mean"])
+    low, high = found["episode_return_interval"]
+    assert low <= found["episode_return_mean"] <= high
+    called = hindcast("evaluate", RUN_FOLDER, "--reference-returns", "5", "5")
+    assert called.err == "error: --reference-returns: random is 5, which must be below expert, 5.\n"
 
 
 def test_evaluate_judges_by_recorded_episodes(hindcast, done):

@@ -123,14 +123,14 @@ def test_a_split_that_cannot_be_made_leaves_nothing(hindcast, recorded):
 SLOW = """
 import sys, time
 from hindcast.cli.main import main
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 
-write = EpisodeWriter.write
+write = BlockWriter.write
 def slow(self, block):
     print("writing", flush=True)
     time.sleep(3)
     write(self, block)
-EpisodeWriter.write = slow
+BlockWriter.write = slow
 main()
 """
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -42,7 +42,7 @@ def make_block(first=0, **columns):
 
 def write(stem="s", block=None):
     block = block or make_block()
-    with EpisodeWriter(resolve("data"), DataSpec.of_block(block), stem) as writer:
+    with BlockWriter(resolve("data"), DataSpec.of_block(block), stem) as writer:
         writer.write(block)
 
 
@@ -158,7 +158,7 @@ def test_ranges_are_drawn_where_the_space_has_bounds(hindcast, here):
 
     block = make_block()
     spec = DataSpec.of_block(block, spaces.Box(-5, 5, (3,)), spaces.Discrete(2))
-    with EpisodeWriter(resolve("data"), spec, "s") as writer:
+    with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
     hindcast("inspect", "data", "--html", "page.html")
     assert any("of their bounds" in alt for alt in Images((here / "page.html").read_text()).alts)
@@ -193,7 +193,7 @@ def test_columns_that_are_not_asked_for_are_not_looked_at(hindcast):
 
     block = make_block(rewards=NAN)
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (3,)), spaces.Discrete(2))
-    with EpisodeWriter(resolve("data"), spec, "s") as writer:
+    with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
     called = hindcast("inspect", "data", "--columns", "actions", "--json")
     found = json.loads(called.out)

@@ -243,6 +243,16 @@ def test_what_else_the_reader_should_know() -> None:
     assert "The operator has not processed the latest change of the spec yet." in text
 
 
+def test_a_training_without_an_environment_says_what_its_policy_is_worth() -> None:
+    sentence = "better than the behaviour: 0.97 likely; 412 effective episodes"
+    judged = PROGRESS | {"metrics": {"estimatedReturn": 8.5, "validationLoss": 0.25}, "verdict": sentence}
+    best = {name: value for name, value in CHECKPOINT.items() if name != "bestEpisodeReturnMean"}
+    text = shown(training(running(progress=judged, checkpoint=best | {"bestEstimatedReturn": 8.75})))
+    assert sentence in text
+    assert "estimated return 8.5  validation loss 0.25" in text
+    assert f"best: {CHECKPOINT['best']} (estimated return 8.75)" in text
+
+
 def test_a_silent_run_shows_when_it_reported() -> None:
     late = PROGRESS | {"lastUpdated": "2026-11-21T06:05:00Z"}
     assert "reported 5 min 0 s ago" in shown(training(running(progress=late)))

@@ -23,3 +23,13 @@ def test_the_latest_checkpoint_with_its_time(walks: Path, tmp_path: Path) -> Non
 
 def test_an_empty_folder_has_none(tmp_path: Path) -> None:
     assert checkpoint_status(resolve(tmp_path)) is None
+
+
+def test_what_the_best_one_is_the_best_by(walks: Path, tmp_path: Path) -> None:
+    offline = {"heldOut": 0.4, "interval": 1, "estimates": ["wis"], "explore": True}
+    train(training(tmp_path, walks, evaluation={"offline": offline}))
+    found = checkpoint_status(resolve(tmp_path / "test" / "r1" / "checkpoints"))
+    assert found is not None
+    assert found.best is not None
+    assert found.best_estimated_return is not None
+    assert found.best_episode_return_mean is None

@@ -85,6 +85,13 @@ def described(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTr
     )
 
 
+def validation_losses(folder: Path) -> dict[int, float]:
+    """By iteration."""
+    lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
+    judged = [line["evaluation"]["offline"] for line in lines if "offline" in line.get("evaluation", {})]
+    return {each["training_iteration"]: each["validation_loss"] for each in judged}
+
+
 def losses(folder: Path) -> list[float]:
     lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
     return [line["learners"]["default_policy"]["total_loss"] for line in lines]
@@ -151,17 +158,21 @@ def test_two_learners_train_as_one_though_one_is_lost(
 
 
 def test_each_of_two_learners_plays_the_same_episodes(tmp_path: Path, walks: Path, group: Group) -> None:
-    """Beside recorded data."""
+    """Beside recorded data, of which the first one holds some back and judges by them."""
     sampler = {"warmupTimesteps": 20, "timestepsPerUpdate": 2}
     spec: dict[str, Any] = {
         "algorithm": "DQN",
         "config": {"trainBatchSizePerLearner": 32},
         "environment": WALK,
         "input": [{"path": str(walks), "weight": 0.5}, {"sampler": sampler, "weight": 0.5}],
+        "evaluation": {"interval": 5, "duration": 2, "offline": {"heldOut": 0.3, "interval": 3}},
     }
     train(described(tmp_path / "one", walks, 2, **spec))
     group.train(described(tmp_path / "two", walks, 2, **spec))
     assert_trained_as(tmp_path / "two", tmp_path / "one")
+    one, two = validation_losses(tmp_path / "one"), validation_losses(tmp_path / "two")
+    assert list(one) == list(two) == [3, 6]
+    assert two == pytest.approx(one, rel=1e-2)
 
 
 def test_a_users_mistake_is_told_once(tmp_path: Path, walks: Path, group: Group) -> None:

@@ -22,6 +22,10 @@ def evaluated(**change: Any) -> Object:
     return {"evaluation": {"interval": 2} | change}
 
 
+def judged(**change: Any) -> Object:
+    return {"evaluation": {"offline": {"heldOut": 0.1} | change}}
+
+
 RUN: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
         "environment": ({}, {"environment": {"clipActions": True}}),
@@ -74,6 +78,8 @@ RUN: dict[str, dict[str, Change]] = {
             {"pipeline": {"offlineData": "mypkg:B"}},
         ),
         "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
+        "evaluation.offline.heldOut": (judged(), judged(heldOut=0.2)),
+        "evaluation.offline.heldOutSeed": (judged(), judged(heldOutSeed=1)),
         "customConfig": (
             {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
             {"customConfig": {"layers": [{"width": 2}]}},
@@ -120,6 +126,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
         ),
         "runners.replicas": ({}, {"runners": {"replicas": 50}}),
         "runners.cpus": ({}, {"runners": {"cpus": 0.5}}),
+        "callbacks": ({}, {"callbacks": ["own:Watching"]}),
         "runners.memory": ({"runners": {"memory": "1Gi"}}, {"runners": {"memory": None}}),
         "output.onExisting": ({}, {"output": {"onExisting": "Fail"}}),
     },
@@ -152,6 +159,20 @@ EXTENDABLE: dict[str, Change] = {
     "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
     "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),
     "evaluation.customFunction": (evaluated(), {"evaluation": {"customFunction": "mypkg:play"}}),
+    "evaluation.referenceReturns": (
+        evaluated(),
+        {"evaluation": {"referenceReturns": {"random": 1, "expert": 2}}},
+    ),
+    "evaluation.offline.interval": (judged(), {"evaluation": {"offline": {"interval": 3}}}),
+    "evaluation.offline.input": (
+        {"evaluation": {"offline": {"input": ["s3://bucket/a"]}}},
+        {"evaluation": {"offline": {"input": ["s3://bucket/b"]}}},
+    ),
+    "evaluation.offline.estimates": (judged(), {"evaluation": {"offline": {"estimates": ["wis"]}}}),
+    "evaluation.offline.explore": (judged(), {"evaluation": {"offline": {"explore": True}}}),
+    "evaluation.offline.gamma": (judged(), {"evaluation": {"offline": {"gamma": 0.5}}}),
+    "evaluation.offline.clip": (judged(), {"evaluation": {"offline": {"clip": 2}}}),
+    "evaluation.offline.modelUpdates": (judged(), {"evaluation": {"offline": {"modelUpdates": 5}}}),
     "stop": ({}, {"stop": {"epochs": 2}}),
 }
 """Of a training: what the run goes on with."""

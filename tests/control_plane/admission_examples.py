@@ -21,6 +21,10 @@ OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
 
 
+def judged(stop: Object | None = None, **offline: Any) -> Object:
+    return {"evaluation": {"offline": {"heldOut": 0.1} | offline}} | ({"stop": stop} if stop else {})
+
+
 def played(*sources: Object, **spec: Any) -> Object:
     """What an algorithm that plays learns from. One source stands in the place of the small spec's path."""
     if len(sources) > 1:
@@ -141,7 +145,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
     ),
     ("", "there is evaluation, but no environment to evaluate in"): Examples(
-        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT),
+        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, judged() | NO_ENVIRONMENT),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
     ),
     (
@@ -152,7 +156,56 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
             {"stop": {"iterations": 1}, "evaluation": {"duration": 3}},
         ),
-        bad=({"stop": {"episodeReturnMean": 1}}, {"stop": {"episodeReturnMean": -0.5}, "evaluation": {}}),
+        bad=(
+            {"stop": {"episodeReturnMean": 1}},
+            {"stop": {"episodeReturnMean": -0.5}, "evaluation": {}},
+        ),
+    ),
+    ("", "there is stop.episodeReturnMean, but no environment that would measure it"): Examples(
+        good=(
+            {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
+            judged() | NO_ENVIRONMENT,
+        ),
+        bad=(
+            {
+                "stop": {"episodeReturnMean": 1},
+                "evaluation": {"interval": 2, "offline": {"heldOut": 0.1}},
+                **NO_ENVIRONMENT,
+            },
+        ),
+    ),
+    (
+        "",
+        "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates that would compute it",
+    ): Examples(
+        good=(judged(stop={"estimatedReturn": 1}, interval=2, estimates=["wis"]), judged(estimates=["dm"])),
+        bad=(
+            {"stop": {"estimatedReturn": 1}},
+            judged(stop={"estimatedReturn": 1}, interval=2),
+            judged(stop={"estimatedReturn": 1}, estimates=["wis"]),
+        ),
+    ),
+    (
+        "",
+        "there is stop.validationLoss, but no evaluation.offline.interval that would compute it",
+    ): Examples(
+        good=(judged(stop={"validationLoss": 0.5}, interval=2),),
+        bad=({"stop": {"validationLoss": 0.5}}, judged(stop={"validationLoss": 0.5})),
+    ),
+    (
+        "",
+        "there is evaluation.offline.heldOut, but no recorded data to hold back; give evaluation.offline.input",
+    ): Examples(
+        good=(judged(), played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"])),
+        bad=(played(SAMPLER) | judged(),),
+    ),
+    (".evaluation.referenceReturns", "random must be below expert"): Examples(
+        good=({"random": -1.5, "expert": 0},),
+        bad=({"random": 1, "expert": 1}, {"random": 2, "expert": 1}),
+    ),
+    (".evaluation.offline", "exactly one of heldOut, input is needed"): Examples(
+        good=({"heldOut": 0.1}, {"heldOut": None, "input": ["s3://bucket/recorded"]}),
+        bad=({"heldOut": None}, {"heldOut": 0.1, "input": ["s3://bucket/recorded"]}),
     ),
     ("", "customConfig is for one's own algorithm; use config"): Examples(
         good=({"algorithm": "mypkg.mod:MyAlgo", "customConfig": {"any": ["thing"]}}, {"config": {}}),
@@ -187,7 +240,8 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         ".stop",
-        "at least one of episodeReturnMean, iterations, timesteps, updates, epochs is needed",
+        "at least one of episodeReturnMean, estimatedReturn, validationLoss, iterations, timesteps, updates, epochs is "
+        "needed",
     ): Examples(
         good=({"epochs": 0.5}, {"epochs": None, "updates": 5}, {"timesteps": 5, "iterations": 5}),
         bad=({"epochs": None},),

@@ -199,6 +199,11 @@ evaluation as long as it takes: {evaluation: {duration: auto, parallelToTraining
 "!auto alone":            {evaluation: {duration: auto}}
 "!automatic":             {evaluation: {duration: automatic, parallelToTraining: true}}
 "!evaluate in nothing":   {environment: null, evaluation: {}}
+held out:                 {environment: null, evaluation: {offline: {heldOut: 0.2, interval: 1, estimates: [dr, wis]}}}
+until an estimate: {evaluation: {offline: {heldOut: 0.2, interval: 1, estimates: [dm]}}, stop: {estimatedReturn: 5}}
+"!estimates nothing":     {evaluation: {offline: {heldOut: 0.2, interval: 1}}, stop: {estimatedReturn: 5}}
+"!no such estimate":      {evaluation: {offline: {heldOut: 0.2, estimates: [best]}}}
+"!all held out":          {evaluation: {offline: {heldOut: 1}}}
 "!unmeasured goal":       {stop: {episodeReturnMean: 450}}
 "!no end":                {stop: {epochs: null}}
 half an epoch:            {stop: {epochs: 0.5}}

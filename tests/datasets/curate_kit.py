@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import DEFAULT
 from hindcast.formats.spec import DataSpec
@@ -38,7 +38,7 @@ def spec_of(block: Block) -> DataSpec:
 
 
 def write_block(folder: Path, block: Block, spec: DataSpec | None = None, layout: str = DEFAULT) -> Path:
-    with EpisodeWriter(resolve(folder), spec or spec_of(block), "000000-a1", layout=layout) as writer:
+    with BlockWriter(resolve(folder), spec or spec_of(block), "000000-a1", layout=layout) as writer:
         writer.write(block)
     return folder
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -37,7 +37,7 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
 def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
     """The block as rows of timesteps, in order; with the spec in the metadata where it is given."""
     given = spec or DataSpec.of_block(block)
-    with EpisodeWriter(resolve(folder), given, "all", layout="columns") as writer:
+    with BlockWriter(resolve(folder), given, "all", layout="columns") as writer:
         writer.write(block)
     files = sorted(folder.glob("*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])

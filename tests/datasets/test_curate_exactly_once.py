@@ -138,11 +138,11 @@ def test_text_that_was_changed_is_named(tmp_path, many, form):
 
 
 def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeypatch):
-    class Forgetful(writing.EpisodeWriter):
+    class Forgetful(writing.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
 
-    monkeypatch.setattr(writing, "EpisodeWriter", Forgetful)
+    monkeypatch.setattr(writing, "BlockWriter", Forgetful)
     with pytest.raises(DataError, match=r"Columns cannot hold these data: .* has other lengths or ends"):
         write(many, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))

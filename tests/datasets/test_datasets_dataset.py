@@ -16,7 +16,7 @@ from hindcast.datasets import episode_dataset, sources
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import index_file
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.arrow.cells import encode
@@ -179,7 +179,7 @@ def test_a_column_stands_for_all_its_leaves(tmp_path):
     columns = {"obs/a": np.zeros((4, 2)), "obs/b": np.ones(4), "rewards": np.ones(3)}
     flags = np.ones(1, bool)
     block = Block(columns, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags)
-    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
         writer.write(block)
     dataset = open_dataset(tmp_path)
     assert list(dataset.read(dataset.units[0], ["obs"]).columns) == ["obs/a", "obs/b"]
@@ -357,7 +357,7 @@ def test_spaces_that_differ_are_named(kit, tmp_path):
     block = kit.block([3])
     for name, n in (("a", 3), ("b", 4)):
         spec = DataSpec.of_block(block, kit.observation_space, spaces.Discrete(n))
-        with EpisodeWriter(resolve(tmp_path), spec, name) as writer:
+        with BlockWriter(resolve(tmp_path), spec, name) as writer:
             writer.write(block)
     with pytest.raises(DataError, match=r"the action space is Discrete\(3\) in one and Discrete\(4\)"):
         open_dataset(tmp_path)
@@ -439,7 +439,7 @@ def test_text_columns(tmp_path):
     )
     spec = DataSpec.of_block(block)
     assert spec.leaves["prompt"] == Leaf(None, (), "text")
-    with EpisodeWriter(resolve(tmp_path), spec, "s") as writer:
+    with BlockWriter(resolve(tmp_path), spec, "s") as writer:
         writer.write(block)
     dataset = open_dataset(tmp_path)
     assert dataset.read(dataset.units[0]).columns["prompt"].tolist() == words.tolist()

@@ -14,7 +14,7 @@ from hindcast.datasets.inspection.statistics import Distribution, Spread, Thinne
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.spaces import space_from_json
 from hindcast.formats.spec import DataSpec
@@ -23,7 +23,7 @@ from hindcast.storage.location import resolve
 
 def summary_of(folder, block: Block, action_space=None, **options):
     spec = DataSpec.of_block(block, spaces.Box(-10, 10, (4,), np.float32), action_space, "Test-v0")
-    with EpisodeWriter(resolve(folder), spec, "s") as writer:
+    with BlockWriter(resolve(folder), spec, "s") as writer:
         writer.write(block)
     return summarise(open_dataset(folder), **options)
 
@@ -180,7 +180,7 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
         "actions": np.array([0, 3, 1, 1, 1]),
         "rewards": block.columns["rewards"],
     }
-    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block.with_columns(columns)), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block.with_columns(columns)), "s") as writer:
         writer.write(block.with_columns(columns))
     summary = summarise(open_dataset(tmp_path))
     assert (summary.observation_space_from, summary.action_space_from) == ("guessed", "guessed")
@@ -196,7 +196,7 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
 
 def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
     block = changed(kit.block([30]), obs=np.arange(31) % 5)
-    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block, spaces.Discrete(16)), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block, spaces.Discrete(16)), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path))
     (leaf,) = summary.observations
@@ -206,7 +206,7 @@ def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
 def test_text_has_no_space_to_guess(kit, tmp_path):
     block = kit.block([5])
     block = changed(block, obs=np.array(list("abcdef"), object))
-    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path), None)
     assert (summary.observation_space, summary.observation_space_from, summary.coverage) == (None, None, None)

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.inspection.problems import Kind
 from hindcast.datasets.inspection.summary import Summary
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
@@ -29,7 +29,7 @@ WRITTEN = ("episodes/arrow", "episodes/messagepack")
 
 def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layout: str = "episodes/arrow"):
     spec = DataSpec.of_block(block, obs, actions, "Test-v0")
-    with EpisodeWriter(resolve(folder), spec, stem, layout=layout) as writer:
+    with BlockWriter(resolve(folder), spec, stem, layout=layout) as writer:
         writer.write(block)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.datasets.inspection.inspecting import inspect_paths
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes import nested
 from hindcast.episodes.spaces import flatten_space, space_from_json, space_struct
 from hindcast.storage.location import resolve
@@ -23,7 +23,7 @@ LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 def inspected(block, spec, layout):
     with tempfile.TemporaryDirectory() as folder:
-        with EpisodeWriter(resolve(folder), spec, "s", layout=layout) as writer:
+        with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
             writer.write(block)
         return inspect_paths([folder], sample_limit=None)
 

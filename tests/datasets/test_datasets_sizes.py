@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.spec import DataSpec
@@ -45,7 +45,7 @@ def block_of(observations: str) -> Block:
 def test_units_of_our_own_files_keep_their_sizes(kit, tmp_path, layout, observations):
     """Runs that read them are resumed with the order that they began with."""
     block = block_of(observations)
-    with EpisodeWriter(resolve(tmp_path), DataSpec.of_block(block), "s", layout=layout) as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s", layout=layout) as writer:
         writer.write(block)
     (entry,) = writer.close()
     dataset = open_dataset(tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import index_file
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.formats.dataset_folder.commits import file_stem, remove_orphans
@@ -91,7 +91,7 @@ def test_nothing_written_makes_no_file(kit, tmp_path):
 
 
 def test_other_columns_are_refused_and_all_files_go(kit, tmp_path):
-    writer = EpisodeWriter(
+    writer = BlockWriter(
         resolve(tmp_path), kit.spec(kit.block()), "s", max_rows_per_file=1, row_group_bytes=10
     )
     writer.write(kit.block([3, 3, 3]))
@@ -104,16 +104,16 @@ def test_other_columns_are_refused_and_all_files_go(kit, tmp_path):
 
 def test_an_unknown_compression_is_named(kit, tmp_path):
     with pytest.raises(SpecError, match="'gzip': allowed are lz4, zstd, none"):
-        EpisodeWriter(resolve(tmp_path), kit.spec(kit.block()), "s", compression="gzip")
+        BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s", compression="gzip")
 
 
 def test_leaving_the_context_closes_or_aborts(kit, tmp_path):
-    with EpisodeWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
+    with BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
         writer.write(kit.block())
     assert kit.names(tmp_path) == ["s-000.parquet"]
     with (
         pytest.raises(KeyboardInterrupt),
-        EpisodeWriter(resolve(tmp_path), kit.spec(kit.block()), "t", row_group_bytes=10) as writer,
+        BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "t", row_group_bytes=10) as writer,
     ):
         writer.write(kit.block())
         raise KeyboardInterrupt
@@ -121,7 +121,7 @@ def test_leaving_the_context_closes_or_aborts(kit, tmp_path):
 
 
 def test_closing_twice_gives_the_same_files(kit, tmp_path):
-    with EpisodeWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
+    with BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s") as writer:
         writer.write(kit.block())
         files = writer.close()
     assert writer.close() == files
@@ -131,7 +131,7 @@ def test_memory_file_system(kit, memory):
     entries = kit.write(memory, kit.block([2] * 5), max_rows_per_file=2)
     assert [entry.rows for entry in entries] == [2, 2, 1]
     kit.assert_same(read_all(memory), kit.block([2] * 5))
-    writer = EpisodeWriter(resolve(memory), kit.spec(kit.block()), "t", row_group_bytes=10)
+    writer = BlockWriter(resolve(memory), kit.spec(kit.block()), "t", row_group_bytes=10)
     writer.write(kit.block())
     writer.abort()
     assert len(resolve(memory).list()) == 3
@@ -142,7 +142,7 @@ def test_memory_file_system(kit, memory):
 
 def test_a_full_disk(kit, small_disk):
     folder = small_disk("size=1m") / "d"
-    writer = EpisodeWriter(
+    writer = BlockWriter(
         resolve(folder), kit.spec(kit.block()), "s", row_group_bytes=1 << 17, compression="none"
     )
     with pytest.raises(StorageError, match=r"cannot write .*s-000.parquet: the disk is full"):
@@ -155,7 +155,7 @@ def test_a_full_disk(kit, small_disk):
 
 
 def test_a_disk_that_fills_up_while_finishing(kit, tmp_path, monkeypatch):
-    writer = EpisodeWriter(resolve(tmp_path), kit.spec(kit.block()), "s")
+    writer = BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s")
     writer.write(kit.block())
 
     def full(descriptor: int) -> None:
@@ -186,10 +186,10 @@ import os, signal, numpy as np
 from hindcast.episodes.block import Block
 from hindcast.storage.location import resolve
 from hindcast.formats.spec import DataSpec
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 block = Block({"obs": np.zeros((101, 4))}, np.array([100]), np.array(["e"], object), np.zeros(1, np.int64),
               np.ones(1, bool), np.zeros(1, bool))
-writer = EpisodeWriter(
+writer = BlockWriter(
     resolve(FOLDER), DataSpec.of_block(block), "000003-b2", max_rows_per_file=2, row_group_bytes=100
 )
 for _ in range(5):

@@ -14,7 +14,7 @@ import pytest
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
@@ -39,7 +39,7 @@ def stored(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
     block = kit.make_block([4, 7])
     columns = {name: np.ones((11, *shape), dtype=np.float32) for name, shape in outputs.items()}
     block = block.with_columns({**block.columns, **columns})
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "all", layout=layout) as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block), "all", layout=layout) as writer:
         writer.write(block)
     return str(folder)
 

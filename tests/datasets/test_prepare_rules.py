@@ -14,7 +14,7 @@ import pytest
 from hindcast.api.input import FilterTerm, PrepareSpec
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
@@ -158,7 +158,7 @@ def test_a_filter_on_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
     form = "columns" if layout == "scrambled" else layout
-    with EpisodeWriter(resolve(tmp_path / "data"), DataSpec.of_block(block), "all", layout=form) as writer:
+    with BlockWriter(resolve(tmp_path / "data"), DataSpec.of_block(block), "all", layout=form) as writer:
         writer.write(block)
     path = str(tmp_path / "data")
     if layout == "scrambled":

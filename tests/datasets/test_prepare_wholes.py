@@ -14,7 +14,7 @@ from prepare_kit import make_block, read_block, write_files
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import Piece, ReadOptions
@@ -74,7 +74,7 @@ def stored(tmp_path: Path) -> str:
     """RLlib's episodes, with one that never ends and one that is stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     spec = DataSpec.of_block(block)
-    with EpisodeWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
+    with BlockWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
         writer.write(block.take([0, 1, 2, 0]))
     (path,) = (tmp_path / "ours").glob("*.parquet")
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))

@@ -16,7 +16,7 @@ from hindcast.api import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
@@ -38,7 +38,7 @@ def dataset_of(folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space,
         terminated=np.ones(episodes, dtype=bool),
         truncated=np.zeros(episodes, dtype=bool),
     )
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Chain-v0"), "s") as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Chain-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
@@ -78,14 +78,19 @@ class Tabular:
         return linear_policy(self.spaces, np.log(np.tile(chances, self.chain.steps)))
 
     def recorded(self, folder: Path, episodes: int, seed: int, *, logp: bool) -> Dataset:
+        columns = self.columns(episodes, seed)
+        if not logp:
+            del columns["action_logp"]
+        return dataset_of(folder, columns, self.spaces)
+
+    def columns(self, episodes: int, seed: int) -> dict[str, Array]:
+        """What is recorded, `[N, T, ...]` each."""
         states, actions, rewards = self.chain.play(episodes, seed)
         places = self.chain.states * self.chain.steps
         obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), places)
         chance = self.chain.behaviour[states]
-        columns = {"obs": obs, "actions": actions, "rewards": rewards}
-        if logp:
-            columns["action_logp"] = np.log(np.where(actions, chance, 1 - chance)).astype(np.float32)
-        return dataset_of(folder, columns, self.spaces)
+        logp = np.log(np.where(actions, chance, 1 - chance)).astype(np.float32)
+        return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
 
 
 class Continuous:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hindcast.api import EnvironmentSpec
+from hindcast.api.evaluation import ReferenceReturns
 from hindcast.errors import WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_policy
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -41,10 +42,26 @@ class TestReport:
             "episode_return_min": 1.0,
             "episode_return_max": 6.0,
             "episode_return_std": pytest.approx(np.sqrt(14 / 3)),
+            "episode_return_median": 2.0,
+            "episode_return_iqm": 3.0,
+            "episode_return_interval": (pytest.approx(4 / 3), pytest.approx(14 / 3)),
             "episode_len_mean": 5.0,
             "num_episodes": 3,
             "num_env_steps": 15,
         }
+
+    def test_the_middle_half_and_the_interval_of_the_mean(self) -> None:
+        returns = np.random.default_rng(0).normal(50, 10, 400)
+        summary = EnvReport([*returns, 1e4], [1] * 401).summary()
+        assert summary["episode_return_iqm"] == pytest.approx(50, abs=1)
+        assert summary["episode_return_median"] == pytest.approx(50, abs=1)
+        low, high = EnvReport([*returns], [1] * 400).summary()["episode_return_interval"]
+        assert high - low == pytest.approx(2 * 1.645 * returns.std() / 20, rel=0.1)
+
+    def test_a_score_is_0_for_a_random_policy_and_100_for_an_expert(self) -> None:
+        reference = ReferenceReturns(random=-10, expert=30)
+        scores = [EnvReport([each], [1]).summary(reference)["normalised_score"] for each in (-10, 0, 30)]
+        assert scores == [0, 25, 100]
 
     def test_is_seeded(self, policy: Policy) -> None:
         for explore in (False, True):

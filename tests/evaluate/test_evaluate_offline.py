@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded_mdp import Continuous, Tabular, linear_policy
+from recorded_mdp import Continuous, Tabular, dataset_of, linear_policy
 
 from hindcast.errors import DataError
 from hindcast.evaluate.cloned import CloneFit
@@ -128,6 +128,17 @@ def test_a_greedy_discrete_policy_counts_the_episodes_in_which_it_would_have_don
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     whole = sum((data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units)
     assert report.effective_episodes == pytest.approx(float(whole))
+
+
+def test_a_log_probability_that_is_none_is_refused_with_its_place(tmp_path: Path) -> None:
+    mdp = Tabular(0)
+    columns = mdp.columns(20, 0)
+    columns["action_logp"][7, 3] = math.nan
+    data = dataset_of(tmp_path, columns, mdp.spaces)
+    with pytest.raises(
+        DataError, match=r"\.parquet, row 7: action_logp is nan at timestep 3 of the episode, expect"
+    ):
+        evaluate_offline(mdp.policy(), data, "lake", options(mdp))
 
 
 def test_one_episode_is_refused(tmp_path: Path) -> None:

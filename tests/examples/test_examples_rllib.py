@@ -1,10 +1,12 @@
-"""RLlib's code examples 1 to 3, one after the other, as their user would run them."""
+"""Every code block of RLlib's pages, one after the other, as their reader would run them."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,34 +19,56 @@ from hindcast.models.policy import Policy
 from support import leftovers, read_all
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from reference_examples import blocks  # noqa: E402
+
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
+FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
+SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.timeout(900)]
 
 
-def run(name: str, folder: Path) -> str:
-    """The last line that an example prints."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), str(folder)],
-        cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "runtime")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout.strip().splitlines()[-1]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of them have run, in the order of the pages, with `ray_results` of the expert's and the clone's."""
+    folder = tmp_path_factory.mktemp("reference")
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with (folder / "log.txt").open("w") as log:
+        subprocess.run(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("run_reference.py")),
+                str(folder),
+                *map(str, FILES),
+            ],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "runtime"), "PATH": programs, "HOME": str(folder)},
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(folder: Path) -> Mapping[str, str | None]:
+    file = folder / "outcomes.json"
+    assert file.exists(), (folder / "log.txt").read_text()[-3000:]
+    found: Mapping[str, str | None] = json.loads(file.read_text())
+    return found
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=SHARED) for file in FILES])
+def test_block_runs(outcomes: Mapping[str, str | None], file: Path) -> None:
+    assert outcomes[file.name] is None, outcomes[file.name]
 
 
 @pytest.mark.docs
 @pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_expert_is_trained_recorded_and_cloned(tmp_path: Path) -> None:
-    folder = tmp_path / "examples"
-    best_checkpoint = run("01_train_expert.py", folder)
-    assert (folder / "best_checkpoint").read_text() == best_checkpoint
-    expert = Policy.load(best_checkpoint)
+def test_expert_is_trained_recorded_and_cloned(folder: Path, outcomes: Mapping[str, str | None]) -> None:
+    expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
     assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= 450
 
-    run("02_record_expert.py", folder)
     data = folder / "docs_rllib_offline_recording"
     block = read_all(data)
     assert len(set(block.eps_id)) == block.num_episodes == 500
@@ -53,8 +77,25 @@ def test_expert_is_trained_recorded_and_cloned(tmp_path: Path) -> None:
     assert rows == [25] * 20
     assert leftovers(data) == []
 
-    clone = Policy.load(run("03_train_from_recording.py", folder))
+    clone = Policy.load(checkpoint(folder, "docs_rllib_offline_bc"))
     assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= 400
+
+
+@pytest.mark.docs
+@pytest.mark.ray
+def test_recipe_for_tables_keeps_every_timestep(folder: Path, outcomes: Mapping[str, str | None]) -> None:
+    """As the page prints it, it loses each episode's last one, and mixes episodes where Ray mixes pieces of files."""
+    table, episodes = (
+        read_all(folder / name) for name in ("tmp/docs_rllib_offline_recording_tabular", "test_converting")
+    )
+    lengths = [dict(zip(block.eps_id, block.length, strict=True)) for block in (table, episodes)]
+    assert lengths[0] == lengths[1]
+    assert len(lengths[0]) == 500
+
+
+def checkpoint(folder: Path, experiment: str) -> Path:
+    """The last one of an experiment of Tune's."""
+    return max((folder / "ray_results" / experiment).glob("*/checkpoint_*"))
 
 
 def test_yaml_is_the_demo() -> None:

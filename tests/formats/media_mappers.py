@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hindcast import SingleAgentEpisode
-from hindcast.pipeline.prelearner import SCHEMA, OfflinePreLearner
+from hindcast import SCHEMA, OfflinePreLearner, SingleAgentEpisode
 
 
 class Words(OfflinePreLearner):

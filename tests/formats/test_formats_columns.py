@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.datasets.prepare.reading_back import read_back
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import with_reset, without_reset
@@ -26,7 +26,7 @@ def read_all(folder) -> Block:
 
 
 def write(folder, spec, *blocks, **options):
-    with EpisodeWriter(resolve(folder), spec, "s", layout="columns", **options) as writer:
+    with BlockWriter(resolve(folder), spec, "s", layout="columns", **options) as writer:
         for block in blocks:
             writer.write(block)
     return writer.close()

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading_back import read_back
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
@@ -35,7 +35,7 @@ def with_told_infos(block: Block) -> Block:
 def test_what_was_written_is_read(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    with EpisodeWriter(resolve(folder / "data"), spec, "000000-a1", layout=layout) as writer:
+    with BlockWriter(resolve(folder / "data"), spec, "000000-a1", layout=layout) as writer:
         writer.write(block)
     manifest = Manifest(layout=layout, spec=spec.to_json(), files=writer.close())
     write_manifest(resolve(folder / "data"), manifest)
@@ -54,7 +54,7 @@ def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
     spec = DataSpec.of_block(block)
-    with EpisodeWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
+    with BlockWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
         writer.write(block)
     (file,) = files = writer.close()
     exported = ExportedFiles(layout=layout, spec=spec.to_json())

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from damage import damaged
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
@@ -26,7 +26,7 @@ NAMES = list(LAYOUTS)
 
 
 def write(folder, block, spec, layout, **options):
-    with EpisodeWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
+    with BlockWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
         writer.write(block)
     return writer.close()
 

@@ -85,14 +85,6 @@ def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
     assert any("Text" in note for note in heard.notes)
 
 
-def test_a_class_that_maps_rows_is_not_passed_over_with_other_data(tmp_path: Path, walks: Path) -> None:
-    resource = training(tmp_path / "run", walks, pipeline={"preLearner": "media_mappers:Words"})
-    with pytest.raises(
-        SpecError, match=r"static method and maps rows of files, but no input has the format Text"
-    ):
-        inputs_of(resource, InFiles({}))
-
-
 def test_a_folder_of_images_is_mapped_at_once(tmp_path: Path) -> None:
     save_frames(tmp_path / "images" / "a", 12)
     save_frames(tmp_path / "images" / "b", 3)

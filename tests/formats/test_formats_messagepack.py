@@ -14,7 +14,7 @@ from gymnasium import spaces
 from hypothesis import given
 
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import info_from_json
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -37,7 +37,7 @@ def read_all(folder) -> Block:
 
 
 def write(folder, block, spec, **options):
-    with EpisodeWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES, **options) as writer:
+    with BlockWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES, **options) as writer:
         writer.write(block)
     return writer.close()
 
@@ -148,7 +148,7 @@ def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
 
 def test_sizes_limits_are_honoured(kit, tmp_path):
     blocks = [kit.block([50] * 10, first=10 * i) for i in range(10)]
-    with EpisodeWriter(
+    with BlockWriter(
         resolve(tmp_path), kit.spec(blocks[0]), "s", layout=MESSAGEPACK_EPISODES, compression="none",
         row_group_bytes=20_000, max_file_bytes=100_000,
     ) as writer:  # fmt: skip

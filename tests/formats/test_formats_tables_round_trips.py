@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from table_reading import joined, read_table
 
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.episodes.convert import info_from_json
@@ -24,7 +24,7 @@ from random_data import recordings
 
 def written(folder: Path, block: Block, spec: DataSpec, layout: str) -> list[Path]:
     """The files of a recording in the layout, with its manifest."""
-    with EpisodeWriter(resolve(folder), spec, "r", max_rows_per_file=10, layout=layout) as writer:
+    with BlockWriter(resolve(folder), spec, "r", max_rows_per_file=10, layout=layout) as writer:
         writer.write(block)
     files = writer.close()
     write_manifest(resolve(folder), Manifest(layout=layout, spec=spec.to_json(), files=files))

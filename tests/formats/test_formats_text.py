@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.formats.columns.infos import step_texts
@@ -38,7 +38,7 @@ ODD = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 def write(folder, block, spec, layout, **options):
-    with EpisodeWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
+    with BlockWriter(resolve(folder), spec, "000000-a1", layout=layout, **options) as writer:
         writer.write(block)
     return writer.close()
 
@@ -227,7 +227,7 @@ def test_all_csv_files_have_the_same_columns(kit, tmp_path):
     silent, telling = kit.block([2]), kit.block([2], first=1)
     telling = telling.with_columns({**telling.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)})
     spec = kit.spec(telling)
-    with EpisodeWriter(resolve(tmp_path), spec, "s", layout="CSV", max_rows_per_file=2) as writer:
+    with BlockWriter(resolve(tmp_path), spec, "s", layout="CSV", max_rows_per_file=2) as writer:
         writer.write(silent)
         writer.write(telling)
     headers = {path.read_text().splitlines()[0] for path in tmp_path.glob("*.csv")}
@@ -264,7 +264,7 @@ def test_files_are_limited_by_rows_and_by_size(kit, tmp_path, layout):
 @pytest.mark.parametrize("layout", NAMES)
 def test_a_writer_that_gives_up_leaves_nothing(kit, tmp_path, layout):
     block = kit.block([30, 50])
-    writer = EpisodeWriter(
+    writer = BlockWriter(
         resolve(tmp_path), kit.spec(block), "s", layout=layout, row_group_bytes=10, max_rows_per_file=1
     )
     writer.write(block)
@@ -284,7 +284,7 @@ def test_a_full_disk_leaves_nothing(kit, small_disk):
 def test_what_text_cannot_hold_is_refused(kit, tmp_path, layout):
     block = kit.block([2])
     with pytest.raises(SpecError, match=r"compression is 'zstd': allowed are none in the layout"):
-        EpisodeWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
+        BlockWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
     empty = kit.block([2, 0])
     with pytest.raises(DataError, match=f"episode e1 has no timesteps, so it has no row in {layout}"):
         write(tmp_path, empty, kit.spec(empty), layout)

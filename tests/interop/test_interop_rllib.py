@@ -18,7 +18,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.storage.location import resolve
@@ -127,7 +127,7 @@ def test_our_bytes_are_its_bytes(rllib: Run, recorded: Path, tmp_path: Path, cas
     """Its recording, written by us; read and packed again by it; and read by us once more."""
     dataset = open_dataset(recorded / case / "episodes")
     block = read_all(dataset)
-    with EpisodeWriter(resolve(tmp_path), dataset.spec, "ours", layout=MESSAGEPACK_EPISODES) as writer:
+    with BlockWriter(resolve(tmp_path), dataset.spec, "ours", layout=MESSAGEPACK_EPISODES) as writer:
         writer.write(block)
     ours = tmp_path / "ours-000.parquet"
     steps = int(rllib("rllib_repack.py", ours, tmp_path / "theirs.parquet"))

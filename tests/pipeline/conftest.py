@@ -11,7 +11,7 @@ from pipeline_fakes import ACTION_SPACE, KINDS, OBSERVATION_SPACE, FakeDataset, 
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.feeds import WindowFeed
 from hindcast.pipeline.targets import Targets
@@ -52,7 +52,7 @@ def recorded(tmp_path: Path) -> Callable[..., Dataset]:
         fake = FakeDataset(units)
         spec = DataSpec.of_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
         for number, block in enumerate(fake.blocks):
-            with EpisodeWriter(resolve(tmp_path / name), spec, f"part-{number}") as writer:
+            with BlockWriter(resolve(tmp_path / name), spec, f"part-{number}") as writer:
                 writer.write(block)
         return open_dataset(tmp_path / name)
 

@@ -11,7 +11,7 @@ import pytest
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
@@ -43,7 +43,7 @@ def dataset(tmp_path: Path) -> MakeDataset:
         )
         leaves = DataSpec.of_block(block).leaves
         spec = DataSpec(leaves, OBSERVATIONS, ACTIONS, normalized_actions=normalized)
-        with EpisodeWriter(resolve(tmp_path / "data"), spec, "part") as writer:
+        with BlockWriter(resolve(tmp_path / "data"), spec, "part") as writer:
             writer.write(block)
         return open_dataset(tmp_path / "data")
 

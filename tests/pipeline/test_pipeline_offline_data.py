@@ -15,7 +15,6 @@ from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
-from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.targets import Targets
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
@@ -285,14 +284,9 @@ def test_a_pre_learner_can_replace_the_call(make_data):
         ),
         ({"preLearner": "user_steps:Scale"}, SpecError, "no subclass of OfflinePreLearner"),
         (
-            {"preLearner": "user_steps:Uncalled"},
-            SpecError,
-            r"^Uncalled overrides _map_sample_batch_to_episode, which nothing calls: .*_map_to_episodes\(self, block\)",
-        ),
-        (
             {"preLearner": "user_steps:Connected"},
             SpecError,
-            "^Connected overrides build_learner_connector, which nothing calls: .* pipeline.connectors",
+            "^Connected overrides build_learner_connector, which nothing calls: it is a config's",
         ),
         (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
@@ -316,13 +310,6 @@ def test_offline_data_can_be_replaced(make_data):
         SpecError, match=r"^Buffered overrides default_iter_batches_kwargs, which nothing calls: "
     ):
         offline_data_class(PipelineSpec(offline_data="user_steps:Buffered"))
-
-
-def test_the_references_conversion_of_sample_batches_says_what_to_use():
-    with pytest.raises(
-        SpecError, match=r"input_read_sample_batches=True.*`hindcast convert FOLDER EPISODES`"
-    ):
-        OfflinePreLearner._map_sample_batch_to_episode(False, {"obs": []})["episodes"]
 
 
 # Preprocessing, targets, sampling

@@ -3,8 +3,8 @@
 import numpy as np
 
 from hindcast.episodes.block import Block
+from hindcast.pipeline.connector_v2 import ConnectorV2
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
-from hindcast.pipeline.episode_connectors import ConnectorV2
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.prelearner import OfflinePreLearner
 
@@ -112,11 +112,6 @@ class Whole(OfflinePreLearner):
 class Broken(OfflinePreLearner):
     def __call__(self, unit, epoch=0) -> Block:
         raise KeyError("sentence")
-
-
-class Uncalled(OfflinePreLearner):
-    def _map_sample_batch_to_episode(self, *args, **kwargs):
-        raise AssertionError("called")
 
 
 class Connected(OfflinePreLearner):

@@ -4,7 +4,7 @@ import pytest
 from hindcast import formatting
 from hindcast.report.canvas import spread
 from hindcast.report.curves import OTHER, Curves, lookup
-from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot
+from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
 
 
 def result(iteration, *, loss=0.5, returns=None, of=None, **more):
@@ -91,6 +91,14 @@ def test_the_title_of_the_return_plot_says_the_finding(returns, stop, title):
 
 def test_the_title_of_the_time_plot_says_where_most_of_it_went():
     assert time_plot(Curves([result(1), result(2)])).title == "50 % of the time went into updates"
+
+
+def test_critics_show_what_they_expect():
+    lines = [result(1), result(2)]
+    for value, line in zip((-3.0, 40.0), lines, strict=True):
+        line["learners"]["default_policy"]["mean_q"] = value
+    assert value_plot(Curves(lines)).title == "Mean Q rises from -3 to 40"
+    assert value_plot(Curves([result(1)])) is None
 
 
 def test_the_experts_curve_is_over_the_timesteps_it_sampled():

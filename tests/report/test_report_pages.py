@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from hindcast.api import load_resources
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
@@ -89,7 +89,7 @@ def record(folder="data", action_space=None, episodes=40):
     )
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     spec = DataSpec.of_block(block, space, action_space, "CartPole-v1")
-    writer = EpisodeWriter(resolve(folder), spec, "part")
+    writer = BlockWriter(resolve(folder), spec, "part")
     writer.write(block)
     write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=writer.close()))
 

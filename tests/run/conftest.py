@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -22,7 +22,7 @@ def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recalled")
     blocks = Block.concat([expert_episode(number) for number in range(200)])
     spec = DataSpec.of_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
-    with EpisodeWriter(resolve(folder), spec, "all") as writer:
+    with BlockWriter(resolve(folder), spec, "all") as writer:
         writer.write(blocks)
     return folder
 

@@ -12,7 +12,7 @@ import pytest
 
 from hindcast.api import load_resources
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserError
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
@@ -63,7 +63,7 @@ def changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]],
     location = resolve(folder)
     block = block.with_columns(columns)
     spec = DataSpec.of_block(block, None, dataset.spec.action_space, None)
-    with EpisodeWriter(location, spec, file_stem(0, "a"), max_rows_per_file=8) as writer:
+    with BlockWriter(location, spec, file_stem(0, "a"), max_rows_per_file=8) as writer:
         writer.write(block)
         files = writer.close()
     write_commit(location, Commit(range=0, files=files, episodes=40, timesteps=block.num_steps, first=0))

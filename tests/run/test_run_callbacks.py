@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
-from hindcast import BCConfig, Callbacks
+from hindcast import BCConfig, Callbacks, PPOConfig
 from hindcast.errors import Interrupted, SpecError, UserCodeError
 from hindcast.report.results import read_results
 from hindcast.storage.location import resolve
-from support import WALK, After, train, training
+from support import WALK, After, read_all, record, recording, train, training
 
 HERE = "test_run_callbacks"
 
@@ -53,9 +54,46 @@ class Unwritable(Callbacks):
         result["object"] = object()
 
 
-class OfEpisodes(Callbacks):
-    def on_episode_end(self, **kwargs: Any) -> None:
+class Uncalled(Callbacks):
+    def on_learn_on_batch(self, **kwargs: Any) -> None:
         pass
+
+
+class OfEpisodes(Callbacks):
+    """Logs what it hears of episodes."""
+
+    def on_environment_created(self, *, env: Any, env_context: dict[str, Any], **kwargs: Any) -> None:
+        self.environments = len(env.envs)
+        self.steps = 0
+
+    def on_episode_start(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        assert len(episode) == 0
+        assert len(episode.get_observations()) == 1
+        assert env_index < self.environments
+
+    def on_episode_step(self, *, episode: Any, **kwargs: Any) -> None:
+        self.steps += 1
+        assert not np.array_equal(episode.get_observations(-1), episode.get_observations(-2))
+
+    def on_episode_end(self, *, episode: Any, metrics_logger: Any, rl_module: Any, **kwargs: Any) -> None:
+        assert episode.is_done
+        metrics_logger.log_value("longest", len(episode), reduce="max")
+        metrics_logger.log_value(("returns", "sum"), episode.get_return(), reduce="sum")
+
+    def on_sample_end(self, *, samples: list[Any], metrics_logger: Any, **kwargs: Any) -> None:
+        metrics_logger.log_value("sampled", sum(map(len, samples)), reduce="sum")
+        assert self.steps == sum(map(len, samples))
+        self.steps = 0
+
+
+class RaisesInAnEpisode(Callbacks):
+    def on_episode_end(self, **kwargs: Any) -> None:
+        raise LookupError("no such episode")
+
+
+def log_twice(*, result: dict[str, Any], metrics_logger: Any, **kwargs: Any) -> None:
+    """A function as a callback."""
+    metrics_logger.log_value("twice", 2 * result["training_iteration"])
 
 
 @pytest.fixture
@@ -113,7 +151,7 @@ def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: 
     [
         ("Raising", UserCodeError, r"Raising.on_train_result raised KeyError at .*test_run_callbacks.py:\d+"),
         ("Unwritable", UserCodeError, "Unwritable.on_train_result raised TypeError"),
-        ("OfEpisodes", SpecError, "OfEpisodes overrides on_episode_end, which nothing calls: episodes are"),
+        ("Uncalled", SpecError, "Uncalled overrides on_learn_on_batch, which nothing calls: a connector of"),
         ("Missing", SpecError, f"spec.callbacks is '{HERE}:Missing': the module '{HERE}' has no 'Missing'"),
         ("WALK", SpecError, "which is no subclass of Callbacks"),
     ],
@@ -123,6 +161,62 @@ def test_mistakes(name: str, error: type[Exception], sentence: str, walks: Path,
         train(training(tmp_path, walks, **spec(name)))
 
 
-def test_functions_are_told_to_be_methods() -> None:
-    with pytest.raises(SpecError, match="write them as methods of a subclass of Callbacks"):
-        BCConfig().callbacks(on_train_result=print)
+@pytest.mark.parametrize("beside", [False, True])
+def test_they_hear_of_what_is_played_to_evaluate(walks: Path, tmp_path: Path, beside: bool) -> None:
+    evaluation = {"interval": 1, "duration": 5, "parallelToTraining": beside}
+    resource = training(tmp_path, walks, **spec("OfEpisodes", environment=WALK, evaluation=evaluation))
+    train(resource)
+    result = read_results(resolve(tmp_path / "test" / "r1"))[1]["evaluation"]["env_runners"]
+    assert result["num_episodes"] == 5
+    assert result["sampled"] == result["num_env_steps"]
+    assert 0 < result["longest"] <= result["num_env_steps"]
+    assert result["returns"]["sum"] == pytest.approx(5 * result["episode_return_mean"])
+
+
+def test_they_hear_of_what_is_recorded_and_change_nothing(tmp_path: Path) -> None:
+    record(recording(tmp_path / "heard", environment=WALK, **spec("OfEpisodes")))
+    record(recording(tmp_path / "unheard", environment=WALK))
+    heard, unheard = (read_all(tmp_path / name) for name in ("heard", "unheard"))
+    assert {leaf: column.tolist() for leaf, column in heard.columns.items()} == {
+        leaf: column.tolist() for leaf, column in unheard.columns.items()
+    }
+    with pytest.raises(
+        UserCodeError, match=r"RaisesInAnEpisode.on_episode_end raised LookupError at .*\.py:\d+"
+    ):
+        record(recording(tmp_path / "raising", environment=WALK, **spec("RaisesInAnEpisode")))
+
+
+def test_they_hear_of_what_a_policy_learns_from() -> None:
+    config = (
+        PPOConfig()
+        .environment("toy_environments:Walk")
+        .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    )
+    config.env_runners(num_envs_per_env_runner=2).callbacks(OfEpisodes)
+    with config.build_algo() as algo:
+        result = algo.train()
+    assert result["env_runners"]["sampled"] == 64
+
+
+def test_functions(walks: Path) -> None:
+    def own(*, algorithm: Any, **kwargs: Any) -> None:
+        started.append(algorithm.iteration)
+
+    started: list[int] = []
+    config = (
+        BCConfig()
+        .environment("toy_environments:Walk")
+        .offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
+        .callbacks(on_train_result=log_twice)
+    )
+    assert config.to_resource().spec.callbacks == [
+        f"hindcast.record.callbacks:on_train_result.{HERE}.log_twice"
+    ]
+    config.callbacks(on_algorithm_init=[own, own])
+    with config.build_algo() as algo:
+        assert [algo.train()["twice"] for _ in range(2)] == [2, 4]
+    assert started == [0, 0]
+    with pytest.raises(SpecError, match="own cannot be imported by its name"):
+        config.to_resource()
+    with pytest.raises(SpecError, match="on_train_result is 3, expected a function"):
+        BCConfig().offline_data(input_="x").callbacks(on_train_result=3).to_resource()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
@@ -74,7 +74,7 @@ def test_a_wrong_resource(tmp_path: Path, old: str, new: str, said: list[str]) -
 
 
 def write(folder: Path, block: Block) -> Path:
-    with EpisodeWriter(resolve(folder), DataSpec.of_block(block), "000000-test") as writer:
+    with BlockWriter(resolve(folder), DataSpec.of_block(block), "000000-test") as writer:
         writer.write(block)
     return folder
 

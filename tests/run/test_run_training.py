@@ -15,7 +15,7 @@ import safetensors.numpy
 import torch
 
 from hindcast.api import spec_hash
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
@@ -56,7 +56,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert ends[-1] == STEPS
     spec = DataSpec.of_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
-    writer = EpisodeWriter(folder, spec, file_stem(0, "a"), max_rows_per_file=7)
+    writer = BlockWriter(folder, spec, file_stem(0, "a"), max_rows_per_file=7)
     writer.write(block)
     files = writer.close()
     write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=STEPS, first=0))

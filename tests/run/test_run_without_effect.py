@@ -48,6 +48,20 @@ def test_options_of_data_need_recorded_ones() -> None:
     assert notes_on(training("runs", "", input=beside, **given), is_one_machine=True) == []
 
 
+def test_options_of_playing_need_an_environment_and_those_of_estimates_need_these() -> None:
+    offline = {"heldOut": 0.1, "clip": 2, "modelUpdates": 5, "gamma": 0.5}
+    given = training("runs", "data", evaluation={"interval": 3, "duration": 5, "offline": offline})
+    assert notes_on(given, is_one_machine=True) == [
+        "spec.evaluation.interval has no effect without spec.environment",
+        "spec.evaluation.duration has no effect without spec.environment",
+        "spec.evaluation.offline.clip has no effect without estimates by importance sampling",
+        "spec.evaluation.offline.modelUpdates has no effect without the estimates dm, dr or wdr",
+        "spec.evaluation.offline.gamma has no effect without evaluation.offline.estimates",
+    ]
+    used = {"offline": offline | {"estimates": ["dr"]}}
+    assert notes_on(training("runs", "data", evaluation=used), is_one_machine=True) == []
+
+
 def test_options_of_a_state_need_a_recurrent_layer() -> None:
     idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
     notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)

@@ -103,7 +103,7 @@ def _training(resource: OfflineTraining, inputs: Mapping[str, Input]) -> tuple[R
 
 def evaluation_runners(resource: OfflineTraining) -> int:
     """Runners that evaluate in the data pool; none where the learner's process evaluates."""
-    evaluation = resource.spec.evaluation
+    evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
     return max(evaluation.runners, int(evaluation.parallel_to_training))
@@ -145,7 +145,7 @@ def _data_process(runners: int) -> str:
 
 
 def _envs(resource: OfflineTraining) -> int:
-    evaluation = resource.spec.evaluation
+    evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
     duration = evaluation.duration if isinstance(evaluation.duration, int) else 8
@@ -169,6 +169,7 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
             (2 * PROCESS, "a learner, and the coordinator on one of the pods"),
             *_cuda(gpus),
             (round_up(2 * size.window, MI), "this and the next window"),
+            *_held_out(resource, size),
             *(_played(sampler) if sampler else ()),
         ),
         least_memory=_resident(resource, size) if not gpus else (0, ""),
@@ -177,6 +178,16 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
         ),
         spill=max(GI, size.window),
     )
+
+
+def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Part, ...]:
+    """Episodes that judge the policy: once as they are learnt from, once as estimates take them."""
+    offline = resource.spec.offline
+    if offline is None:
+        return ()
+    share = offline.held_out or 1.0
+    total = 2 * size.window if size.total is None else 2 * math.ceil(share * size.total)
+    return ((round_up(total, MI), "twice the episodes of evaluation.offline"),)
 
 
 def _played(sampler: Sampler) -> tuple[Part, ...]:

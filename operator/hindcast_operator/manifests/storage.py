@@ -97,6 +97,13 @@ def _map_training(spec: OfflineTrainingSpec, change: _Change) -> OfflineTraining
         path = change(StoragePath(f"spec.input[{index}].path", source.path, written=False))
         sources.append(source.model_copy(update={"path": path}))
     path = change(StoragePath("spec.checkpoint.path", spec.checkpoint.path, written=True))
+    evaluation, offline = spec.evaluation, spec.offline
+    if evaluation is not None and offline is not None and offline.input is not None:
+        own = [
+            change(StoragePath(f"spec.evaluation.offline.input[{index}]", each, written=False))
+            for index, each in enumerate(offline.input)
+        ]
+        evaluation = evaluation.model_copy(update={"offline": offline.model_copy(update={"input": own})})
     initial = spec.initial_checkpoint
     if initial is not None:
         initial = change(StoragePath("spec.initialCheckpoint", initial, written=False))
@@ -104,6 +111,7 @@ def _map_training(spec: OfflineTrainingSpec, change: _Change) -> OfflineTraining
         update={
             "input": sources,
             "checkpoint": spec.checkpoint.model_copy(update={"path": path}),
+            "evaluation": evaluation,
             "initial_checkpoint": initial,
         }
     )

@@ -14,6 +14,8 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
+from hindcast.algorithms.own_loss import UNCALLED as NOT_OF_LEARNERS
+from hindcast.algorithms.own_loss import OwnLoss
 from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC
@@ -89,6 +91,8 @@ def resolve(name: str) -> type[Algorithm]:
         )
     found = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
     refuse_uncalled(found, Algorithm, _UNCALLED)
+    if issubclass(found, OwnLoss):
+        refuse_uncalled(found, OwnLoss, NOT_OF_LEARNERS)
     return found
 
 

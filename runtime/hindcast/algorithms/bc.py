@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class BC(Algorithm):
 
     Options = BCOptions
     recurrent = True
-    compiled = ("losses",)
+    compiled: ClassVar[tuple[str, ...]] = ("losses",)
     options: BCOptions
 
     def needs(self) -> Needs:

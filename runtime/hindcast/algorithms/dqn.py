@@ -92,7 +92,7 @@ class DQN(Algorithm):
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
-    compiled = ("losses",)
+    compiled: ClassVar[tuple[str, ...]] = ("losses",)
     options: DQNOptions
 
     def needs(self) -> Needs:

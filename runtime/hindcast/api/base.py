@@ -68,6 +68,14 @@ class Extendable:
 EXTENDABLE: Final = Extendable()
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """Marks a field inside an extendable one that no attempt may change all the same: it says what is trained on."""
+
+
+FIXED: Final = Fixed()
+
+
 class Model(BaseModel):
     """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built.
 

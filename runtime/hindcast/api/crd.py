@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Model, Operational
+from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Fixed, Model, Operational
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.recording import OfflineRecording
 from hindcast.api.sentences import models_in
@@ -276,13 +276,25 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
     for name, field in model.model_fields.items():
         alias = field.alias or name
         part = schema["properties"][alias]
+        below = models_in(field.annotation)
+        if any(isinstance(mark, Extendable) for mark in field.metadata):
+            yield from _fixed(below[0], part, (*path, alias))  # type: ignore[arg-type]
         if any(_may_change(mark) for mark in field.metadata) or _hidden(part):
             continue
-        below = models_in(field.annotation)
         if len(below) == 1 and "properties" in part and _has_operational(below[0]):
             yield from _defining(below[0], part, (*path, alias))  # type: ignore[arg-type]
         else:
             yield (*path, alias)
+
+
+def _fixed(model: type[Model], schema: Schema, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The parts of an extendable field that may not change all the same."""
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        if any(isinstance(mark, Fixed) for mark in field.metadata):
+            yield (*path, alias)
+        for below in models_in(field.annotation):
+            yield from _fixed(below, schema["properties"][alias], (*path, alias))  # type: ignore[arg-type]
 
 
 def _hidden(schema: Schema) -> bool:

@@ -71,6 +71,11 @@ def read_documents(path: Path) -> Iterator[Document]:
     except OSError as error:
         yield _unreadable(f"cannot be read: {error.strerror}")
         return
+    yield from documents_of(text)
+
+
+def documents_of(text: str) -> Iterator[Document]:
+    """The documents of a text, as `read_documents` gives those of a file."""
     try:
         for node in YAML(typ="rt", pure=True).compose_all(text):
             if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):

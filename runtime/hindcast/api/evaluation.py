@@ -1,10 +1,11 @@
-"""Evaluation of the policy in its environment while it is trained."""
+"""Evaluation of the policy while it is trained: in its environment, by recorded episodes, or both."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import OPERATIONAL, ClassPath, Model, NonNegative, Positive, Rule
+from hindcast.api.offline_evaluation import OfflineEvaluationSpec
 
 EvaluationDuration = Annotated[
     Positive | Literal["auto"],
@@ -12,8 +13,27 @@ EvaluationDuration = Annotated[
 ]
 
 
+class ReferenceReturns(Model):
+    """Mean returns that a score is normalised by."""
+
+    rules: ClassVar = (Rule("self.random < self.expert", "random must be below expert", at=".random"),)
+
+    random: float
+    """Of a policy that acts at random."""
+    expert: float
+    """Of an expert."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.random >= self.expert:
+            raise ValueError(f"has random {self.random:g}, which must be below expert {self.expert:g}")
+        return self
+
+
 class EvaluationSpec(Model):
-    """Seeded and vectorised; the weights that are evaluated are those reported and kept as best."""
+    """Seeded and vectorised; the weights that are evaluated are those reported and kept as best. All but `offline` is
+    of episodes played in `spec.environment`.
+    """
 
     rules: ClassVar = (
         Rule(
@@ -43,11 +63,15 @@ class EvaluationSpec(Model):
     """Evaluate while training goes on; the result is used one iteration later."""
     explore: bool = False
     """Sample actions rather than take the mode."""
+    reference_returns: ReferenceReturns | None = None
+    """Returns of a random policy and of an expert: results have a `normalised_score` then, 0 and 100 for these."""
     sample_timeout_seconds: Annotated[float, Field(gt=0), OPERATIONAL] = 120.0
     """Seconds after which an evaluation is given up."""
     custom_function: ClassPath | None = None
     """One's own evaluation, "package.module:function", called with (policy, environment, seed) in the driver's
     process; it returns numbers by name."""
+    offline: OfflineEvaluationSpec | None = None
+    """Evaluation by recorded episodes, which needs no environment. Default: none."""
 
     @model_validator(mode="after")
     def _check_auto(self) -> Self:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from hindcast.api.base import Extendable, Model, Operational
+from hindcast.api.base import Extendable, Fixed, Model, Operational
 from hindcast.api.options import is_custom, normalised
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
@@ -24,16 +24,15 @@ def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
     """16 hex digits over the run-defining fields that no attempt of a revision may change.
 
     Those marked extendable (`stop` and `evaluation` of a training) say how far the run goes, not where: a training
-    of more updates makes the same ones first.
+    of more updates makes the same ones first. What they hold that is marked fixed (which episodes are held out) does
+    count.
     """
-    fields = type(resource.spec).model_fields
-    extendable = {
-        field.alias or name
-        for name, field in fields.items()
-        if any(isinstance(mark, Extendable) for mark in field.metadata)
-    }
-    defining = _defining(resource.spec)
-    return _hash(resource, {name: value for name, value in defining.items() if name not in extendable})
+    course = _defining(resource.spec)
+    for name, field in type(resource.spec).model_fields.items():
+        if any(isinstance(mark, Extendable) for mark in field.metadata):
+            course.pop(field.alias or name, None)
+            course |= _fixed(getattr(resource.spec, name), field.alias or name)
+    return _hash(resource, course)
 
 
 def _hash(resource: OfflineRecording | OfflineTraining, defining: dict[str, Any]) -> str:
@@ -59,6 +58,19 @@ def _defining(model: Model) -> dict[str, Any]:
         values["config"] = normalised(model.algorithm, model.config)
     # A part whose remaining fields are all defaults says no more than its absence.
     return {name: value for name, value in values.items() if value != {} or name in model.exactly_one}
+
+
+def _fixed(value: Any, path: str) -> dict[str, Any]:
+    """The fixed fields of an extendable part that are given, by path."""
+    found: dict[str, Any] = {}
+    if not isinstance(value, Model):
+        return found
+    for name, field in type(value).model_fields.items():
+        own, at = getattr(value, name), f"{path}.{field.alias or name}"
+        found |= _fixed(own, at)
+        if own is not None and any(isinstance(mark, Fixed) for mark in field.metadata):
+            found[at] = own
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -81,8 +81,11 @@ class InputSource(Model):
         "Text",
         "Images",
         "Binary",
+        "RayData",
     ] = "Auto"
-    """What the files are. `Auto` finds out; `Text`, `Images` and `Binary` need `pipeline.preLearner`."""
+    """What the files are. `Auto` finds out; `Text`, `Images` and `Binary` need `pipeline.preLearner`. `RayData` reads
+    them once by `readOptions.method`: a method of Ray Data (`read_numpy`), or a function of one's own of the path,
+    "package.module:name"."""
     read_options: FreeForm = {}
     """Options of the format's reader, such as a CSV file's delimiter."""
     columns: Annotated[list[ShortText], Field(max_length=256)] | None = None

@@ -212,6 +212,9 @@ class OfflineRecordingSpec(Model):
     """Where and how it is written."""
     seed: NonNegative = 0
     """Episode i is seeded by (seed, i)."""
+    callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []
+    """Classes of one's own that hear what is played, and how the expert's training goes (`hindcast.Callbacks`), each
+    "package.module:Class"."""
     revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False

@@ -54,11 +54,13 @@ class Progress(Model):
     eta_seconds: NonNegative | None = None
     """Estimated seconds left."""
     metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
-    """Latest metrics, finite ones: loss, episodeReturnMean, timestepsPerSecond, dataWaitShare …"""
+    """Latest metrics, finite ones: loss, episodeReturnMean, estimatedReturn, validationLoss, timestepsPerSecond …"""
     last_updated: Timestamp | None = None
     """When the run last reported."""
     summary: Annotated[str, Field(max_length=64)] | None = None
     """`done/total`, for the printer column."""
+    verdict: Text | None = None
+    """Latest sentence of an offline evaluation: whether the policy is better than the one that was recorded."""
     episode_return: Annotated[str, Field(max_length=32)] | None = None
     """Latest mean episode return, for the printer column."""
 
@@ -92,7 +94,9 @@ class CheckpointStatus(Model):
     best: Text | None = None
     """The best one."""
     best_episode_return_mean: float | None = None
-    """Its mean episode return."""
+    """Its mean episode return, where that was measured."""
+    best_estimated_return: float | None = None
+    """Its estimated return, where it was chosen by an estimate."""
 
 
 class RunStatus(Model):

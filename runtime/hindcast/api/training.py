@@ -1,6 +1,6 @@
 """OfflineTraining: train a policy from recorded experience."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,7 @@ from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
+from hindcast.api.offline_evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Quantity
 from hindcast.api.run_policy import RunPolicy
@@ -53,10 +54,22 @@ class LearnersSpec(Model):
 class StopSpec(Model):
     """When the training ends: at the first criterion that holds."""
 
-    at_least_one: ClassVar = ("episode_return_mean", "iterations", "timesteps", "updates", "epochs")
+    at_least_one: ClassVar = (
+        "episode_return_mean",
+        "estimated_return",
+        "validation_loss",
+        "iterations",
+        "timesteps",
+        "updates",
+        "epochs",
+    )
 
     episode_return_mean: float | None = None
     """Mean return of an evaluation (needs `evaluation.interval`)."""
+    estimated_return: float | None = None
+    """Value of the first of `evaluation.offline.estimates` (needs `evaluation.offline.interval`)."""
+    validation_loss: float | None = None
+    """Loss over held-out timesteps that is low enough (needs `evaluation.offline.interval`)."""
     iterations: Positive | None = None
     """Training iterations."""
     timesteps: Positive | None = None
@@ -76,6 +89,11 @@ class CheckpointSpec(Model):
     """Iterations between checkpoints. The last state is always saved."""
     keep: Annotated[Positive, OPERATIONAL] = 3
     """Number of latest checkpoints that are kept, the best one besides."""
+
+
+_OFFLINE_INTERVAL: Final = (
+    "has(self.evaluation) && has(self.evaluation.offline) && has(self.evaluation.offline.interval)"
+)
 
 
 class OfflineTrainingSpec(Model):
@@ -114,7 +132,7 @@ class OfflineTrainingSpec(Model):
             at=".stop.epochs",
         ),
         Rule(
-            "has(self.environment) || !has(self.evaluation)",
+            "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
             "there is evaluation, but no environment to evaluate in",
             at=".evaluation",
         ),
@@ -122,6 +140,29 @@ class OfflineTrainingSpec(Model):
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
             "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
             at=".stop.episodeReturnMean",
+        ),
+        Rule(
+            "!has(self.stop.episodeReturnMean) || has(self.environment)",
+            "there is stop.episodeReturnMean, but no environment that would measure it",
+            at=".evaluation.offline",
+        ),
+        Rule(
+            f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
+            "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
+            "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates that would "
+            "compute it",
+            at=".stop.estimatedReturn",
+        ),
+        Rule(
+            f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
+            "there is stop.validationLoss, but no evaluation.offline.interval that would compute it",
+            at=".stop.validationLoss",
+        ),
+        Rule(
+            "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
+            "self.input.exists(source, !has(source.sampler))",
+            "there is evaluation.offline.heldOut, but no recorded data to hold back; give evaluation.offline.input",
+            at=".evaluation.offline.heldOut",
         ),
         Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
@@ -157,7 +198,8 @@ class OfflineTrainingSpec(Model):
     learners: LearnersSpec = LearnersSpec()
     """The learners."""
     evaluation: Annotated[EvaluationSpec | None, EXTENDABLE] = None
-    """Evaluation in the environment. Default: none. A run goes on with another one from its next attempt on."""
+    """Evaluation, in the environment or by recorded episodes. Default: none. A run goes on with another one from its
+    next attempt on."""
     stop: Annotated[StopSpec, EXTENDABLE]
     """When the training ends. Raised, also after the end, the run goes on as if it had been so from the start."""
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -188,6 +230,16 @@ class OfflineTrainingSpec(Model):
         """The inputs that are recorded data."""
         return [source for source in self.input if source.sampler is None]
 
+    @property
+    def offline(self) -> OfflineEvaluationSpec | None:
+        """The evaluation by recorded episodes, where there is one."""
+        return None if self.evaluation is None else self.evaluation.offline
+
+    @property
+    def evaluation_in_environment(self) -> EvaluationSpec | None:
+        """The evaluation by playing, where there is an environment for it."""
+        return None if self.environment is None else self.evaluation
+
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
         weighted = [source.weight is not None for source in self.input]
@@ -214,11 +266,31 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_evaluation(self) -> Self:
-        if self.evaluation is not None and self.environment is None:
+        played = self.evaluation_in_environment
+        if self.evaluation is not None and played is None and self.offline is None:
             raise ValueError("has evaluation but no environment to evaluate in")
         target = self.stop.episode_return_mean
-        if target is not None and (self.evaluation is None or self.evaluation.interval is None):
+        if target is not None and (played is None or played.interval is None):
             raise ValueError("has stop.episodeReturnMean but no evaluation.interval that would measure it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_offline(self) -> Self:
+        offline, stop = self.offline, self.stop
+        is_repeated = offline is not None and offline.interval is not None
+        if stop.estimated_return is not None and not (is_repeated and offline and offline.estimates):
+            raise ValueError(
+                "has stop.estimatedReturn but no evaluation.offline with an interval and estimates that would compute "
+                "it"
+            )
+        if stop.validation_loss is not None and not is_repeated:
+            raise ValueError(
+                "has stop.validationLoss but no evaluation.offline.interval that would compute it"
+            )
+        if offline is not None and offline.held_out is not None and not self.recorded:
+            raise ValueError(
+                "has evaluation.offline.heldOut but no recorded data to hold back; give evaluation.offline.input"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import tempfile
 import time
@@ -11,11 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
+from hindcast.builder.batch_io.inputs import ReadInputs, has_readers
+from hindcast.builder.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.builder.names import UnknownName
 from hindcast.builder.plan import Plan
 from hindcast.builder.recording import EvaluationRecording
 from hindcast.builder.restoring import load_policy, part_named
 from hindcast.builder.saving import CONFIG, OneFolder, config_json, saved_config
+from hindcast.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
@@ -26,9 +30,11 @@ from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.report.results import Result
 from hindcast.run.callbacks import Called
 from hindcast.run.carry_out import InFiles
+from hindcast.run.choosing import with_evaluation
 from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.live import players_of
 from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
@@ -39,10 +45,11 @@ from hindcast.storage.location import resolve
 if TYPE_CHECKING:
     from hindcast.builder.config import AlgorithmConfig
 
-_SAMPLING = "evaluate() plays episodes, and records them where there is an output"
 _GONE: Final = {
-    **dict.fromkeys(("env_runner", "env_runner_group", "workers"), _SAMPLING),
-    **dict.fromkeys(("eval_env_runner", "eval_env_runner_group", "evaluation_workers"), _SAMPLING),
+    **dict.fromkeys(("env_runner", "workers"), "env_runner_group.local_env_runner.sample() plays episodes"),
+    **dict.fromkeys(
+        ("eval_env_runner", "eval_env_runner_group", "evaluation_workers"), "evaluate() plays episodes"
+    ),
     **dict.fromkeys(("compute_single_action", "compute_actions"), "get_policy()(observation) acts"),
     **dict.fromkeys(("get_weights", "get_state"), "get_module().get_state() gives the weights"),
     **dict.fromkeys(
@@ -51,13 +58,15 @@ _GONE: Final = {
     **dict.fromkeys(("export_model", "export_policy_model"), "get_policy().save(path) writes the policy"),
     **dict.fromkeys(("add_policy", "remove_policy"), "there is one policy"),
     **dict.fromkeys(("step", "training_step"), "train() is one iteration"),
-    "learner_group": "there is one learner, in this process; get_module() gives its network, train() its metrics",
     "metrics": "train() and evaluate() return them",
     "training_iteration": "it is called iteration",
 }
 """What RLlib's algorithms have and these do not, and what does its work."""
 
-_NOT_RECORDED = "output: evaluate() adds episodes to the dataset; train() records none"
+_EVALUATIONS_ALONE = "output: evaluate() adds episodes to the dataset; train() records none"
+_EXPERIENCE_ALONE = (
+    "output: train() records what the policy learns from; evaluate() adds nothing to the dataset"
+)
 
 _LOG = logging.getLogger("hindcast")
 
@@ -90,13 +99,16 @@ class RunningAlgorithm:
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        self.config = config.copy(copy_frozen=True)
+        self._read = ReadInputs()
+        self.config = _without_readers(config, self._read)
         self.notes: list[str] = []
         plan = self.config.plan()
-        for line in self.config.replaced:
+        self._algorithm = plan.algorithm
+        for line in (*self.config.replaced, *self._read.notes):
             self._note(line)
         reporter = _Notes(self._note)
-        self._recording = EvaluationRecording(plan.recording, reporter) if plan.recording else None
+        self._output, self._reporter = plan.recording, reporter
+        self._recording: EvaluationRecording | TrainingRecording | None = None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
         self._called = Called()
@@ -147,24 +159,42 @@ class RunningAlgorithm:
         experience = self._trainer.experience
         return experience if isinstance(experience, OfflineData) else None
 
+    @property
+    def learner_group(self) -> LearnerGroup:
+        """The learner, of which there is one: its network, its weights."""
+        return LearnerGroup(self.get_module(), lambda: self._trainer.learner.updates)
+
+    @functools.cached_property
+    def env_runner_group(self) -> EnvRunnerGroup:
+        """Plays episodes with the policy as it is, for you to look at: nothing learns from them or records them.
+
+        Raises:
+            SpecError: there is no environment.
+        """
+        described = self._output.spec.environment if self._output is not None else self._environment
+        if described is None:
+            raise SpecError("env is missing: .environment(env=...) names the environment to play in.")
+        return EnvRunnerGroup(LocalEnvRunner(described, self.get_policy(), self.config["seed"] or 0))
+
     def train(self) -> Result:
-        """One iteration.
+        """One iteration; with an `output`, what the policy plays to learn from is recorded.
 
         Returns:
             RLlib's names, nested: `learners/default_policy/…`, `num_env_steps_trained_lifetime` …; from the
             first evaluation on also `evaluation/env_runners/episode_return_mean` …, of the latest one, whose
-            `evaluation/training_iteration` says which weights it was of.
+            `evaluation/training_iteration` says which weights it was of, and `evaluation/offline/estimated_return` …
 
         Raises:
             SpecError: there is nothing to train on.
             DataError: the data are not as they should be.
+            OutputConflict: the output holds something else.
         """
-        if self._recording is not None and _NOT_RECORDED not in self.notes:
-            self._note(_NOT_RECORDED)
+        self._record_experience()
         result = self._trainer.iterate()
         begun = time.monotonic()
-        if found := self._evaluated():
-            self._evaluation = found
+        found = with_evaluation({}, self._evaluated(), self._judged())
+        if found:
+            self._evaluation = {**(self._evaluation or {}), **found[EVALUATION_RESULTS]}
         if self._evaluation is not None:
             result[EVALUATION_RESULTS] = self._evaluation
         result["timers"]["evaluation_s"] = time.monotonic() - begun
@@ -172,7 +202,7 @@ class RunningAlgorithm:
         return result
 
     def evaluate(self) -> Result:
-        """Evaluate the policy as it is; with an `output`, play and record the next episodes with it.
+        """Evaluate the policy as it is; with an `output` to which `train()` adds nothing, record what is played.
 
         Returns:
             `{"training_iteration": …, "env_runners": {"episode_return_mean": …, …}}`.
@@ -181,12 +211,37 @@ class RunningAlgorithm:
             SpecError: there is no environment.
             OutputConflict: the output holds something else.
         """
-        if self._recording is not None:
+        if self._output is not None and self._recording is None:
+            self._recording = EvaluationRecording(self._output, self._reporter)
+        if isinstance(self._recording, EvaluationRecording):
             report = self._recording.evaluate(self.get_policy())
             return {TRAINING_ITERATION: self.iteration, ENV_RUNNER_RESULTS: report.summary()}
         if self._evaluations is None or self._environment is None:
             raise SpecError("env is missing: .environment(env=...) names the environment to evaluate in.")
+        if self._recording is not None:
+            self._note_once(_EXPERIENCE_ALONE)
         return self._evaluations.now(self.get_policy(), self.iteration)
+
+    def evaluate_offline(self) -> Result:
+        """Judge the policy as it is by the held-out episodes.
+
+        Returns:
+            `{"training_iteration": …, "validation_loss": …, "estimates": …, "verdict": …}`: what `train()` has in
+            `evaluation/offline`.
+
+        Raises:
+            SpecError: there are none.
+        """
+        held_out = self._trainer.held_out
+        if held_out is None:
+            raise SpecError(
+                "offline_evaluation_held_out is missing: .evaluation(offline_evaluation_held_out=0.1) holds episodes "
+                "back."
+            )
+        self._called.tell("on_evaluate_offline_start")
+        judged = held_out.result(self.iteration)
+        self._called.tell("on_evaluate_offline_end", evaluation_metrics=judged)
+        return judged
 
     def save_to_path(self, path: str | Path | None = None) -> str:
         """Write a checkpoint.
@@ -202,6 +257,8 @@ class RunningAlgorithm:
             StorageError: it cannot be written.
         """
         folder = resolve(path or tempfile.mkdtemp(prefix="hindcast-"))
+        if isinstance(self._recording, TrainingRecording):
+            self._recording.flush()  # what is played from here on is played again after a kill; this is not
         pending = self._evaluations.pending_updates if self._evaluations else None
         counters = {
             "evaluating": pending,
@@ -238,9 +295,9 @@ class RunningAlgorithm:
                 self._note(note)
             return
         checkpoint = find_checkpoint(path)
-        if checkpoint.training.algorithm != self.config.algorithm:
+        if checkpoint.training.algorithm != self._algorithm:
             raise DataError(
-                f"{path} is a checkpoint of {checkpoint.training.algorithm}, this is {self.config.algorithm}: "
+                f"{path} is a checkpoint of {checkpoint.training.algorithm}, this is {self._algorithm}: "
                 "component=COMPONENT_RL_MODULE takes its policy alone."
             )
         load_policy(self.get_policy(), str(checkpoint.location))
@@ -276,8 +333,11 @@ class RunningAlgorithm:
             self._recording.close()
         if self._evaluations is not None:
             self._evaluations.close()
+        if "env_runner_group" in vars(self):
+            self.env_runner_group.local_env_runner.close()
         if hasattr(self, "_trainer"):
             self._trainer.close()
+        self._read.close()
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
@@ -315,13 +375,46 @@ class RunningAlgorithm:
             return found
         return self._evaluations.now(self.get_policy(), self.iteration)
 
+    def _record_experience(self) -> None:
+        if self._output is None or isinstance(self._recording, TrainingRecording):
+            return
+        players = players_of(self._trainer.experience)
+        if self._recording is not None or not players:
+            self._note_once(_EVALUATIONS_ALONE)
+            return
+        self._recording = TrainingRecording(self._output, self._reporter, self.get_policy())
+        for player in players:
+            player.heard = self._recording.heard
+
+    def _judged(self) -> Result | None:
+        """What held-out episodes say, where they are asked after this iteration."""
+        held_out = self._trainer.held_out
+        return self.evaluate_offline() if held_out is not None and held_out.due(self.iteration) else None
+
     def _launch(self) -> None:
         assert self._evaluations is not None
         self._evaluations.launch(self.get_policy(), self.iteration, self._trainer.learner.updates)
 
+    def _note_once(self, message: str) -> None:
+        if message not in self.notes:
+            self._note(message)
+
     def _note(self, message: str) -> None:
         self.notes.append(message)
         _LOG.warning(message)
+
+
+def _without_readers(config: AlgorithmConfig, read: ReadInputs) -> AlgorithmConfig:
+    """A frozen copy of the config, with what a user's readers gave as its data."""
+    if not has_readers(config.get("input_")):
+        return config.copy(copy_frozen=True)
+    own = config.copy(copy_frozen=False)
+    try:
+        own.offline_data(input_=read.read(config.to_dict()))
+    except BaseException:
+        read.close()
+        raise
+    return own.copy(copy_frozen=True)
 
 
 def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:

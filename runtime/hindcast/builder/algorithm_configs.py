@@ -5,21 +5,39 @@ For editors and type checkers `make crds` writes the classes out, in `algorithm_
 
 from __future__ import annotations
 
-from hindcast.api.options import schemas
+from hindcast.api.options import algorithms, schemas
+from hindcast.api.sentences import similar
 from hindcast.builder.config import AlgorithmConfig
+from hindcast.errors import SpecError
 
 _SUFFIX = "Config"
+
+
+class UnknownConfig(SpecError, ImportError):
+    """A config of no algorithm. For an `AttributeError` `from hindcast import …` has a sentence of its own."""
 
 
 def __getattr__(name: str) -> type[AlgorithmConfig]:
     algorithm = name.removesuffix(_SUFFIX)
     if name == algorithm or algorithm not in schemas():
+        if name[:1].isupper():
+            raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     about = schemas()[algorithm]["description"].partition("\n\n")[0]
     body = {"__module__": __name__, "__doc__": about, "default_algorithm": algorithm}
     # Kept, so that a class is one and the same wherever it is imported, and can be pickled by its name.
     globals()[name] = found = type(name, (AlgorithmConfig,), body)
     return found
+
+
+def _advice(algorithm: str) -> str:
+    if guess := similar(algorithm, schemas()):
+        return guess.replace("'?", "Config'?")
+    online, offline = (", ".join(algorithms(kind)) for kind in ("OfflineRecording", "OfflineTraining"))
+    return (
+        f": {online} learn in an environment, {offline} from data; an algorithm of your own is "
+        'AlgorithmConfig("package.module:Class").'
+    )
 
 
 def __dir__() -> list[str]:

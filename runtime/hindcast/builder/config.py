@@ -35,22 +35,22 @@ from hindcast.builder.names import GONE, UnknownName, check_names, default_of, m
 from hindcast.builder.plan import Plan, plan_of
 from hindcast.builder.replaced import replaced
 from hindcast.builder.resources import learns_online, recording, training
-from hindcast.builder.user_objects import portable
-from hindcast.builder.values import is_filesystem
+from hindcast.builder.user_objects import importable, portable, refuse_given
+from hindcast.builder.values import is_filesystem, named_connectors, names_data
 from hindcast.errors import SpecError
 from hindcast.user_code import refuse_uncalled
 
 if TYPE_CHECKING:
     from hindcast.builder.algorithm import RunningAlgorithm
+    from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
 
 _AS_RECORDED = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
 )
 _UNCALLED = {
-    "build_learner_connector": "give the connectors to learners(learner_connector=...)",
     "build_env_to_module_connector": _AS_RECORDED,
     "build_module_to_env_connector": _AS_RECORDED,
-    "get_default_learner_class": 'an own loss is an own algorithm: AlgorithmConfig("package.module:Class")',
+    "get_default_learner_class": "give training(learner_class=...)",
     "get_default_rl_module_spec": "give rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
 }
 """RLlib's methods of a config that have no place here, and what to do instead of overriding them."""
@@ -75,7 +75,12 @@ class AlgorithmConfig:
     _options: dict[str, Any]
     _is_frozen: bool
 
-    def __init__(self, algorithm: str | None = None) -> None:
+    def __init__(self, algorithm: str | None = None, **given: Any) -> None:
+        if given:
+            raise SpecError(
+                f"{', '.join(given)} of AlgorithmConfig is not there: give the algorithm by its name, "
+                '"BC", or your own by "package.module:Class"'
+            )
         refuse_uncalled(type(self), AlgorithmConfig, _UNCALLED)
         chosen = algorithm or self.default_algorithm
         if chosen is not None and not (is_custom(chosen) or chosen in schemas()):
@@ -162,7 +167,7 @@ class AlgorithmConfig:
         return self._take("fault_tolerance", options)
 
     def callbacks(self, *classes: Any, **options: Any) -> Self:
-        """Not available yet."""
+        """A class of callbacks, or functions: `on_train_result=…`, `on_episode_end=[…, …]`."""
         return self._take("callbacks", {"callbacks_class": classes[0], **options} if classes else options)
 
     def multi_agent(self, **options: Any) -> Self:
@@ -204,13 +209,17 @@ class AlgorithmConfig:
         algorithm, name = self._chosen, name or self._name
         ends = {to_camel(key): value for key, value in stop.items()} if stop else None
         if self._options.get("output") and not self._options.get("input_"):
-            return recording(algorithm, self._options, name, dict(policy) if policy else None, ends)
+            recorded = recording(algorithm, self._given, name, dict(policy) if policy else None, ends)
+            refuse_given(recorded.model_dump())
+            return recorded
         if learns_online(algorithm):
             raise SpecError(
                 f"{algorithm} learns in its environment: as a resource it makes the policy of a recording; "
                 "give .offline_data(output=...)."
             )
-        return training(algorithm, self._options, name, ends)
+        trained = training(algorithm, self._given, name, ends)
+        refuse_given(trained.model_dump())
+        return trained
 
     def plan(self) -> Plan:
         """What `build_algo` builds.
@@ -218,7 +227,7 @@ class AlgorithmConfig:
         Raises:
             SpecError: a line for every problem.
         """
-        return plan_of(self._chosen, self._options, self._name)
+        return plan_of(self._chosen, self._given, self._name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.
@@ -243,9 +252,41 @@ class AlgorithmConfig:
 
     build = build_algo
 
+    def build_learner_connector(
+        self,
+        input_observation_space: Any,
+        input_action_space: Any,
+        device: Any = None,  # noqa: ARG002
+    ) -> LearnerConnectorPipeline:
+        """Hook: what recorded episodes pass on their way to batches, as pieces in RLlib's form.
+
+        A subclass overrides it, and changes what this one returns: the pieces of `learner_connector`, then RLlib's
+        default pieces. These cost nothing as long as they stand at the end.
+
+        Args:
+            input_observation_space: of the episodes.
+            input_action_space: of the episodes.
+            device: None: batches go to the learner's device by themselves.
+        """
+        from hindcast.pipeline.connecting import learner_pipeline
+
+        named = named_connectors(self._options.get("learner_connector"))
+        return learner_pipeline(named, input_observation_space, input_action_space)
+
     def freeze(self) -> None:
         """Refuse all changes from now on."""
         self._is_frozen = True
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether `input_` names recorded data."""
+        return names_data(self._options)
+
+    @property
+    def total_train_batch_size(self) -> int | None:
+        """Timesteps in a batch of all learners together; None where the algorithm is not chosen yet."""
+        own = self["train_batch_size_per_learner"]
+        return None if own is None else own * max(1, self["num_learners"] or 1)
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
         """A config of its own with the same options.
@@ -260,7 +301,7 @@ class AlgorithmConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The options given, by name, search spaces of Tune as they are: `update_from_dict` takes them back."""
-        options = dict(self._options)
+        options = dict(self._given)
         if "env" in options:
             options["env"] = portable(options["env"])
         if "model_config" in options:
@@ -307,12 +348,21 @@ class AlgorithmConfig:
         return f"{type(self).__name__}({given})"
 
     @property
+    def _given(self) -> dict[str, Any]:
+        """The options given, and what a subclass says instead of one."""
+        if type(self).build_learner_connector is AlgorithmConfig.build_learner_connector:
+            return self._options
+        return {**self._options, "learner_connector": self.build_learner_connector}
+
+    @property
     def _chosen(self) -> str:
         if self.algorithm is None:
             raise SpecError(
                 "AlgorithmConfig() holds options alone: begin with BCConfig() or another algorithm's config, or take "
                 "them over by BCConfig.from_dict(config.to_dict())."
             )
+        if (own := self._options.get("learner_class")) is not None:
+            return _of_learner_class(own, self.algorithm)
         return self.algorithm
 
     @property
@@ -325,3 +375,20 @@ class AlgorithmConfig:
         check_names(self.algorithm, method, options)
         self._options.update(options)
         return self
+
+
+def _of_learner_class(given: Any, algorithm: str) -> str:
+    """The path of a learner class, which is an algorithm with a loss of its own.
+
+    Raises:
+        SpecError: it is none of this algorithm.
+    """
+    from hindcast.algorithms import resolve
+
+    path = str(importable("learner_class", given))
+    if not issubclass(resolve(path), resolve(algorithm)):
+        raise SpecError(
+            f"learner_class is {path!r}, which is no learner of {algorithm}: derive it from {algorithm}TorchLearner "
+            'where there is one; else make the loss an algorithm, AlgorithmConfig("package.module:Class").'
+        )
+    return path

@@ -10,17 +10,33 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest, similar
-from hindcast.builder.options import MODEL, OPTIONS, methods_with
+from hindcast.builder.options import MODEL, OPTIONS, Option, is_of_table, methods_with
 from hindcast.errors import SpecError
 
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
-_OFF = (None, False)
-"""Values with which a refused option asks for nothing."""
 GONE: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
     "experimental": "nothing of it applies here; leave it out",
     "python_environment": "processes have the variables of os.environ; on a cluster, spec.cluster.env sets more",
     "rollouts": "RLlib renamed it; use env_runners()",
+    **dict.fromkeys(("get_state", "serialize"), "to_dict() gives the options"),
+    "from_state": "from_dict(options) takes them",
+    **dict.fromkeys(("keys", "items", "values", "pop"), "to_dict() is a dictionary"),
+    **dict.fromkeys(
+        ("build_learner", "build_learner_group"), "build_algo() builds all; get_module() of it is the network"
+    ),
+    **dict.fromkeys(
+        (
+            "get_rl_module_spec",
+            "get_multi_rl_module_spec",
+            "get_default_rl_module_spec",
+            "get_marl_module_spec",
+        ),
+        "rl_module(rl_module_spec=...) gives one; get_module() of the algorithm is what was built",
+    ),
+    "get_evaluation_config_object": "there is one config; evaluation_config holds what differs",
+    "get_multi_agent_setup": "several agents are not available yet",
+    "get_default_learner_class": "give training(learner_class=...)",
 }
 """Methods of RLlib's configs that are not here, and what to do instead."""
 
@@ -80,11 +96,18 @@ def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) 
         SpecError: a name that is no option, or of another method or algorithm; an option that is refused.
     """
     for name, value in options.items():
-        option = OPTIONS[method].get(name)
+        option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
         if option is None and not (method == "training" and _is_own(algorithm, name)):
             raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
-        if option is not None and option.kind == "refused" and value not in _OFF:
+        if option is not None and option.kind == "refused" and _asks(option, value):
             raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
+
+
+def _asks(option: Option, value: Any) -> bool:
+    """Whether a value of a refused option asks for something: RLlib's own default does not."""
+    if value is None:
+        return False
+    return value is not False if option.default is None else value != option.default
 
 
 def _place_of(algorithm: str | None, method: str, name: str) -> str:

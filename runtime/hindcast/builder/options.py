@@ -10,6 +10,8 @@ import tomllib
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple
 
+from hindcast.api.options import is_custom
+
 Kind = Literal["mapped", "replaced", "refused"]
 
 
@@ -24,6 +26,8 @@ class Option(NamedTuple):
         recording: field of an OfflineRecording's spec.
         remark: what it means here, what does its work, or why it is refused.
         only_with: the option without which it has no effect, None where it needs no other.
+        default: RLlib's, with which a refused option asks for nothing; None where that is None or False.
+        of: the algorithms of RLlib's that have it, "" for all; an own algorithm may have one of that name.
     """
 
     method: str
@@ -33,6 +37,8 @@ class Option(NamedTuple):
     recording: str
     remark: str
     only_with: str | None
+    default: Any = None
+    of: str = ""
 
 
 MODEL: Final = "DefaultModelConfig"
@@ -44,9 +50,9 @@ _CLASSES: Final = (MODEL, MODULE)
 def _options(method: str, row: dict[str, Any]) -> list[Option]:
     kind: Kind = "replaced" if "replaced" in row else "refused" if "refused" in row else "mapped"
     training, recording = (row.get(of, row.get("field", "")) for of in ("training", "recording"))
-    remark, only_with = row.get("remark", ""), row.get("only_with")
     names = [row["option"]] if kind == "mapped" else row[kind]
-    return [Option(method, name, kind, training, recording, remark, only_with) for name in names]
+    rest = (row.get("remark", ""), row.get("only_with"), row.get("default"), row.get("of", ""))
+    return [Option(method, name, kind, training, recording, *rest) for name in names]
 
 
 _ROWS: Final = {
@@ -75,6 +81,11 @@ BY_NAME: Final = {
 """The options of a config, in the table's order; the same name means the same in all methods."""
 
 
+def is_of_table(algorithm: str | None, name: str) -> bool:
+    """Whether the table says what becomes of an option given to an algorithm, rather than the algorithm itself."""
+    return name in BY_NAME and not (BY_NAME[name].of and algorithm is not None and is_custom(algorithm))
+
+
 def option_table() -> str:
     """The table of all options as Markdown, a line for each of its rows."""
     lines = ["| Method | RLlib's option | Field | Remarks |", "|---|---|---|---|"]
@@ -87,7 +98,7 @@ def option_table() -> str:
 
 def _fate(option: Option) -> str:
     if option.kind != "mapped":
-        return option.kind
+        return f"{option.kind} ({option.of})" if option.of else option.kind
     if option.training == option.recording:
         return f"`{option.training}`"
     kinds = (("training", option.training), ("recording", option.recording))

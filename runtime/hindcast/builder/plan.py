@@ -18,9 +18,7 @@ from hindcast.builder.resources import (
     section,
     training,
 )
-from hindcast.builder.user_objects import only_here
 from hindcast.builder.values import plain
-from hindcast.errors import SpecError
 
 _POLICY = "_hindcast/policy/module"
 """In the dataset itself; where the dataset lies does not count among what defines it."""
@@ -61,7 +59,6 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
     recorded = None
     if options.get("output"):
         recorded = recording(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
-        _refuse_unreachable(recorded.spec.environment.id, recorded.spec.runners.replicas > 1)
     trained, width = None, options.get("num_envs_per_env_runner")
     if plays(algorithm) or options.get("input_") or recorded is None:
         trained = _evaluated(training(algorithm, options, name, None), plain(width))
@@ -71,7 +68,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
         online=online,
         algorithm=algorithm,
         width=RunnersSpec().envs_per_runner if width is None else width,
-        config=algorithm_config(options),
+        config=algorithm_config(algorithm, options),
         model=section(ModelSpec, model_section(options), ("spec", "model")),
         initial_checkpoint=options.get("initial_checkpoint"),
     )
@@ -83,16 +80,6 @@ def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
     if spec.environment is None:
         return resource
     if spec.evaluation is not None:
-        _refuse_unreachable(spec.environment.id, spec.evaluation.parallel_to_training)
         return resource
     evaluation = section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
     return resource.model_copy(update={"spec": spec.model_copy(update={"evaluation": evaluation})})
-
-
-def _refuse_unreachable(environment: str, in_processes: bool) -> None:
-    if in_processes and only_here(environment):
-        raise SpecError(
-            f"env {environment!r} is known in this process alone, and evaluation plays in others: define its class "
-            'at the top level of a module of its own and give it, or its "package.module:Class"; or leave '
-            "evaluation_parallel_to_training and evaluation_num_env_runners out."
-        )

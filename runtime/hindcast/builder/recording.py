@@ -6,34 +6,28 @@ script that was killed and is run again finds the ranges of its first calls ther
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from hindcast.api import OfflineRecording
+from hindcast.builder.growing import GrowingDataset
 from hindcast.builder.recorders import InProcess, InProcesses, Made
 from hindcast.episodes.columns import Columns
-from hindcast.errors import OutputConflict
 from hindcast.evaluate.environment import EnvReport
-from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_temporary_files
-from hindcast.formats.dataset_folder.manifest import MANIFEST, read_manifest, write_manifest
+from hindcast.formats.dataset_folder.commits import Commit
+from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
-from hindcast.record.fence import wait_for_runners
 from hindcast.record.recorded import recorded_blocks
-from hindcast.record.recorder import Task, Work
+from hindcast.record.recorder import Work
 from hindcast.report.events import Reporter
-from hindcast.run.claim import claim
-from hindcast.run.interruption import Interruption
 from hindcast.run.machine import clamp_replicas
-from hindcast.run.recording import RecordingRun
-from hindcast.storage.lease import sole_writer
 
 _WAVES = 4
 
 
-class EvaluationRecording(RecordingRun):
+class EvaluationRecording(GrowingDataset):
     """A dataset that grows with every evaluation.
 
     Args:
@@ -42,12 +36,8 @@ class EvaluationRecording(RecordingRun):
     """
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
-        super().__init__(resource, reporter, Interruption())
-        self._held = contextlib.ExitStack()
-        self._commits_made: dict[int, Commit] = {}
+        super().__init__(resource, reporter)
         self._next = Work(0, range(0))
-        self._digests: list[str] = []
-        self._recorded_task: Task | None = None
         self._recorders: InProcess | InProcesses | None = None
 
     def evaluate(self, policy: Policy) -> EnvReport:
@@ -69,26 +59,13 @@ class EvaluationRecording(RecordingRun):
         return report
 
     def close(self) -> None:
-        """Write the manifest: the dataset is complete then, until the next evaluation adds to it."""
+        """Complete the dataset, until the next evaluation adds to it."""
         try:
             if self._recorders is not None:
                 self._recorders.close()
-            if self._recorded_task is not None and self._commits_made:
-                manifest = self._manifest(
-                    self._recorded_task, self._module, dict(sorted(self._commits_made.items()))
-                )
-                if len(self._digests) > 1:
-                    manifest = manifest.model_copy(
-                        update={"policy": {**manifest.policy, "digests": self._digests}}
-                    )
-                write_manifest(self._folder, manifest)
         finally:
-            self._held.close()
-            self._recorders, self._recorded_task = None, None
-
-    @property
-    def _module(self) -> str:
-        return str(self._policy_folder.child("module"))
+            super().close()
+            self._recorders = None
 
     @property
     def _range_size(self) -> int:
@@ -110,46 +87,11 @@ class EvaluationRecording(RecordingRun):
             )
         return self._recorders
 
-    def _open(self, policy: Policy) -> None:
-        self._check_folder()
-        self._check_output()
-        self._write_under(self._held.enter_context(sole_writer(self._state)))
-        remove_temporary_files(self._state)
-        self._make_way()
-        wait_for_runners(self._folder)
-        if self._is_of_another(policy):
-            self._clear()
-        self._commits_made = read_commits(self._folder)
-        claim(self._state, self._resource, bool(self._commits_made))
-        self._clean(self._commits_made)
-        if read_manifest(self._folder) is not None:
-            self._refuse_finished()
-        if self._commits_made:
-            self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
-
-    def _is_of_another(self, policy: Policy) -> bool:
-        """Whether there are episodes of another policy, to be replaced.
-
-        Raises:
-            OutputConflict: there are, and they are not to be replaced.
-        """
-        module = self._policy_folder.child("module")
-        if not read_commits(self._folder) or (
-            module.exists() and Policy.load(module).digest == policy.digest
-        ):
-            return False
-        if self._spec.output.on_existing != "Replace":
-            raise OutputConflict(
-                f"{self._folder} holds episodes of another policy than the one that is to be recorded: give another "
-                'output, or output_on_existing="Replace".'
-            )
-        return True
-
-    def _note_policy(self, policy: Policy) -> None:
-        digest = policy.digest
-        if digest not in self._digests[-1:]:
-            policy.save(self._module)
-            self._digests.append(digest)
+    def _conflict(self, policy: Policy) -> str | None:
+        module = self._policy_folder.child(self.module_name)
+        if module.exists() and Policy.load(module).digest == policy.digest:
+            return None
+        return "episodes of another policy than the one that is to be recorded"
 
     def _cut(self, episodes: int) -> list[Work]:
         """The next episodes as ranges."""

@@ -60,8 +60,9 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
     trains = given.get("input_") or (algorithm is not None and plays(algorithm))
     if records and not trains and option.name != "initial_checkpoint":
         return "it is of trainings, and no input_ is given"
-    of_data = option.training.startswith("input.") and not option.training.startswith("input.sampler")
-    return "it is of recorded data, and input_ names none" if of_data and not names_data(given) else None
+    of_data = option.training.startswith("input") and not option.training.startswith("input.sampler")
+    is_idle = of_data and option.name != "input_" and not names_data(given)
+    return "it is of recorded data, and input_ names none" if is_idle else None
 
 
 def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
 from hindcast.api.sentences import problems_of, sentence
-from hindcast.builder.options import BY_NAME
+from hindcast.builder.options import BY_NAME, is_of_table
 from hindcast.builder.values import CONVERTERS, check_batching, output_path, plain, sources
 from hindcast.errors import SpecError
 
@@ -27,6 +27,8 @@ _MODEL: Final = (
     "burnin_len",
     "prelearner_use_recorded_module_states",
 )
+_SEVERAL: Final = "callbacks"
+"""The field whose entries several options give."""
 _OF_SOURCES: Final = ("input_", "input_filesystem")
 """Of these `spec.input` is a list; the other options of the input go to each of its entries."""
 
@@ -56,6 +58,11 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     online = learns_online(algorithm)
     if online and options.get("input_"):
         raise SpecError(f"input_ does not apply to {algorithm}, which learns from samples of its own.")
+    if online and (judged := [name for name in options if "offline_evaluation" in name and options[name]]):
+        raise SpecError(
+            f"{judged[0]} does not apply to {algorithm}, which learns from samples of its own and is evaluated in its "
+            "environment: evaluation_interval."
+        )
     check_batching(options.get("iter_batches_kwargs"))
     spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
     if options.get("materialize_data"):
@@ -64,7 +71,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
         _put(spec, "learners.device", "cpu")
     if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
         del spec["evaluation"]  # how many environments, should an evaluation be asked for
-    config = algorithm_config(options)
+    config = algorithm_config(algorithm, options)
     spec["customConfig" if is_custom(algorithm) else "config"] = config
     samples = not options.get("input_") and plays(algorithm) and options.get("env") is not None
     given = {**options, "input_": "sampler"} if samples else options
@@ -101,7 +108,7 @@ def recording(
                 "initial_checkpoint: the expert of a recording starts afresh; to record that policy give "
                 'policy={"checkpoint": {"path": ...}}.'
             )
-        config = algorithm_config(options)
+        config = algorithm_config(algorithm, options)
         train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
         if duration.get("episodes"):
             train["evaluation"] = {"duration": duration["episodes"]}
@@ -124,9 +131,9 @@ def packs_columns(options: Options) -> bool:
     return _fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
 
 
-def algorithm_config(options: Options) -> Fields:
+def algorithm_config(algorithm: str, options: Options) -> Fields:
     """The algorithm's own options, all others being in the table, by their YAML names: `lambda_` is `lambda`."""
-    own = {name: value for name, value in options.items() if name not in BY_NAME}
+    own = {name: value for name, value in options.items() if not is_of_table(algorithm, name)}
     return {to_camel(name.rstrip("_")): plain(value) for name, value in own.items()}
 
 
@@ -170,7 +177,7 @@ def _fields(options: Options, kind: str) -> Fields:
             continue
         value = plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
         if value is not None:
-            _put(spec, field, value)
+            _put(spec, field, [*spec.get(field, ()), *value] if field == _SEVERAL else value)
     return spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
@@ -13,6 +13,13 @@ from hindcast.api.options import schemas
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
+from hindcast.run.choosing import ESTIMATED_RETURN, VALIDATION_LOSS
+
+_AWAITED: Final = {
+    "evaluation_interval": (ENV_RUNNER_RESULTS, (EPISODE_RETURN_MEAN,)),
+    "offline_evaluation_interval": ("offline", (ESTIMATED_RETURN, VALIDATION_LOSS)),
+}
+"""Option -> the part of an evaluation's results that it asks for, and the figures in it."""
 
 
 class AlgorithmTrainable(Trainable):
@@ -27,15 +34,21 @@ class AlgorithmTrainable(Trainable):
             UserError: what is wrong with them, the environment or the data.
         """
         built = AlgorithmConfig(self.algorithm).update_from_dict(config)
-        self._awaits_evaluation = bool(built.get("evaluation_interval"))
+        self._awaited = {name for name in _AWAITED if built.get(name)}
         self._running: RunningAlgorithm = built.build_algo()
 
     def step(self) -> dict[str, Any]:
-        """One iteration. Before the first evaluation its return is NaN, so that a stop criterion finds its name."""
+        """One iteration. Figures of evaluations that are still to come, or that could not be computed, are NaN, so that
+        a stop criterion finds their names.
+        """
         result = self._running.train()
-        if self._awaits_evaluation and EVALUATION_RESULTS not in result:
-            result[EVALUATION_RESULTS] = {ENV_RUNNER_RESULTS: {EPISODE_RETURN_MEAN: math.nan}}
-        return result
+        found = dict(result.get(EVALUATION_RESULTS, {}))
+        for option in self._awaited:
+            part, names = _AWAITED[option]
+            known = found.get(part, {})
+            missing = {name: math.nan for name in names if known.get(name) is None}
+            found[part] = {**known, **missing}
+        return {**result, EVALUATION_RESULTS: found} if found else result
 
     def save_checkpoint(self, checkpoint_dir: str) -> str:
         """A checkpoint of ours; `Policy.load` opens it."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hindcast.errors import SpecError
+from hindcast.user_code import give, import_object, is_given
 
 MakeEnvironment = Callable[[dict[str, Any]], Any]
 
-_registered: dict[str, Any] = {}
-"""Gymnasium id -> class or creator that was registered here."""
+_registered: dict[str, MakeEnvironment] = {}
+"""Gymnasium id -> creator that was registered here."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RegisteredEnv:
 
 
 def register_env(name: str, creator: MakeEnvironment) -> None:
-    """Make an environment known by name, for `.environment(name, env_config=...)` in this process.
+    """Make an environment known by name, for `.environment(name, env_config=...)`, here and in processes started here.
 
     Args:
         name: what `.environment()` takes.
@@ -39,14 +40,16 @@ def register_env(name: str, creator: MakeEnvironment) -> None:
     if name in gym.registry and name not in _registered:
         raise SpecError(f"register_env: Gymnasium has an environment {name!r} already; take another name.")
     gym.registry.pop(name, None)
-    gym.register(id=name, entry_point=partial(_create, creator))
+    made = partial(_create, creator)
+    gym.register(id=name, entry_point=made)
+    give(made, name)
     _registered[name] = creator
 
 
 def environment_id(environment: Any) -> str:
     """`spec.environment.id` of what `.environment()` was given.
 
-    A class that other processes can import is "package.module:Class"; another one is registered with Gymnasium.
+    A class that any process can import is "package.module:Class"; another one is given to those that this one starts.
 
     Raises:
         SpecError: it is no environment.
@@ -60,7 +63,7 @@ def environment_id(environment: Any) -> str:
         raise SpecError(
             f"env is {environment!r}: give an id, a subclass of gymnasium.Env, or a name given to register_env."
         )
-    return class_path(environment) or _register_class(environment)
+    return class_path(environment) or give(environment)
 
 
 def portable(environment: Any) -> Any:
@@ -68,11 +71,6 @@ def portable(environment: Any) -> Any:
     if isinstance(environment, str) and environment in _registered:
         return RegisteredEnv(environment, _registered[environment])
     return environment
-
-
-def only_here(environment: str) -> bool:
-    """Whether an environment's id is known in this process alone."""
-    return environment in _registered
 
 
 def class_path(found: Any) -> str | None:
@@ -85,34 +83,49 @@ def class_path(found: Any) -> str | None:
 
 
 def importable(option: str, value: Any) -> Any:
-    """The "package.module:Name" of a class or function given as an option; text and None stay.
+    """The path of a class, a function or an object given as an option; text and None stay.
+
+    One that cannot be imported by its name (of a script, a notebook, a function) is known by a path in this process and
+    in those that it starts.
 
     Raises:
-        SpecError: it cannot be imported by name.
+        SpecError: it can be none.
     """
     if value is None or isinstance(value, str):
         return value
-    path = class_path(value)
-    if path is None:
-        name = getattr(value, "__qualname__", repr(value))
-        raise SpecError(
-            f"{option} is {name}, which cannot be imported by its name: define it at the top level of a module "
-            'of its own and give it, or its "package.module:Name".'
-        )
-    return path
+    if not callable(value):
+        raise SpecError(f'{option} is {value!r}, expected a class, a function, or its "package.module:Name".')
+    return class_path(value) or give(value)
 
 
-def _register_class(environment: type) -> str:
-    import gymnasium as gym
+def refuse_given(resource: Any) -> None:
+    """Refuse a resource that names what this process alone knows.
 
-    name, number = f"hindcast/{environment.__name__}", 2
-    while _registered.get(name, environment) is not environment:
-        name, number = f"hindcast/{environment.__name__}-{number}", number + 1
-    if name not in _registered:
-        # A wrapper's class has a property where Gymnasium looks for metadata; a partial has nothing there.
-        gym.register(id=name, entry_point=partial(environment))
-        _registered[name] = environment
-    return name
+    Raises:
+        SpecError: it does.
+    """
+    for path in _texts(resource):
+        if ":" in path and is_given(path):
+            raise SpecError(
+                f"{_name_of(import_object(path, 'a resource'))} cannot be imported by its name, which is all that a "
+                "resource can hold: define it at the top level of a module of its own and give it, or its "
+                '"package.module:Name".'
+            )
+
+
+def _name_of(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _texts(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, Mapping):
+        for value in data.values():
+            yield from _texts(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _texts(value)
 
 
 def _create(creator: MakeEnvironment, **config: Mapping[str, Any]) -> Any:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from hindcast.api.environment import Named
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
 from hindcast.builder.model_config import model_fields, observation_filter
 from hindcast.builder.module_spec import module_fields
-from hindcast.builder.user_objects import environment_id, importable
+from hindcast.builder.options import OPTIONS
+from hindcast.builder.user_objects import class_path, environment_id, importable
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
@@ -28,6 +31,13 @@ _READ_METHODS: Final = {
 }
 _WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
 _SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+_ESTIMATORS: Final = {
+    "ImportanceSampling": "is",
+    "WeightedImportanceSampling": "wis",
+    "DirectMethod": "dm",
+    "DoublyRobust": "dr",
+}
+"""RLlib's classes."""
 _WORKERS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
 _BATCHING: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
 _SIZES: Final = ("override_num_blocks", "concurrency")
@@ -71,6 +81,7 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
         raise SpecError(
             "input_read_sample_batches and input_read_episodes are both True: the data hold one or the other."
         )
+    common = _with_method(common, options)
     weights = given if isinstance(given, Mapping) else {}
     paths = list(given) if isinstance(given, Mapping | list | tuple) else [given]
     if "sampler" in common and "sampler" not in paths:
@@ -81,6 +92,15 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
     return [
         {**_source(path, options, common), **({"weight": weights[path]} if weights else {})} for path in paths
     ]
+
+
+def _with_method(common: Options, options: Options) -> Options:
+    """The inputs' fields, with the method that reads them where it is none of a format's."""
+    method = options.get("input_read_method")
+    if method is None or (isinstance(method, str) and method in _READ_METHODS):
+        return common
+    read = {"method": importable("input_read_method", method), **common.get("readOptions", {})}
+    return {**common, "readOptions": read}
 
 
 def names_data(options: Options) -> bool:
@@ -100,8 +120,15 @@ def output_path(options: Options) -> str:
     path = options.get("output")
     if not path:
         raise SpecError("output is missing: .offline_data(output=...) names the folder of the dataset.")
+    if callable(path):
+        raise SpecError(
+            "output is a function: record into a folder, and hand its batches to your OutputWriter: for batch in "
+            "DatasetReader(folder): writer.write(batch)."
+        )
     if not _is_path(path):
         raise SpecError(f"output is {path!r}, expected one path: a recording writes into one folder.")
+    if path == "logdir":
+        raise SpecError('output is "logdir", and there is none here: name the folder of the dataset.')
     return _located(path, options.get("output_filesystem"))
 
 
@@ -143,7 +170,10 @@ def _source(path: Any, options: Options, common: Options) -> dict[str, Any]:
     if isinstance(path, str) and path == "sampler":
         return {"sampler": common.get("sampler", {})}
     if not _is_path(path):
-        raise SpecError(f"input_ holds {path!r}, expected a path: convert other sources to a dataset first.")
+        raise SpecError(
+            f"input_ holds {path!r}, expected a path; build_algo() alone takes functions that make an InputReader, "
+            "which no resource can hold: write its batches into a folder (JsonWriter), and name that."
+        )
     recorded = {name: value for name, value in common.items() if name != "sampler"}
     return {"path": _located(path, options.get("input_filesystem")), **recorded}
 
@@ -208,9 +238,33 @@ def _explore(given: Any) -> Any:
     if others := [name for name in given if name != "explore"]:
         raise SpecError(
             f"evaluation_config holds {', '.join(map(repr, others))}, and takes explore alone: evaluations play in the "
-            "environment of .environment(), with the options of .evaluation()."
+            "environment of .environment(), with the options of .evaluation(); other data are offline_evaluation_input."
         )
     return given.get("explore")
+
+
+def _estimates(given: Any) -> Any:
+    """Names of `off_policy_estimation_methods`, a list or RLlib's dictionary name -> {"type": class}."""
+    if isinstance(given, Mapping):
+        return [_estimate(name, each) for name, each in given.items()]
+    return [given] if isinstance(given, str) else given
+
+
+def _estimate(name: str, given: Any) -> str:
+    kind = given.get("type") if isinstance(given, Mapping) else given
+    if others := [key for key in given if key != "type"] if isinstance(given, Mapping) else []:
+        raise SpecError(
+            f"off_policy_estimation_methods[{name!r}] holds {', '.join(map(repr, others))}, and takes type alone: "
+            "offline_evaluation_model_updates says how long models are fitted."
+        )
+    called = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    called = called.rpartition(".")[2]
+    return _ESTIMATORS.get(called, called)
+
+
+def _evaluation_type(given: Any) -> list[str] | None:
+    name = _choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, given)
+    return None if name is None else [name]
 
 
 def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
@@ -221,12 +275,47 @@ def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str |
 
 def _connectors(value: Any) -> list[Any]:
     given = value if isinstance(value, list | tuple) else [value]
-    return [importable("learner_connector", each) for each in given]
+    return [_connector(each) for each in given]
+
+
+def named_connectors(value: Any) -> list[Named]:
+    """What is given as `learner_connector`, by names.
+
+    Raises:
+        SpecError: it holds what is neither a name nor a connector.
+    """
+    if value is None:
+        return []
+    return [Named(name=each) if isinstance(each, str) else Named(**each) for each in _connectors(value)]
+
+
+def _connector(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return importable("learner_connector", value)
+    _only("learner_connector", value, ("name", "kwargs"))
+    return {**value, "name": importable("learner_connector", value.get("name"))}
 
 
 def _callbacks(value: Any) -> list[Any]:
     given = value if isinstance(value, list | tuple) else [value]
     return [importable("callbacks_class", each) for each in given]
+
+
+def _calling(hook: str, value: Any) -> list[Any]:
+    """Functions as classes of callbacks with that one method."""
+    from hindcast.record.callbacks import calling_function
+
+    given = value if isinstance(value, list | tuple) else [value]
+    if any(not (callable(each) or isinstance(each, str)) for each in given):
+        raise SpecError(
+            f'{hook} is {value!r}, expected a function, its "package.module:name", or a list of them.'
+        )
+    return [
+        f"hindcast.record.callbacks:{hook}.{path.replace(':', '.')}"
+        if (path := each if isinstance(each, str) else class_path(each))
+        else importable(hook, calling_function(hook, each))
+        for each in given
+    ]
 
 
 def _at_least_one(value: Any) -> Any:
@@ -258,8 +347,12 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "num_learners": _at_least_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
     "callbacks_class": _callbacks,
+    "learner_class": partial(importable, "learner_class"),
+    **{name: partial(_calling, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
     "learner_connector": _connectors,
-    "input_read_method": partial(_choice, "input_read_method", _READ_METHODS),
+    "input_read_method": lambda value: (
+        _READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
+    ),
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
@@ -275,6 +368,10 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "output_max_file_size": _bytes,
     "evaluation_interval": lambda value: value or None,
     "evaluation_config": _explore,
+    "offline_evaluation_interval": lambda value: value or None,
+    "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
+    "offline_evaluation_type": _evaluation_type,
+    "off_policy_estimation_methods": _estimates,
     "custom_evaluation_function": partial(importable, "custom_evaluation_function"),
     "model_config": model_fields,
     "rl_module_spec": module_fields,

@@ -15,7 +15,9 @@ from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
 from hindcast.cli.commands.render import render
 from hindcast.cli.commands.run import run
+from hindcast.cli.commands.serve import serve
 from hindcast.cli.commands.status import status
+from hindcast.cli.commands.train import train
 from hindcast.cli.commands.validate import validate
 from hindcast.cli.commands.version import version
 from hindcast.cli.failures import EXIT_CODES, INTERRUPTED
@@ -35,11 +37,13 @@ app = typer.Typer(
 
 for function in (
     run,
+    train,
     validate,
     inspect,
     convert,
     evaluate,
     export,
+    serve,
     plan,
     render,
     status,

@@ -7,10 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import formatting
-from hindcast.evaluate.offline import Estimate, OfflineReport
+from hindcast.evaluate.offline import CALIBRATED, Estimate, OfflineReport
 
 _COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
-_CALIBRATED = 0.1
 
 
 def views(report: OfflineReport, name: str, gamma: float) -> Iterator[RenderableType]:
@@ -25,7 +24,7 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
         yield f"not estimated by {names}: {reason}"
     if report.calibration is not None:
         error = report.calibration.error
-        fits = "fits" if error <= _CALIBRATED else "does not fit well, so that ratios mislead"
+        fits = "fits" if error <= CALIBRATED else "does not fit well, so that ratios mislead"
         yield f"the behaviour's log-probabilities were not recorded; its clone {fits} (calibration error {error:.2f})"
     yield Text(report.verdict.sentence, style=_COLOURS[report.verdict.answer])
 

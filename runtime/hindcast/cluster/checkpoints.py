@@ -14,6 +14,7 @@ from hindcast.learn.checkpoint_record import (
     folder_name,
     parse,
 )
+from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.storage.location import Location
 
 
@@ -32,10 +33,12 @@ def checkpoint_status(folder: Location) -> CheckpointStatus | None:
     saved = latest.child(RECORD).info().mtime
     file = folder.child(BEST)
     best = parse(file, Best) if file.exists() else None
+    played = best is not None and best.by == EPISODE_RETURN_MEAN
     return CheckpointStatus(
         path=str(latest),
         iteration=record.training.iteration,
         saved=None if saved is None else saved.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         best=str(folder.child(folder_name(best.updates))) if best else None,
-        best_episode_return_mean=best.score if best else None,
+        best_episode_return_mean=best.score if best and played else None,
+        best_estimated_return=best.score if best and not played else None,
     )

@@ -196,6 +196,7 @@ def progress_status(progress: RunProgress, seconds_left: float | None, at: str) 
         },
         last_updated=at,
         summary=_summary(progress)[:64] or None,
+        verdict=progress.verdict,
         episode_return=None if score is None or not math.isfinite(score) else f"{score:.4g}",
     )
 

@@ -18,7 +18,7 @@ from hindcast.storage.location import Location
 MIB = 1 << 20
 
 
-class EpisodeWriter:
+class BlockWriter:
     """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
 
     Blocks are collected into row groups of whole episodes; a block must not be changed after it was given. An
@@ -111,7 +111,7 @@ class EpisodeWriter:
             self._folder.child(entry.path).delete()
         self._entries = []
 
-    def __enter__(self) -> EpisodeWriter:
+    def __enter__(self) -> BlockWriter:
         return self
 
     def __exit__(

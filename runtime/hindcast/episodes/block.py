@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class Block:
         truncated: `[N]` whether it was cut off (time limit).
         details: `[N]` what each carries beside its steps, as text of `episodes.details`, object array of `str`;
             None where none carries anything.
+        logged: what the user's steps on its way logged (`MetricsLogger.dump`), to be told once.
     """
 
     columns: dict[str, NDArray]
@@ -45,6 +47,7 @@ class Block:
     terminated: Bool
     truncated: Bool
     details: NDArray[np.object_] | None = None
+    logged: Sequence[Any] = ()
 
     @property
     def num_episodes(self) -> int:

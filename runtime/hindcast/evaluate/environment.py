@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.evaluation import ReferenceReturns
+from hindcast.evaluate.intervals import interquartile_mean, interval_of_mean
+from hindcast.pipeline.metrics_logger import Dumped, MetricsLogger
 from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
 from hindcast.threads import torch_threads
@@ -19,23 +22,41 @@ _MOST_ROUNDS = 100
 
 @dataclass(frozen=True)
 class EnvReport:
-    """Returns and lengths of the evaluated episodes, in order of their index."""
+    """Returns and lengths of the evaluated episodes, in order of their index; what callbacks logged of them."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    logged: Dumped = field(default_factory=list)
 
-    def summary(self) -> dict[str, float | int]:
-        """Under RLlib's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` and so on."""
-        returns = np.array(self.returns)
+    def summary(self, reference: ReferenceReturns | None = None) -> dict[str, Any]:
+        """Under RLlib's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` …; and what callbacks logged.
+
+        Besides `…_median`, `…_iqm` (the mean of the middle half), `…_interval` (of the mean, 90 %, by resampling the
+        episodes) and, with a reference, `normalised_score`: 0 is its random policy and 100 its expert.
+        """
+        logger = MetricsLogger()
+        logger.add(self.logged)
+        returns = np.array(self.returns, dtype=np.float64)
+        scored = {} if reference is None else {"normalised_score": _score(float(returns.mean()), reference)}
         return {
             "episode_return_mean": float(returns.mean()),
             "episode_return_min": float(returns.min()),
             "episode_return_max": float(returns.max()),
             "episode_return_std": float(returns.std()),
+            "episode_return_median": float(np.median(returns)),
+            "episode_return_iqm": interquartile_mean(returns),
+            "episode_return_interval": interval_of_mean(returns),
+            **scored,
             "episode_len_mean": float(np.mean(self.lengths)),
             "num_episodes": len(self.returns),
             "num_env_steps": int(sum(self.lengths)),
+            **logger.reduce(),
         }
+
+
+def _score(mean_return: float, reference: ReferenceReturns) -> float:
+    """0 of the random policy's return, 100 of the expert's (Fu et al. 2020, arXiv 2004.07219)."""
+    return 100.0 * (mean_return - reference.random) / (reference.expert - reference.random)
 
 
 class EnvEvaluator:
@@ -48,6 +69,7 @@ class EnvEvaluator:
         unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
         num_envs: slots stepped side by side.
         explore: sample actions; False takes the policy's mode.
+        callbacks: "package.module:Class" of the user's, which hear of episodes.
 
     Attributes:
         open_ended: the duration is "auto".
@@ -60,6 +82,8 @@ class EnvEvaluator:
         unit: Literal["episodes", "timesteps"] = "episodes",
         num_envs: int = 8,
         explore: bool = False,
+        *,
+        callbacks: Sequence[str] = (),
     ) -> None:
         self.open_ended = duration == "auto"
         self._environment = environment
@@ -67,6 +91,7 @@ class EnvEvaluator:
         self._unit = "episodes" if self.open_ended else unit
         self._width = min(num_envs, self._duration) if self._unit == "episodes" else num_envs
         self._explore = explore
+        self._callbacks = callbacks
 
     def shares(self, workers: int) -> list[range | None]:
         """The episodes cut into consecutive shares: one per worker, or one per round of "auto".
@@ -82,7 +107,12 @@ class EnvEvaluator:
     def __call__(self, policy: Actor, seed: int, share: range | None = None) -> EnvReport:
         """Play with `policy` all episodes, or a share of them; the same seed gives the same episodes."""
         runner = EnvRunner(
-            self._environment, policy, self._width, reset_seed(seed, "evaluation"), self._explore
+            self._environment,
+            policy,
+            self._width,
+            reset_seed(seed, "evaluation"),
+            self._explore,
+            callbacks=self._callbacks,
         )
         report = EnvReport()
         try:
@@ -90,6 +120,7 @@ class EnvEvaluator:
                 for episode in self._episodes(runner, share):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
+            report.logged.extend(runner.metrics.dump())
         finally:
             runner.close()
         return report

@@ -18,6 +18,20 @@ def resamples(episodes: int, count: int, seed: int) -> F64:
     return np.concatenate([np.ones((1, episodes)), drawn])
 
 
+def interval_of_mean(values: F64, level: float = 0.9, count: int = 1000, seed: int = 0) -> Interval:
+    """The bootstrap interval of the mean of `[N]` values, drawn with replacement; the same each time."""
+    means = resamples(len(values), count, seed)[1:] @ values / len(values)
+    return percentiles(means, level) or (np.nan, np.nan)
+
+
+def interquartile_mean(values: F64) -> float:
+    """The mean of the middle half of `[N]` values: a quarter, rounded down, is left out at each end (Agarwal et al.
+    2021, arXiv 2108.13264).
+    """
+    cut = len(values) // 4
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
 def percentiles(values: F64, level: float) -> Interval | None:
     """The interval that holds the middle `level` of the resampled values `[R]`; None where some are not defined."""
     if not np.isfinite(values).all():

@@ -40,6 +40,9 @@ from hindcast.pipeline.window import WindowData
 Check = Callable[[str, int, int], None]
 """Called with what is fitted, how far, and of how much; what it raises ends the evaluation."""
 
+CALIBRATED: Final = 0.1
+"""Calibration error of a clone over which its ratios are not to be trusted."""
+
 LEAST_EFFECTIVE: Final = 10.0
 """Effective episodes below which ratios say nothing."""
 
@@ -55,6 +58,7 @@ class Options:
         level: of intervals.
         resamples: of the episodes, for intervals.
         seed: of resamples and fits.
+        ratios: False for no importance sampling, and no clone of the behaviour: `dm` alone is left.
         fit: of the model; None for no model, and no `dm`, `dr`, `wdr`.
         clone: of the behaviour, where its log-probabilities were not recorded.
     """
@@ -65,6 +69,7 @@ class Options:
     level: float = 0.9
     resamples: int = 1000
     seed: int = 0
+    ratios: bool = True
     fit: Fit | None = field(default_factory=Fit)
     clone: CloneFit = field(default_factory=CloneFit)
 
@@ -150,27 +155,72 @@ def evaluate_offline(
         DataError: fewer than two episodes, a column that is missing, data that do not fit the policy's spaces, or a
             policy with a recurrent state.
     """
-    options = options or Options()
-    if policy.module.is_stateful():
-        raise DataError(
-            "the policy has a recurrent state, and offline evaluation takes policies without one: play it instead "
-            "(evaluation, hindcast evaluate --env)."
+    return Judge(policy, dataset, name, options).report(policy, check)
+
+
+class Judge:
+    """Recorded episodes that judge policies of one kind: those of a training, one after the other.
+
+    Args:
+        policy: one of them, whose spaces and preprocessing all have; without a recurrent state.
+        dataset: in memory as a whole.
+        name: of the data, in messages.
+        options: the defaults if None.
+
+    Raises:
+        DataError: as of `evaluate_offline`.
+    """
+
+    def __init__(self, policy: Policy, dataset: Dataset, name: str, options: Options | None = None) -> None:
+        if policy.module.is_stateful():
+            raise DataError(
+                "the policy has a recurrent state, and offline evaluation takes policies without one: play it instead "
+                "(evaluation, hindcast evaluate --env)."
+            )
+        if dataset.num_episodes < 2:
+            raise DataError(
+                f"{name} holds one episode: estimates need at least two, and hundreds to say anything."
+            )
+        self._options = options or Options()
+        self._window = window_of(dataset, policy, self._options.gamma, name)
+        self._behaved: tuple[Tensor, Calibration | None] | None = None
+
+    def report(self, policy: Policy, check: Check = lambda *_: None) -> OfflineReport:
+        """What the episodes say of a policy; the same policy gives the same report."""
+        target = Target(policy, self._options.explore)
+        has_ratios = target.has_logp and self._options.ratios
+        if has_ratios and self._behaved is None:
+            self._behaved = self._behaviour(policy, check)
+        behaved = self._behaved if has_ratios else None
+        return _Case(target, self._window, behaved, self._options, check).report()
+
+    def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
+        """`[S]` log-probabilities of what was recorded: as recorded, else those of a clone, with its calibration."""
+        window, fit = self._window, self._options.clone
+        if Columns.ACTION_LOGP in window.columns:
+            return window.columns[Columns.ACTION_LOGP].double(), None
+        clone = Clone(
+            policy, window, fit, self._options.seed, lambda done: check("behaviour", done, fit.updates)
         )
-    if dataset.num_episodes < 2:
-        raise DataError(
-            f"{name} holds one episode: estimates need at least two, and hundreds to say anything."
-        )
-    window = window_of(dataset, policy, options.gamma, name)
-    return _Case(Target(policy, options.explore), window, options, check).report()
+        return over_steps(window, clone.logp), clone.calibration()
 
 
 class _Case:
     """A policy, recorded episodes, and what follows from them."""
 
-    def __init__(self, target: Target, window: WindowData, options: Options, check: Check) -> None:
+    def __init__(
+        self,
+        target: Target,
+        window: WindowData,
+        behaved: tuple[Tensor, Calibration | None] | None,
+        options: Options,
+        check: Check,
+    ) -> None:
         self._target, self._window, self._options, self._check = target, window, options, check
-        self._calibration: Calibration | None = None
-        log_ratio = self._log_ratio() if target.has_logp else None
+        self._calibration = None if behaved is None else behaved[1]
+        log_ratio = None
+        if behaved is not None:
+            log_ratio = np.asarray((over_steps(window, target.logp) - behaved[0]).numpy())
         self._model = self._fitted()
         self._all = Evidence(
             length=np.asarray(window.length.numpy()),
@@ -195,24 +245,6 @@ class _Case:
             signals=self._signals(),
             verdict=self._verdict(),
         )
-
-    def _log_ratio(self) -> F64:
-        """`[S]`."""
-        window = self._window
-        if Columns.ACTION_LOGP in window.columns:
-            behaved = window.columns[Columns.ACTION_LOGP].double()
-        else:
-            fit = self._options.clone
-            clone = Clone(
-                self._target.policy,
-                window,
-                fit,
-                self._options.seed,
-                lambda done: self._check("behaviour", done, fit.updates),
-            )
-            self._calibration = clone.calibration()
-            behaved = over_steps(window, clone.logp)
-        return np.asarray((over_steps(window, self._target.logp) - behaved).numpy())
 
     def _fitted(self) -> CrossFitted | None:
         fit = self._options.fit
@@ -245,6 +277,8 @@ class _Case:
     @cached_property
     def _why_no_ratios(self) -> str:
         """Empty where there are."""
+        if not self._options.ratios:
+            return "ratios were not asked for"
         if self._effective is None:
             return f"the policy's actions have no density{self._hint}"
         if self._effective < LEAST_EFFECTIVE:

@@ -138,6 +138,7 @@ def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) 
     return EnvReport(
         returns=[value for report in good for value in report.returns],
         lengths=[value for report in good for value in report.lengths],
+        logged=[value for report in good for value in report.logged],
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
 from hindcast.models.policy import Policy
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.needs import transitions
@@ -46,7 +47,42 @@ def window_of(dataset: Dataset, policy: Policy, gamma: float, name: str) -> Wind
         connectors=(),
         added=frozenset(),
     )
-    return SourceFeed(name, dataset, settings, budget=0).everything()
+    window = SourceFeed(name, dataset, settings, budget=0).everything()
+    _refuse_odd_logp(window, dataset)
+    return window
+
+
+def _refuse_odd_logp(window: WindowData, dataset: Dataset) -> None:
+    """Refuse log-probabilities that are none: every sum of ratios that they enter would be lost.
+
+    Raises:
+        DataError: there is one, with the file and the row of its episode.
+    """
+    if Columns.ACTION_LOGP not in window.columns:
+        return
+    logp = window.columns[Columns.ACTION_LOGP]
+    odd = torch.nonzero(~torch.isfinite(logp)).flatten()
+    if not len(odd):
+        return
+    step = int(odd[0])
+    ends = window.length.cumsum(0)
+    episode = int(torch.searchsorted(ends, step, right=True))
+    file, row = _place(dataset, episode)
+    t = step - int(ends[episode] - window.length[episode])
+    raise DataError(
+        f"{file}, row {row}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the episode, expected "
+        "the log-probability of the recorded action; leave the episode out, or the column, so that the behaviour is "
+        "cloned."
+    )
+
+
+def _place(dataset: Dataset, episode: int) -> tuple[str, int]:
+    """File and row of an episode, counted over all units."""
+    for unit in dataset.units:
+        if episode < len(unit.lengths):
+            return dataset.locate(unit, episode)
+        episode -= len(unit.lengths)
+    raise IndexError(f"the data have {episode} episodes less")
 
 
 def has_logp(dataset: Dataset) -> bool:

@@ -30,6 +30,7 @@ class ReadOptions:
         keys: columns that stand in the names of a file's folders (`day=3`), with its value for each.
         mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
         mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
+        mapper_given: what it is told of the training besides, as JSON (`TrainingConfig`).
     """
 
     schema: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class ReadOptions:
     keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
     mapper: str | None = None
     mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    mapper_given: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):

@@ -9,6 +9,7 @@ from hindcast.formats.d4rl.format import D4RL
 from hindcast.formats.format import Format, Grouping, is_hidden
 from hindcast.formats.media.binary import Binary
 from hindcast.formats.media.images import Images
+from hindcast.formats.media.ray_data import RayData
 from hindcast.formats.media.text import Text
 from hindcast.formats.media.tfrecord import TFRecord
 from hindcast.formats.minari.format import Minari
@@ -30,8 +31,13 @@ _ALL: Final[tuple[Format, ...]] = (
     Images(),
     Binary(),
 )
-FORMATS: Final = {known.name: known for known in _ALL}
-_GROUPING: Final[dict[str, Grouping]] = {"Minari": Minari(), "Images": Images(), "Binary": Binary()}
+FORMATS: Final = {known.name: known for known in (*_ALL, RayData())}
+_GROUPING: Final[dict[str, Grouping]] = {
+    "Minari": Minari(),
+    "Images": Images(),
+    "Binary": Binary(),
+    "RayData": RayData(),
+}
 _FOUND_OUT: Final = ("Minari",)  # of _GROUPING, those that `Auto` looks for
 
 

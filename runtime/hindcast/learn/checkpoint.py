@@ -39,6 +39,7 @@ from hindcast.learn.checkpoint_record import (
     parse,
 )
 from hindcast.learn.learner import LearnerState
+from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.storage.location import Location, resolve
 
 __all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "find_checkpoint"]
@@ -181,17 +182,23 @@ class CheckpointStore:
         best = self._best()
         return self._at(best.updates) if best else None
 
-    def best_score(self) -> float | None:
-        """Its score."""
+    def best_score(self, by: str = EPISODE_RETURN_MEAN) -> float | None:
+        """Its score; None where it is another figure's than `by`."""
         best = self._best()
-        return best.score if best else None
+        return best.score if best is not None and best.by == by else None
 
-    def mark_best(self, checkpoint: Checkpoint, score: float) -> bool:
-        """Note an evaluation's score; True if it beats the best so far, which this checkpoint then is."""
-        best = self._best()
-        if not math.isfinite(score) or (best is not None and score <= best.score):
+    def mark_best(self, checkpoint: Checkpoint, score: float, by: str = EPISODE_RETURN_MEAN) -> bool:
+        """Note an evaluation's score; True if it beats the best so far, which this checkpoint then is.
+
+        Args:
+            checkpoint: that was evaluated.
+            score: more is better.
+            by: which figure it is; that of another one is no longer compared with.
+        """
+        best = self.best_score(by)
+        if not math.isfinite(score) or (best is not None and score <= best):
             return False
-        self.location.child(BEST).write_bytes(dump(Best(updates=checkpoint.updates, score=score)))
+        self.location.child(BEST).write_bytes(dump(Best(updates=checkpoint.updates, score=score, by=by)))
         return True
 
     def _best(self) -> Best | None:

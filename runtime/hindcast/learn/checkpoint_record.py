@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.errors import DataError
+from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.storage.location import Location
 
 FORMAT_VERSION = 1
@@ -67,10 +68,17 @@ class CheckpointRecord(_Json):
 
 
 class Best(_Json):
-    """The content of `best.json`: the checkpoint whose evaluation was the best so far."""
+    """The content of `best.json`: the checkpoint whose evaluation was the best so far.
+
+    Attributes:
+        updates: of the checkpoint.
+        score: its figure.
+        by: name of the figure.
+    """
 
     updates: int
     score: float
+    by: str = EPISODE_RETURN_MEAN
 
 
 Record = TypeVar("Record", bound=_Json)

@@ -199,7 +199,7 @@ class Learner:
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
         priorities: Tensor | None = None
-        for stage in _stages(self.algorithm.losses(self.nets, batch, step)):
+        for stage in stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
                     f"gave {type(stage).__name__} where its losses belong: return Losses({{name: loss}})"
@@ -342,7 +342,8 @@ class Learner:
             torch.cuda.set_rng_state(value, self.device)
 
 
-def _stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
+def stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
+    """What an algorithm's `losses` gave, one stage after the other."""
     return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
 
 

@@ -51,11 +51,26 @@ class Actions(NamedTuple):
     state_out: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
+class Playing(NamedTuple):
+    """What a policy keeps of one running episode.
+
+    Attributes:
+        preprocessing: with the episode's frames.
+        states: with its recurrent state.
+        generator: where its noise comes from.
+    """
+
+    preprocessing: Preprocessing
+    states: SlotStates
+    generator: np.random.Generator
+
+
 class Policy:
     """A module and its preprocessing.
 
     `policy(obs)` acts on one observation and keeps that environment's frames and recurrent state itself; `act` does a
-    step of many slots at once, and `compute_actions` one of environments whose states the caller keeps.
+    step of many slots at once, `decide` a step of one of many running episodes (`begin`), and `compute_actions` one of
+    environments whose states the caller keeps.
 
     Args:
         module: on the device where it shall compute.
@@ -171,9 +186,13 @@ class Policy:
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode for `policy(obs)`; with a seed, its exploration is the same each time."""
-        self._alone = self.preprocessing.fork()
-        self._alone_states = SlotStates(self._initial_state)
-        self._generator = np.random.default_rng(seed)
+        self._alone = self.begin(seed)
+
+    def begin(self, seed: int | None = None) -> Playing:
+        """An episode that is played beside others, for `decide`; with a seed, its exploration is the same each time."""
+        return Playing(
+            self.preprocessing.fork(), SlotStates(self._initial_state), np.random.default_rng(seed)
+        )
 
     def __call__(self, obs: Any, explore: bool = False, reward: float | None = None) -> Any:
         """The environment action for one raw observation; call `reset()` at each episode's start.
@@ -187,10 +206,20 @@ class Policy:
             DataError: the observation does not have the space's shape; or the policy looks at rewards, and none is
                 given.
         """
+        return self.decide(self._alone, obs, explore, reward).env_actions[0]
+
+    def decide(
+        self, playing: Playing, obs: Any, explore: bool = False, reward: float | None = None
+    ) -> Actions:
+        """Act on one raw observation of a running episode: `policy(obs)`, with all that came of it (B = 1).
+
+        Raises:
+            DataError: as `policy(obs)`.
+        """
         rows = self._one_row(obs)
-        noise = self.draw_noise(self._generator, 1) if explore else None
+        noise = self.draw_noise(playing.generator, 1) if explore else None
         rewards = None if reward is None else np.array([reward])
-        return self._act(self._alone, self._alone_states, rows, noise, None, rewards=rewards).env_actions[0]
+        return self._act(playing.preprocessing, playing.states, rows, noise, None, rewards=rewards)
 
     def act(
         self,
@@ -243,7 +272,7 @@ class Policy:
                 "compute_actions: the policy stacks frames, which it keeps itself: use policy(obs)."
             )
         rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
-        noise = self.draw_noise(self._generator, _count(rows)) if explore else None
+        noise = self.draw_noise(self._alone.generator, _count(rows)) if explore else None
         batch = {**self._tensors(rows), **self._previous(rewards, begins=state is None)}
         acted, _ = self._forward(batch, noise)
         return acted.env_actions, state_of(Columns.STATE_OUT, acted.state_out)

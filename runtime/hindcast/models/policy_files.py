@@ -30,7 +30,7 @@ from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.storage.location import Location
-from hindcast.user_code import import_subclass
+from hindcast.user_code import import_subclass, is_given, path_of
 
 FORMAT_VERSION = 1
 FOLDER = "module"
@@ -93,7 +93,7 @@ def write(parts: Parts) -> dict[str, bytes]:
     }
     description = _Description(
         format_version=FORMAT_VERSION,
-        module_class=_class_path(type(module)),
+        module_class=path_of(type(module)),
         observation_space=space_to_json(parts.observation_space),
         action_space=space_to_json(parts.action_space),
         model=module.model_config,
@@ -200,16 +200,12 @@ def _build(description: _Description, files: Mapping[str, bytes], module_class: 
     return Parts(module, preprocessing, observation_space, action_space)
 
 
-def _class_path(kind: type[RLModule]) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def _find_class(path: str, allow_classes: Allowed | None, where: str) -> type[RLModule]:
     """A class that the caller gave, that is imported here or Hindcast's own: a file alone has none imported."""
     for kind in allow_classes or ():
-        if not isinstance(kind, str) and _class_path(kind) == path:
+        if not isinstance(kind, str) and path_of(kind) == path:
             return kind
-    if allow_classes is None or path in allow_classes:
+    if allow_classes is None or path in allow_classes or is_given(path):
         return import_subclass(path, RLModule, f"{where}: moduleClass")
     module_name, _, name = path.partition(":")
     if path.startswith("hindcast."):

@@ -19,7 +19,7 @@ _PER_EPISODE = ("length", "eps_id", "t_started", "terminated", "truncated")
 def to_table(block: Block) -> pa.Table:
     """The block as one row; its arrays are not copied, text is."""
     arrays = {f"{_COLUMN}{leaf}": column for leaf, column in block.columns.items()}
-    return to_row(arrays | {name: getattr(block, name) for name in _PER_EPISODE})
+    return to_row(arrays | {name: getattr(block, name) for name in _PER_EPISODE}, {"logged": block.logged})
 
 
 def error_table(error: errors.UserError) -> pa.Table:
@@ -33,10 +33,15 @@ def from_table(table: pa.Table) -> Block:
     Raises:
         UserError: the row is a mistake: the one that was made there, of the same class.
     """
-    error = header_of(table).get("error")
+    header = header_of(table)
+    error = header.get("error")
     if error is not None:
         name, sentence = error
         raise getattr(errors, name, errors.UserCodeError)(sentence)
     arrays = from_row(table)
     per_episode = {name: arrays.pop(name) for name in _PER_EPISODE}
-    return Block({name.removeprefix(_COLUMN): array for name, array in arrays.items()}, **per_episode)
+    return Block(
+        {name.removeprefix(_COLUMN): array for name, array in arrays.items()},
+        **per_episode,
+        logged=header["logged"],
+    )

@@ -2,78 +2,210 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Iterable
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
 
 import gymnasium as gym
 
 from hindcast.api.environment import Named
 from hindcast.errors import SpecError
-from hindcast.pipeline.connectors import BY_NAME, WITHOUT_NEED, BatchConnector, BlockConnector
-from hindcast.pipeline.episode_connectors import ConnectorV2, EpisodeConnector, is_episode_connector
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.connector_pieces import (
+    PIECES,
+    WITHOUT_NEED,
+    AddColumnsFromEpisodesToTrainBatch,
+    AddNextObservationsFromEpisodesToTrainBatch,
+    default_pieces,
+    is_default,
+)
+from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
+from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector
+from hindcast.pipeline.episode_connectors import EpisodeConnector
+from hindcast.pipeline.given_module import frozen_copy
 from hindcast.user_code import calling, import_object
 
-_FIELD = "spec.pipeline.connectors"
+_FIELD: Final = "spec.pipeline.connectors"
+_SPACES: Final = ("input_observation_space", "input_action_space")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What connectors are told of a training.
+
+    Attributes:
+        observation_space: the environment's, or the data's.
+        action_space: the same.
+        module: the policy's network; pieces in RLlib's form get a copy.
+        next_obs: the algorithm reads `new_obs`.
+    """
+
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    module: RLModule | None = None
+    next_obs: bool = False
 
 
 def make_connectors(
-    named: Iterable[Named],
-    observation_space: gym.Space | None = None,
-    action_space: gym.Space | None = None,
+    named: Iterable[Named], ready: Sequence[Any] = (), given: Given | None = None
 ) -> list[BlockConnector | BatchConnector]:
     """The connectors of a resource, in order.
 
     Args:
-        named: library names or "package.module:Class", with keyword arguments.
-        observation_space: told to connectors over episodes.
-        action_space: told to connectors over episodes.
+        named: library names or "package.module:Name" of a class or a function, with keyword arguments.
+        ready: further connectors, of any form.
+        given: told to connectors in RLlib's form.
 
     Raises:
-        SpecError: a name that is none, or a class that is no connector.
+        SpecError: a name that is none, or what is no connector.
         UserCodeError: importing or constructing one raised.
     """
-    made = [(each.name, _make(each)) for each in named]
-    return [as_connector(connector, name, observation_space, action_space) for name, connector in made]
+    given = given or Given()
+    pieces = [piece for each in named for piece in _pieces(_make(each, given), each.name)]
+    pieces += [piece for each in ready for piece in _pieces(each, type(each).__name__)]
+    connectors: list[BlockConnector | BatchConnector] = []
+    for over_episodes, group in groupby(pieces, key=is_episode_connector):
+        several = list(group)
+        connectors += [_over_episodes(several, given)] if over_episodes else several
+    return connectors
 
 
-def as_connector(
-    connector: Any,
-    name: str,
-    observation_space: gym.Space | None = None,
-    action_space: gym.Space | None = None,
-) -> BlockConnector | BatchConnector:
-    """A connector in one of the three forms as one over blocks or batches; `name` stands in the message.
+def learner_pipeline(
+    named: Iterable[Named], observation_space: gym.Space | None, action_space: gym.Space | None
+) -> LearnerConnectorPipeline:
+    """The pieces of a resource, as RLlib's pipeline for learners has them: its default pieces come last.
 
     Raises:
-        SpecError: it is none.
+        SpecError: a name that is none, or what has no place in such a pipeline.
+        UserCodeError: importing or constructing one raised.
     """
-    if isinstance(connector, BlockConnector | BatchConnector):
-        return connector
-    if not is_episode_connector(connector):
-        raise SpecError(
-            f"{_FIELD}: {name!r} is no connector; "
-            "derive it from BlockConnector, BatchConnector or ConnectorV2."
-        )
-    if isinstance(connector, ConnectorV2) and connector.input_observation_space is None:
-        connector.input_observation_space = observation_space
-        connector.input_action_space = action_space
-    return EpisodeConnector(connector, observation_space, action_space)
+    given = Given(observation_space, action_space)
+    pieces = [piece for each in named for piece in _flat(_make(each, given))]
+    for piece in pieces:
+        if not is_episode_connector(piece):
+            raise SpecError(
+                f"{_FIELD}: {type(piece).__name__} cannot stand in a LearnerConnectorPipeline, whose pieces are in "
+                "RLlib's form (ConnectorV2)."
+            )
+    return LearnerConnectorPipeline(observation_space, action_space, connectors=[*pieces, *default_pieces()])
 
 
-def _make(named: Named) -> Any:
+def _flat(made: Any) -> list[Any]:
+    if isinstance(made, list | tuple):
+        return [piece for each in made for piece in _flat(each)]
+    return list(made) if type(made) is LearnerConnectorPipeline else [made]
+
+
+def is_episode_connector(candidate: Any) -> bool:
+    """Whether an object is called with episodes."""
+    if isinstance(candidate, BlockConnector | BatchConnector | type) or not callable(candidate):
+        return False
+    return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
+
+
+def _over_episodes(pieces: list[Any], given: Given) -> EpisodeConnector:
+    spaces = (given.observation_space, given.action_space)
+    LearnerConnectorPipeline(*spaces, connectors=pieces)  # tells each the spaces that the one before it gives
+    module = None if given.module is None else frozen_copy(given.module)
+    return EpisodeConnector(pieces, *spaces, module, next_obs=given.next_obs)
+
+
+def _pieces(made: Any, name: str) -> Iterator[Any]:
+    """What stands for an entry: connectors over blocks and batches, and pieces over episodes.
+
+    A pipeline's default pieces behind the user's last one are left out: a training does what they do.
+    """
+    if isinstance(made, list | tuple):
+        for each in made:
+            yield from _pieces(each, name)
+    elif type(made) is LearnerConnectorPipeline:
+        own = list(made)
+        asked = [
+            AddColumns(piece.added)
+            for piece in own
+            if type(piece) is AddNextObservationsFromEpisodesToTrainBatch
+        ]
+        while own and _is_librarys(own[-1]):
+            own.pop()
+        for piece in own:
+            yield from [piece] if _is_connector(piece) else _refuse(name)
+        yield from asked
+    elif type(made) in PIECES.values():
+        yield AddColumns(made.added, recorded=isinstance(made, AddColumnsFromEpisodesToTrainBatch))
+    elif type(made).__name__ in WITHOUT_NEED and isinstance(made, ConnectorV2) and is_default(made):
+        raise SpecError(_without_need(type(made).__name__))
+    elif _is_connector(made):
+        yield made
+    else:
+        yield from _refuse(name)
+
+
+def _is_librarys(piece: Any) -> bool:
+    return is_default(piece) or type(piece) in PIECES.values()
+
+
+def _is_connector(candidate: Any) -> bool:
+    return isinstance(candidate, BlockConnector | BatchConnector) or is_episode_connector(candidate)
+
+
+def _refuse(name: str) -> list[Any]:
+    raise SpecError(
+        f"{_FIELD}: {name!r} is no connector; derive it from BlockConnector, BatchConnector or ConnectorV2, or let a "
+        "function (observation_space, action_space) return such ones."
+    )
+
+
+def _make(named: Named, given: Given) -> Any:
     factory = _factory(named.name)
-    with calling(f"{_FIELD}: making {named.name!r}"):
-        return factory(**named.kwargs)
+    if _is_connector(factory):  # an object, given in Python
+        return copy.deepcopy(factory)
+    if not callable(factory):
+        return factory
+    with calling(f"{_FIELD}: making {named.name!r}", factory):
+        return _called(factory, named.kwargs, given)
+
+
+def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: Given) -> Any:
+    """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
+    spaces = (given.observation_space, given.action_space)
+    taken = _parameters(factory)
+    if isinstance(factory, type):
+        told = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
+        return factory(**{**told, **kwargs})
+    positional = [
+        parameter
+        for parameter in taken.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.name not in kwargs
+    ]
+    needs_spaces = len(positional) >= 2 or any(
+        parameter.kind is parameter.VAR_POSITIONAL for parameter in taken.values()
+    )
+    return factory(*spaces, **kwargs) if needs_spaces else factory(**kwargs)
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except ValueError:  # of a class that is not written in Python
+        return {}
 
 
 def _factory(name: str) -> Any:
     if ":" in name:
         return import_object(name, _FIELD)
-    if name in BY_NAME:
-        return BY_NAME[name]
+    if name in PIECES:
+        return PIECES[name]
     if name in WITHOUT_NEED:
-        raise SpecError(f"{_FIELD}: {name} has no place here, leave it out: {WITHOUT_NEED[name]}.")
-    near = difflib.get_close_matches(name, BY_NAME, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(BY_NAME)}."
+        raise SpecError(_without_need(name))
+    near = difflib.get_close_matches(name, PIECES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PIECES)}."
     raise SpecError(f'{_FIELD}: {name!r} is no library connector and no "package.module:Class"; {hint}')
+
+
+def _without_need(name: str) -> str:
+    return f"{_FIELD}: {name} has no place here, leave it out: {WITHOUT_NEED[name]}."

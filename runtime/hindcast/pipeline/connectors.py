@@ -4,23 +4,22 @@ A connector has a scope. `step` and `episode` connectors turn a `Block` into a `
 on a data worker, as a pure function of the block and the generator they are given; `episode` says that it
 needs whole episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
 another, on the learner; what they remember is in the checkpoint.
-
-RLlib's other default connectors have nothing to do here, see `WITHOUT_NEED`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.columns import per_observation, root
 from hindcast.formats.spec import DataSpec
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.window import Batch
 
@@ -37,6 +36,7 @@ class Context:
         epoch: number of the pass over the data, from 0; for batch connectors 0.
         place: id of the unit; for batch connectors the items delivered before the batch.
         stochastic: whether the connector may use `rng`.
+        metrics: logs numbers for results, where they stand under `learner_connector`.
     """
 
     seed: int
@@ -44,6 +44,7 @@ class Context:
     epoch: int
     place: int
     stochastic: bool
+    metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -122,56 +123,23 @@ class AddColumns(BlockConnector):
 
     Args:
         columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
+        recorded: all recorded columns of single steps besides.
     """
 
     scope: ClassVar[Scope] = "step"
     reads: Collection[str] | None = ()
 
-    def __init__(self, columns: Collection[str]) -> None:
+    def __init__(self, columns: Collection[str], recorded: bool = False) -> None:
         self.columns = tuple(columns)
+        self._recorded = recorded
 
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
         return block
 
-
-class AddObservationsFromEpisodesToBatch(AddColumns):
-    """`obs` stands in batches."""
-
-    def __init__(self) -> None:
-        super().__init__([Columns.OBS])
-
-
-class AddNextObservationsFromEpisodesToTrainBatch(AddColumns):
-    """`new_obs` stands in batches: the observation after the step, an episode's final one included."""
-
-    def __init__(self) -> None:
-        super().__init__([Columns.NEXT_OBS])
-
-
-class AddColumnsFromEpisodesToTrainBatch(AddColumns):
-    """Actions, rewards, `terminateds`, `truncateds` and all recorded model outputs stand in batches."""
-
-    def __init__(self) -> None:
-        super().__init__([Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS])
-
     def adds(self, spec: DataSpec) -> frozenset[str]:
+        if not self._recorded:
+            return super().adds(spec)
         recorded = {
             root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not per_observation(leaf)
         }
         return super().adds(spec) | recorded
-
-
-BY_NAME = {
-    "AddObservationsFromEpisodesToBatch": AddObservationsFromEpisodesToBatch,
-    "AddNextObservationsFromEpisodesToTrainBatch": AddNextObservationsFromEpisodesToTrainBatch,
-    "AddColumnsFromEpisodesToTrainBatch": AddColumnsFromEpisodesToTrainBatch,
-}
-
-WITHOUT_NEED = {
-    "BatchIndividualItems": "data are columns from storage to batch, so there are no single items to batch",
-    "NumpyToTensor": "batches are tensors on the learner's device already",
-    "AddOneTsToEpisodesAndTruncate": "episodes are stored with their final observation",
-    "GeneralAdvantageEstimation": "algorithms that use advantages compute them by themselves",
-    "FrameStackingLearner": "frames are stacked by spec.model.frameStack, in training as in acting",
-    "MeanStdFilter": "observations are normalised by spec.model.observationFilter, in training as in acting",
-}

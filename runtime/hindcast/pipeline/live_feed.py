@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.draws import Draws
 from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, refuse_other
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch, Recipe, WindowData, below
@@ -58,6 +59,7 @@ class Live:
         warmup: timesteps to be played besides, from the first.
         capacity: most timesteps that are kept; the oldest episodes leave, whole.
         capacity_bytes: most bytes of the columns that are needed; None for no such bound.
+        metrics: what the user's callbacks log of episodes.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Live:
     warmup: int = 1000
     capacity: int = 100_000
     capacity_bytes: int | None = None
+    metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
 
 class LiveFeed:
@@ -236,5 +239,5 @@ class LiveFeed:
 
 def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:
     columns = {name: tensor.numpy() for name, tensor in below("columns/", tensors).items()}
-    numbers = {name: tensors[name].numpy() for name in _PER_EPISODE}
+    numbers: dict[str, Any] = {name: tensors[name].numpy() for name in _PER_EPISODE}
     return Block(columns=columns, eps_id=np.array(eps_id, dtype=object), **numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,22 +22,28 @@ from hindcast.datasets.projection import Projected
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
-from hindcast.pipeline.connecting import as_connector, make_connectors
+from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.batch_prelearner import calls_rows
+from hindcast.pipeline.connecting import Given, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
 from hindcast.pipeline.contracts import check_again, check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.live_feed import Live, LiveFeed
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.mixed import MixedFeed
 from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.pipeline.residency import default_budget
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.source_feed import Settings, SourceFeed
 from hindcast.pipeline.targets import Targets
+from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
 
 _LIVE_ITERATION: Final = 1000
+_LOGGED: Final = "learner_connector"
 _UNCALLED: Final = {
     "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads",
     "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) says how far ahead",
@@ -116,14 +123,36 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
         return OfflineData
     found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
     refuse_uncalled(found, OfflineData, _UNCALLED)
-    return found
+    if not reads_by_itself(pipeline):
+        return found
+    if found.sample is not OfflineData.sample:
+        raise SpecError(
+            f"{found.__name__} takes a config and overrides sample: what it reads becomes episodes once, before "
+            "training; put sample into the pre-learner's __call__(batch), or leave __init__(config) out."
+        )
+    return OfflineData
+
+
+def reads_by_itself(pipeline: PipelineSpec) -> bool:
+    """Whether the user's subclass is in RLlib's form: its `__init__(config)` says what is read, as `data`.
+
+    Raises:
+        SpecError: as of `offline_data_class`.
+        UserCodeError: importing it raised.
+    """
+    if pipeline.offline_data is None:
+        return False
+    found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+    return "config" in inspect.signature(found).parameters and found.__init__ is not OfflineData.__init__
 
 
 class OfflineData:
     """Datasets as endless batches; a `Feed`.
 
     To customise the whole pipeline, subclass it and name the class in `spec.pipeline.offlineData`: override
-    `__init__` (what is read) or `sample` (how a batch is made).
+    `__init__` (what is read) or `sample` (how a batch is made). In RLlib's form `__init__(config)` gets a
+    `TrainingConfig` and sets `data`, a dataset of Ray Data, whose rows a pre-learner maps; it is read once, before
+    training.
 
     Args:
         sources: recorded data to train on; several are mixed by weight. None where there are `live` ones alone.
@@ -139,6 +168,7 @@ class OfflineData:
         connectors: ready connectors, run after those of `pipeline`.
         share: the part of each batch that is this learner's.
         live: what the policy plays in the meantime, mixed with `sources` by weight.
+        module: the policy's network, for connectors in RLlib's form: they get a copy.
 
     Attributes:
         batch_size: see above.
@@ -166,6 +196,7 @@ class OfflineData:
         connectors: Sequence[Any] = (),
         share: Share = WHOLE,
         live: Sequence[Live] = (),
+        module: RLModule | None = None,
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -173,8 +204,9 @@ class OfflineData:
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        steps = make_connectors(pipeline.connectors, *spaces)
-        steps += [as_connector(connector, type(connector).__name__, *spaces) for connector in connectors]
+        given = Given(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
+        called_before = calls_rows(prelearner_class(pipeline))  # which runs them
+        steps = make_connectors(() if called_before else pipeline.connectors, connectors, given)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
@@ -182,6 +214,7 @@ class OfflineData:
         self._needs = needs
         self._pipeline = pipeline
         self._share = share
+        self._logged = MetricsLogger()
         self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
         self._budget = (
             default_budget(device)
@@ -198,9 +231,10 @@ class OfflineData:
             action_space=spaces[1],
             executor=executor or Local(),
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
+            logged=self._logged,
             added=frozenset().union(*(step.adds(spec) for step in steps if spec is not None)),
         )
-        self._live = live
+        self.live = live
         self._live_feeds: list[LiveFeed] = []
         self._refuse_with_live()
         self._weights = [source.weight for source in sources] + [each.weight for each in live]
@@ -212,6 +246,12 @@ class OfflineData:
         for source in sources:
             self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left))
             left -= self._sources[-1].resident_bytes
+
+    @classmethod
+    def rows_in_training(cls, told: Mapping[str, Any]) -> Any:
+        """What a subclass in RLlib's form reads."""
+        made: Any = cls
+        return made(TrainingConfig(told)).data
 
     @property
     def epoch_size(self) -> int:
@@ -249,7 +289,8 @@ class OfflineData:
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
         known = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
         names = [name for name in known if name in feed]
-        return {"timers": timers} | {name: feed[name] for name in names} | self._sampled()
+        logged = {_LOGGED: found} if (found := self._logged.reduce()) else {}
+        return {"timers": timers} | {name: feed[name] for name in names} | self._sampled() | logged
 
     def _sampled(self) -> dict[str, Any]:
         """What was played, under RLlib's names."""
@@ -261,6 +302,7 @@ class OfflineData:
             "env_runners": {
                 "episode_return_mean": sum(returns) / len(returns) if returns else None,
                 "num_episodes": len(returns),
+                **{name: value for live in self.live for name, value in live.metrics.reduce().items()},
             },
         }
 
@@ -293,7 +335,7 @@ class OfflineData:
         place = self._feed.cursor
         batch = self._feed.take(num_samples)
         for position, connector in enumerate(self._batch_connectors):
-            context = Context(self._seed, position, 0, place, connector.stochastic)
+            context = Context(self._seed, position, 0, place, connector.stochastic, self._logged)
             with calling(f"connector {connector.name}", connector.function):
                 batch = self._connected(batch, num_samples, connector, context)
         return batch
@@ -356,7 +398,7 @@ class OfflineData:
                 source.plan() | {"share": weight / sum(self._weights)}
                 for source, weight in zip(self._sources, self._weights, strict=False)
             ],
-            **({"samplerShare": self._weights[-1] / sum(self._weights)} if self._live else {}),
+            **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live else {}),
         }
 
     def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
@@ -365,7 +407,10 @@ class OfflineData:
         if context.connector not in self._tried:
             self._tried.add(context.connector)
             remembered = copy.deepcopy(connector.state())
-            once = connector({leaf: tensor.clone() for leaf, tensor in batch.items()}, replace(context))
+            once = connector(
+                {leaf: tensor.clone() for leaf, tensor in batch.items()},
+                replace(context, metrics=MetricsLogger()),
+            )
             check_batch(once, items)
             connector.load(remembered)
         connected = connector(batch, context)
@@ -381,7 +426,7 @@ class OfflineData:
         return LiveFeed(live, recipe, self.batch_size, self._seed)
 
     def _refuse_with_live(self) -> None:
-        if not self._live:
+        if not self.live:
             return
         if self._needs.targets:
             raise SpecError(
@@ -419,10 +464,10 @@ class OfflineData:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if self._needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
-        self._live_feeds = [self._live_feed(live) for live in self._live]
+        self._live_feeds = [self._live_feed(live) for live in self.live]
         feeds += self._live_feeds
         if len(feeds) == 1:
             return feeds[0]
-        names = [source.name for source in self._sources] + [live.name for live in self._live]
+        names = [source.name for source in self._sources] + [live.name for live in self.live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
         return MixedFeed(weighted, self._seed, self.batch_size)

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import gymnasium as gym
@@ -18,40 +18,31 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import check_block
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import episodes_to_block
-from hindcast.errors import SpecError
+from hindcast.names import DEFAULT_MODULE_ID
+from hindcast.pipeline.batch_prelearner import (
+    calls_rows,
+    episodes_of_batches,
+    episodes_of_items,
+    episodes_of_rows,
+    in_rllibs_form,
+    made_of,
+    maps_rows,
+)
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.contracts import check_again, check_episodes
 from hindcast.pipeline.executors import PreLearn
+from hindcast.pipeline.given_module import MultiRLModule
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.user_code import calling, import_subclass, refuse_uncalled
-
-SCHEMA: Final = {
-    column: column
-    for column in (
-        Columns.EPS_ID,
-        Columns.AGENT_ID,
-        Columns.MODULE_ID,
-        Columns.OBS,
-        Columns.ACTIONS,
-        Columns.REWARDS,
-        Columns.INFOS,
-        Columns.NEXT_OBS,
-        Columns.TERMINATEDS,
-        Columns.TRUNCATEDS,
-        Columns.T,
-    )
-}
-"""RLlib's: from a column to its name in the data, for pre-learners that are written in its form."""
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
 _UNCALLED: Final = {
-    "_map_sample_batch_to_episode": "SampleBatch data become episodes before they reach a pre-learner; override "
-    "_map_to_episodes(self, block), which gets those",
     "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
     "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
     "_should_module_be_updated": "there is one module, and it is trained",
-    "build_learner_connector": "name the connectors in pipeline.connectors (learner_connector in Python)",
+    "build_learner_connector": "it is a config's: AlgorithmConfig.build_learner_connector",
     "default_prelearner_buffer_class": _NO_BUFFER,
     "default_prelearner_buffer_kwargs": _NO_BUFFER,
 }
@@ -67,6 +58,11 @@ class OfflinePreLearner:
     order of batches is made from those that the dataset says. What makes episodes of files that hold no
     timesteps (text, images, binary) is `map_rows`.
 
+    In RLlib's form it works on rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
+    `_map_sample_batch_to_episode(batch, ...)` make episodes of them; `__call__(batch)` makes a module's batch, each row
+    of which is learnt from by itself. `__init__` is then given `config` (a `TrainingConfig`), `spaces`, `module_spec`
+    and RLlib's other arguments, and what connectors the training has is called by `__call__` alone.
+
     Args:
         dataset: where units are read.
         columns: columns to read; None reads all.
@@ -77,6 +73,9 @@ class OfflinePreLearner:
         action_space: the environment's, for the checks.
         normalized_actions: Box actions are recorded as a module gives them, before scaling and clipping, so
             that the space's bounds do not hold for them.
+        config: of the training, in RLlib's form; then all before it is left out.
+        spaces: of observations and actions, in RLlib's form.
+        rllibs: other arguments in RLlib's form.
 
     Attributes:
         stochastic: its result differs between epochs; a subclass that draws random numbers sets it.
@@ -88,7 +87,7 @@ class OfflinePreLearner:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | None = None,
         *,
         columns: Collection[str] | None = None,
         connectors: Sequence[BlockConnector] = (),
@@ -97,7 +96,17 @@ class OfflinePreLearner:
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         normalized_actions: bool = False,
+        config: TrainingConfig | None = None,
+        spaces: tuple[gym.Space | None, gym.Space | None] | None = None,
+        **rllibs: Any,
     ) -> None:
+        if config is not None:
+            self._begin_in_rllibs_form(config, spaces)
+            return
+        if rllibs or dataset is None:
+            raise TypeError(
+                f"unexpected arguments {', '.join(map(repr, rllibs))}" if rllibs else "no dataset"
+            )
         self.dataset = dataset
         self.observation_space = observation_space
         self.action_space = action_space
@@ -110,23 +119,53 @@ class OfflinePreLearner:
         self._normalized_actions = normalized_actions
         self._tried: set[Hashable] = set()
 
-    def __call__(self, unit: Unit, epoch: int = 0) -> Block:
-        """The unit as batches shall see it in that epoch.
+    def _begin_in_rllibs_form(
+        self, config: TrainingConfig, spaces: tuple[gym.Space | None, gym.Space | None] | None
+    ) -> None:
+        self.config = config
+        self.observation_space, self.action_space = spaces or (config.observation_space, config.action_space)
+        self._learner_connector = config.build_learner_connector(self.observation_space, self.action_space)
+
+    @cached_property
+    def _module(self) -> MultiRLModule:
+        """In RLlib's form: the policy's network."""
+        return self.config.rl_module_spec.build()
+
+    def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """In RLlib's form: rows through episodes and connectors as a module's batch, `default_policy/obs` and so on."""
+        if self.config.input_read_episodes:
+            episodes = episodes_of_items(rows)
+        elif self.config.input_read_sample_batches:
+            episodes = self._map_sample_batch_to_episode(rows, to_numpy=True)["episodes"]
+        else:
+            episodes = self._map_to_episodes(rows, to_numpy=True)["episodes"]
+        for episode in episodes:
+            episode.to_numpy()
+        made = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
+        return {f"{DEFAULT_MODULE_ID}/{name}": value for name, value in made[DEFAULT_MODULE_ID].items()}
+
+    def __call__(self, unit: Any, epoch: int = 0) -> Any:
+        """The unit as batches shall see it in that epoch; in RLlib's form, a module's batch of rows.
 
         Raises:
             DataError: it cannot be read, or is not valid.
             UserCodeError: a connector raised, changed the episodes' number or lengths, or made of the first unit
                 something else when it was called again.
         """
+        if isinstance(unit, Mapping):
+            return self._batch_of(unit)
         started = time.perf_counter()
         read = self.dataset.read(unit, self._columns)
         read_at = time.perf_counter()
         block = self._mapped(read)
         if self._validate and epoch == 0:
             self._check(block, unit)
+        metrics = MetricsLogger()
         for position, connector in enumerate(self._connectors):
-            context = Context(self._seed, position, epoch, unit.id, connector.stochastic)
+            context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
             block = self._connected(block, connector, context)
+        if logged := metrics.dump():
+            block = replace(block, logged=logged)
         self.read_seconds += read_at - started
         self.prelearn_seconds += time.perf_counter() - read_at
         return block
@@ -146,56 +185,41 @@ class OfflinePreLearner:
             share an id.
 
         Raises:
-            NotImplementedError: a subclass neither overrides this nor has `_map_to_episodes` in RLlib's
-                form, a static method of `batch`, which is called with the rows.
+            NotImplementedError: a subclass neither overrides this nor is in RLlib's form.
         """
-        if not cls.maps_batches():
-            raise NotImplementedError(
-                f"override map_rows in {cls.__name__}: it says what episodes files hold"
-            )
-        return cls._map_to_episodes(  # type: ignore[call-arg]
-            is_multi_agent=False,
-            batch=rows,
-            schema=SCHEMA,
-            to_numpy=True,
-            input_compress_columns=None,
-            observation_space=None,
-            action_space=None,
-            **kwargs,
-        )
+        raise NotImplementedError(f"override map_rows in {cls.__name__}: it says what episodes files hold")
 
     @classmethod
-    def maps_batches(cls) -> bool:
-        """Whether `_map_to_episodes` is in RLlib's form, which maps rows of files and not blocks."""
-        return isinstance(inspect.getattr_static(cls, "_map_to_episodes"), staticmethod)
+    def make_episodes(
+        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], told: Mapping[str, Any], where: str
+    ) -> Any:
+        """What the class makes of rows: in RLlib's form, or by `map_rows`; arguments as of `made_of`."""
+        if in_rllibs_form(cls):
+            return made_of(cls, rows, kwargs, told, where)
+        return cls.map_rows(rows, **kwargs)
 
-    def _map_to_episodes(self, block: Block) -> Any:
+    def _map_to_episodes(self, *given: Any, **named: Any) -> Any:
         """Hook: what storage holds as episodes.
 
         Args:
-            block: as read.
+            given: a block as read; or, in RLlib's form, rows of timesteps.
+            named: in RLlib's form `batch` and others.
 
         Returns:
             A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.
         """
-        return block
+        if given and isinstance(given[0], Block):
+            return given[0]
+        schema = named.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
+        return {"episodes": episodes_of_rows(_rows_in(given, named), schema)}
 
-    @staticmethod
-    def _map_sample_batch_to_episode(*_: Any, **__: Any) -> Any:
-        """Refused: SampleBatch data need no such step.
-
-        Raises:
-            SpecError: always.
-        """
-        raise SpecError(
-            "_map_sample_batch_to_episode is not available: SampleBatch data are read as they are, by "
-            "input_read_sample_batches=True or format: SampleBatch; `hindcast convert FOLDER EPISODES` makes episodes "
-            "of them."
-        )
+    def _map_sample_batch_to_episode(self, *given: Any, **named: Any) -> Any:
+        """Hook, in RLlib's form: rows of SampleBatch data, a fragment of an episode each, as `{"episodes": [...]}`."""
+        return {"episodes": episodes_of_batches(_rows_in(given, named))}
 
     def _mapped(self, block: Block) -> Block:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or self.maps_batches():  # batches of files were mapped when the data were prepared
+        if is_own or maps_rows(type(self)):  # rows of files were mapped when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
@@ -214,8 +238,13 @@ class OfflinePreLearner:
         )
 
     def _connected(self, block: Block, connector: BlockConnector, context: Context) -> Block:
+        loggers = iter((context.metrics, MetricsLogger()))  # what is tried again is not logged again
+
+        def connected() -> Block:
+            return connector(block, replace(context, metrics=next(loggers)))
+
         with calling(f"connector {connector.name}", connector.function):
-            return self._checked(lambda: connector(block, replace(context)), block.length, context.connector)
+            return self._checked(connected, block.length, context.connector)
 
     def _checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
         """What a step of the user's makes of a unit; of the first one it makes it twice."""
@@ -239,6 +268,12 @@ def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Bloc
         return prelearner._checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
 
 
+def _rows_in(given: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
+    rows = named.get("batch", next((each for each in given if isinstance(each, Mapping)), None))
+    return rows or {}
+
+
 def _as_block(mapped: Any) -> Block:
     episodes = mapped["episodes"] if isinstance(mapped, dict) else mapped
     return episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
@@ -247,9 +282,10 @@ def _as_block(mapped: Any) -> Block:
 def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `spec.pipeline.preLearnerKwargs` that are for `__init__`, and not for mapping rows alone."""
     taken = inspect.signature(kind).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+    is_own = kind.__init__ is not OfflinePreLearner.__init__
+    if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return dict(kwargs)
-    mapping = kind._map_to_episodes if kind.maps_batches() else kind.map_rows
+    mapping = kind._map_to_episodes if maps_rows(kind) else kind.map_rows
     mapped = inspect.signature(mapping).parameters
     return {name: value for name, value in kwargs.items() if name in taken or name not in mapped}
 
@@ -266,3 +302,16 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     found = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
     refuse_uncalled(found, OfflinePreLearner, _UNCALLED)
     return found
+
+
+def reading_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
+    """The pre-learner that reads prepared data: one that works on rows was there before.
+
+    Raises:
+        SpecError: as of `prelearner_class`.
+        UserCodeError: importing it raised.
+    """
+    found = prelearner_class(pipeline)
+    takes_config = "config" in inspect.signature(found.__init__).parameters
+    is_own = found.__init__ is not OfflinePreLearner.__init__
+    return OfflinePreLearner if calls_rows(found) or (is_own and takes_config) else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -19,13 +19,15 @@ from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector
+from hindcast.pipeline.episode_connectors import EpisodeConnector
 from hindcast.pipeline.executors import Executor, Work
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
 from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import I64, Order
-from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, prelearner_class
+from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, reading_class
 from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.sequences import sequences_in
@@ -41,6 +43,7 @@ class Settings:
     Attributes:
         connectors: those over blocks.
         added: columns that connectors want in batches.
+        logged: what they log.
     """
 
     needs: Needs
@@ -53,6 +56,7 @@ class Settings:
     executor: Executor
     connectors: tuple[BlockConnector, ...]
     added: frozenset[str]
+    logged: MetricsLogger = field(default_factory=MetricsLogger)
 
 
 class SourceFeed:
@@ -82,7 +86,8 @@ class SourceFeed:
         self._dataset = dataset
         self._settings = settings
         stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
-        needs = settings.needs.with_columns(settings.added).from_data(stored | settings.added)
+        added = settings.added | self._found_by_connectors()
+        needs = settings.needs.with_columns(added).from_data(stored | added)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
@@ -141,11 +146,20 @@ class SourceFeed:
         return "Resident" if self._residency.resident else "Streaming"
 
     def _stream(self, work: Iterable[Work]) -> Iterator[Block]:
-        return self._settings.executor.stream(self.name, work, self._prelearn)
+        for block in self._settings.executor.stream(self.name, work, self._prelearn):
+            self._settings.logged.add(block.logged)
+            yield block
+
+    def _found_by_connectors(self) -> frozenset[str]:
+        """The columns that connectors over episodes add to the first unit, where they do not say which."""
+        if not any(isinstance(each, EpisodeConnector) and not each.columns for each in self._connectors()):
+            return frozenset()
+        made = guarded(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
+        return frozenset(root(leaf) for leaf in made.columns.keys() - self._dataset.spec.leaves.keys())
 
     def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
         settings = self._settings
-        kind = prelearner_class(settings.pipeline)
+        kind = reading_class(settings.pipeline)
         custom = kind is not OfflinePreLearner
         if not custom:
             self._check_columns()
@@ -160,7 +174,7 @@ class SourceFeed:
                 action_space=settings.action_space,
                 normalized_actions=self._dataset.spec.normalized_actions
                 and _changes_actions(settings.preprocessing),
-                **constructor_kwargs(kind, settings.pipeline.pre_learner_kwargs),
+                **(constructor_kwargs(kind, settings.pipeline.pre_learner_kwargs) if custom else {}),
             )
 
     def _connectors(self) -> Sequence[BlockConnector]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
 from hindcast.models.policy import Policy
-from hindcast.record.runner import EnvRunner, episodes_to_block
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.record.runner import EnvRunner, Heard, episodes_to_block
 from hindcast.threads import torch_threads
 
 
@@ -21,6 +22,11 @@ class LivePlayer:
         width: environments stepped side by side.
         states: episodes have the policy's recurrent state after each step.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
+        callbacks: "package.module:Class" of the user's, which hear of episodes.
+        metrics: gets what they log.
+
+    Attributes:
+        heard: called with all episodes played, and the index of the last one of them.
     """
 
     def __init__(
@@ -32,6 +38,8 @@ class LivePlayer:
         *,
         states: bool = False,
         prepare: Callable[[int], None] = lambda _: None,
+        callbacks: Sequence[str] = (),
+        metrics: MetricsLogger | None = None,
     ) -> None:
         self.width = width
         self._environment = environment
@@ -39,13 +47,22 @@ class LivePlayer:
         self._seed = seed
         self._states = states
         self._prepare = prepare
+        self._callbacks = callbacks
+        self._metrics = metrics or MetricsLogger()
         self._runner: EnvRunner | None = None
+        self.heard: Heard = lambda *_: None
 
     def __call__(self, indices: range, timesteps: int) -> Block:
         """The episodes of these indices, in order; `timesteps` were played before."""
         if self._runner is None:
             self._runner = EnvRunner(
-                self._environment, self._policy, self.width, self._seed, explore=True, states=self._states
+                self._environment,
+                self._policy,
+                self.width,
+                self._seed,
+                explore=True,
+                states=self._states,
+                callbacks=self._callbacks,
             )
         module = self._policy.module
         modes = {each: each.training for each in module.modules()}
@@ -54,10 +71,12 @@ class LivePlayer:
         try:
             with torch_threads(1):
                 episodes = list(self._runner.play(indices))
+            self._metrics.add(self._runner.metrics.drain())
         finally:
             self._policy.preprocessing.reset()
             for each, training in modes.items():
                 each.training = training
+        self.heard(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")
 
     def close(self) -> None:

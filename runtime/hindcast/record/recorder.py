@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
@@ -49,6 +49,7 @@ class Task(NamedTuple):
     data: DataSpec
     guard: Guard | None = None
     own_class: str | None = None
+    callbacks: tuple[str, ...] = ()
 
     @property
     def layout(self) -> str:
@@ -65,10 +66,10 @@ class Task(NamedTuple):
         """What is to be said of its files where they are in an exported layout."""
         return exported_files(self.layout, self.data)
 
-    def writer(self, number: int, writer_id: str) -> EpisodeWriter:
+    def writer(self, number: int, writer_id: str) -> BlockWriter:
         """What writes a range's files; `writer_id` is unique to who writes."""
         output = self.output
-        return EpisodeWriter(
+        return BlockWriter(
             self.location,
             self.data,
             stem=file_stem(number, writer_id),
@@ -91,9 +92,14 @@ class Recorder:
     def __init__(self, task: Task, policy: Actor) -> None:
         self._task = task
         self._runner = EnvRunner(
-            task.environment, policy, task.width, task.seed, task.explore, states=task.output.recurrent_states
+            task.environment,
+            policy,
+            task.width,
+            task.seed,
+            task.explore,
+            states=task.output.recurrent_states,
+            callbacks=task.callbacks,
         )
-        self._folder = task.location
         self._writer_id = uuid.uuid4().hex[:8]
 
     def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:
@@ -109,28 +115,40 @@ class Recorder:
             return self._record(work, on_episode)
 
     def _record(self, work: Work, on_episode: OnEpisode | None) -> Commit:
-        writer = self._task.writer(work.number, self._writer_id)
-        try:
-            for chunk in _chunks(self._runner.play(work.indices), on_episode):
-                writer.write(episodes_to_block(chunk, self._task.prefix))
-            files = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
-        commit = Commit(
-            range=work.number,
-            first=work.indices.start,
-            episodes=len(work.indices),
-            timesteps=sum(file.timesteps for file in files),
-            files=files,
-            exported=self._task.exported,
-        )
-        write_commit(self._folder, commit)
-        return commit
+        chunks = _chunks(self._runner.play(work.indices), on_episode)
+        return write_range(self._task, work, chunks, self._writer_id)
 
     def close(self) -> None:
         """Close the environments."""
         self._runner.close()
+
+
+def write_range(task: Task, work: Work, chunks: Iterable[Sequence[Episode]], writer_id: str) -> Commit:
+    """Write a range's episodes and commit them.
+
+    Raises:
+        StorageError: a file could not be written; nothing of the range is counted.
+    """
+    writer = task.writer(work.number, writer_id)
+    episodes = 0
+    try:
+        for chunk in chunks:
+            writer.write(episodes_to_block(chunk, task.prefix))
+            episodes += len(chunk)
+        files = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    commit = Commit(
+        range=work.number,
+        first=work.indices.start,
+        episodes=episodes,
+        timesteps=sum(file.timesteps for file in files),
+        files=files,
+        exported=task.exported,
+    )
+    write_commit(task.location, commit)
+    return commit
 
 
 def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterator[list[Episode]]:

@@ -8,7 +8,7 @@ were played before it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -21,9 +21,12 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import info_to_json
 from hindcast.errors import UserCodeError
 from hindcast.models.policy import Actions
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
+from hindcast.record.callbacks import OF_PLAY
 from hindcast.record.seeding import EpisodeNoise, reset_seed
 from hindcast.record.slots import Slots, check_spaces
+from hindcast.record.told import Told, callbacks_of, overriding
 from hindcast.record.trajectories import Trajectories
 
 
@@ -65,6 +68,10 @@ class Episode:
         return float(self.columns[Columns.REWARDS].sum())
 
 
+Heard = Callable[[int, list[Episode]], None]
+"""Hears what was played for a training: its place, which is higher each time, and the episodes."""
+
+
 class EnvRunner:
     """Plays episodes of one environment with one policy.
 
@@ -75,6 +82,11 @@ class EnvRunner:
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         explore: sample from the policy; False takes its mode.
         states: episodes have the policy's recurrent state after each step, `state_out/…`.
+        callbacks: "package.module:Class" of the user's, which hear of episodes.
+
+    Attributes:
+        slots: the environments.
+        metrics: what callbacks log.
     """
 
     def __init__(
@@ -86,9 +98,12 @@ class EnvRunner:
         explore: bool,
         *,
         states: bool = False,
+        callbacks: Sequence[str] = (),
     ) -> None:
         self.slots = Slots(environment, width)
         check_spaces(policy, self.slots)
+        self.metrics = MetricsLogger()
+        self._told = self._tell(callbacks, policy, environment)
         self._policy = policy
         self._seed = seed
         self._states = states
@@ -106,6 +121,7 @@ class EnvRunner:
             while wanted in waiting:
                 yield waiting.pop(wanted)
                 wanted = next(order, None)
+        self._say_played()
 
     def rollout(self, first: int, steps: int) -> list[Episode]:
         """Exactly `steps` steps in every slot, from fresh episodes numbered from `first`.
@@ -114,11 +130,39 @@ class EnvRunner:
         whole, and what it holds follows from `first`, `steps`, B and the policy. What still runs at the end comes last,
         neither terminated nor truncated.
         """
-        return list(self._finished([itertools.count(first)] * self.slots.width, steps))
+        episodes = list(self._finished([itertools.count(first)] * self.slots.width, steps))
+        self._say_played()
+        return episodes
 
     def close(self) -> None:
         """Close the environments."""
         self.slots.close()
+
+    def _tell(self, callbacks: Sequence[str], policy: Actor, environment: EnvironmentSpec) -> Told | None:
+        hearing = overriding(callbacks_of(callbacks), OF_PLAY)
+        if not hearing:
+            return None
+        return Told(
+            hearing,
+            runner=self,
+            slots=self.slots,
+            module=getattr(policy, "module", None),
+            kwargs=environment.kwargs,
+            metrics=self.metrics,
+        )
+
+    def _reset(self, slot: int, index: int) -> dict[str, Any]:
+        """Start an episode in a slot; its info."""
+        if self._told:
+            self._told.created(slot, str(index))
+        info = self.slots.reset(slot, reset_seed(self._seed, "episode", index))
+        if self._told:
+            self._told.started(slot, info)
+        return info
+
+    def _say_played(self) -> None:
+        if self._told:
+            self._told.played()
 
     def _finished(self, queues: Sequence[Iterator[int]], most_steps: int | None = None) -> Iterator[Episode]:
         """Episodes as they end, those of slot s from `queues[s]`; after `most_steps` steps also what is left."""
@@ -134,7 +178,7 @@ class EnvRunner:
             index = next(queues[slot], None)
             if index is None:
                 return
-            info = slots.reset(slot, reset_seed(self._seed, "episode", index))
+            info = self._reset(slot, index)
             playing[slot] = index
             is_first[slot] = True
             history.begin(slot)
@@ -164,6 +208,8 @@ class EnvRunner:
                 rewards[slot], terminated, truncated, info = slots.step(slot, env_actions[slot])
                 if info:
                     infos[slot][history.length(slot)] = _json(slots.name, info)
+                if self._told:
+                    self._told.stepped(slot, row, rewards[slot], info, (terminated, truncated))
                 if terminated or truncated:
                     ended.append((slot, terminated, truncated))
             history.set_last(Columns.REWARDS, rewards)

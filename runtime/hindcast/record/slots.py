@@ -26,13 +26,14 @@ class Slots:
         observation: leaf -> `[B, *shape]`, the current observation of every slot.
         observation_space: of one environment.
         action_space: of one environment.
+        environments: one for each slot.
     """
 
     def __init__(self, environment: EnvironmentSpec, width: int) -> None:
         self.name = environment.id
-        self._environments = [make_environment(environment) for _ in range(width)]
-        self.observation_space: gym.Space = self._environments[0].observation_space
-        self.action_space: gym.Space = self._environments[0].action_space
+        self.environments = [make_environment(environment) for _ in range(width)]
+        self.observation_space: gym.Space = self.environments[0].observation_space
+        self.action_space: gym.Space = self.environments[0].action_space
         leaves = flatten_space(self.observation_space, Columns.OBS)
         self._single = list(leaves) == [Columns.OBS]
         self.observation = {leaf: _empty_rows(space, width) for leaf, space in leaves.items()}
@@ -40,19 +41,19 @@ class Slots:
     @property
     def width(self) -> int:
         """B."""
-        return len(self._environments)
+        return len(self.environments)
 
     def reset(self, slot: int, seed: int) -> dict[str, Any]:
         """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
         with calling(f"environment {self.name!r} in reset()"):
-            observation, info = self._environments[slot].reset(seed=seed)
+            observation, info = self.environments[slot].reset(seed=seed)
         self._put(slot, observation)
         return info
 
     def step(self, slot: int, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
         """Step one slot. Returns reward, terminated, truncated, info; the observation is in `observation`."""
         try:
-            observation, reward, terminated, truncated, info = self._environments[slot].step(action)
+            observation, reward, terminated, truncated, info = self.environments[slot].step(action)
         except Exception:
             with calling(f"environment {self.name!r} in step()"):
                 raise
@@ -61,7 +62,7 @@ class Slots:
 
     def close(self) -> None:
         """Close the environments."""
-        for environment in self._environments:
+        for environment in self.environments:
             environment.close()
 
     def _number(self, reward: Any) -> float:

@@ -72,6 +72,31 @@ class ReturnCurve:
 
 
 @dataclass(frozen=True)
+class EstimateCurve:
+    """An estimate of the policy's return by held-out episodes, over the run.
+
+    Attributes:
+        name: of the estimate.
+        x: `[n]` training iterations.
+        value: `[n]`.
+        low: `[n]` lower ends of its interval, equal to the value where there is none.
+        high: `[n]` upper ends, likewise.
+        behaviour: mean discounted return of the held-out episodes.
+        episodes: how many they are.
+        verdict: the latest sentence on whether the policy is better.
+    """
+
+    name: str
+    x: F64
+    value: F64
+    low: F64
+    high: F64
+    behaviour: float
+    episodes: int
+    verdict: str
+
+
+@dataclass(frozen=True)
 class Curves:
     """All curves of one run."""
 
@@ -102,6 +127,34 @@ class Curves:
         return _line(self.results, "env_runners", "episode_return_mean", over=SAMPLED)
 
     @cached_property
+    def estimate(self) -> EstimateCurve | None:
+        """The estimate that the training is chosen by, the first of those asked for; None where it was never there."""
+        judged = [found for result in self.results if (found := _judged(result)).get("estimates")]
+        if not judged:
+            return None
+        last = judged[-1]
+        name = next(iter(last["estimates"]))
+        rows = {}
+        for each in judged:
+            value = lookup(each, "estimates", name, "value")
+            if value is not None:
+                rows[each["training_iteration"]] = (
+                    value,
+                    *(each["estimates"][name]["interval"] or (value, value)),
+                )
+        x = np.array(sorted(rows), np.float64)
+        value, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
+        behaviour = lookup(last, "behaviour", "value") or 0.0
+        return EstimateCurve(
+            name, x, value, low, high, behaviour, last["episodes"], last["verdict"]["sentence"]
+        )
+
+    @cached_property
+    def validation(self) -> Line:
+        """Loss over held-out timesteps over training iterations."""
+        return _line([_judged(result) for result in self.results], "validation_loss")
+
+    @cached_property
     def learner(self) -> dict[str, Line]:
         """Every figure of the default policy's learner over training iterations, by name."""
         names = {name for result in self.results for name in _learner_of(result)}
@@ -123,6 +176,11 @@ class Curves:
     def gradient_norm(self) -> Line | None:
         """Norm of the gradients before clipping."""
         return next((line for name, line in self.learner.items() if name.startswith("grad")), None)
+
+    @property
+    def mean_q(self) -> Line | None:
+        """What the critics think that recorded actions are worth; None of an algorithm without critics."""
+        return self.learner.get("mean_q")
 
     @cached_property
     def speed(self) -> Line:
@@ -171,6 +229,13 @@ class Curves:
 
 def _iteration(result: Result) -> float:
     return lookup(result, "training_iteration") or 0.0
+
+
+def _judged(result: Result) -> Result:
+    """What held-out episodes said in a result; nothing where they were not asked."""
+    evaluation = result.get("evaluation")
+    judged = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
+    return judged if isinstance(judged, Mapping) else {}
 
 
 def _learner_of(result: Result) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ class Progress:
         total: amount at which the stage ends; None when only a stop criterion on a metric ends it.
         unit: "episodes" | "timesteps" | "iterations" | "updates".
         metrics: numbers to show beside the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
+        verdict: the latest sentence of an offline evaluation.
     """
 
     resource: str
@@ -29,6 +30,7 @@ class Progress:
     total: float | None
     unit: str
     metrics: Mapping[str, float] = field(default_factory=dict)
+    verdict: str | None = None
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,42 @@ def return_plot(
         return None
 
     def draw(figure: Figure, theme: Theme) -> None:
-        axes = figure.subplots()
-        style_axes(axes, theme, _iteration_axis(curves), "return of an episode")
-        short_numbers(axes, whole_x=True)
+        axes = _over_iterations(figure, theme, curves, "return of an episode")
         _reference_lines(axes, theme, stop, recorded)
         _return_line(axes, theme, curve)
         labels = [Label(curve.mean[-1], f"policy {formatting.significant(curve.mean[-1])}", theme.main)]
         _finish(axes, theme, labels, stop, recorded)
 
     return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
+
+
+def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | None:
+    """Estimated return by held-out episodes over training iterations, with its interval and the behaviour's return.
+
+    Args:
+        curves: the training's.
+        stop: estimate at which the training stops, drawn as a line.
+    """
+    curve = curves.estimate
+    if curve is None:
+        return None
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = _over_iterations(figure, theme, curves, "discounted return")
+        axes.axhline(curve.behaviour, color=theme.series[2], linewidth=1.2)
+        _reference_lines(axes, theme, stop, None)
+        _return_line(axes, theme, ReturnCurve(curve.x, curve.value, curve.low, curve.high, curve.episodes))
+        labels = [
+            Label(curve.value[-1], f"{curve.name} {formatting.significant(curve.value[-1])}", theme.main),
+            Label(curve.behaviour, f"behaviour {formatting.significant(curve.behaviour)}", theme.series[2]),
+        ]
+        _finish(axes, theme, labels, stop, None)
+
+    caption = (
+        f"Return as {curve.name} estimates it by {formatting.plural(curve.episodes, 'held-out episode')}, with its "
+        "90 % interval; green: what the behaviour earned in them"
+    )
+    return Picture(curve.verdict[0].upper() + curve.verdict[1:], caption, draw)
 
 
 def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
@@ -103,14 +130,34 @@ def loss_plot(curves: Curves) -> Picture | None:
             axes.locator_params(axis="y", nbins=4)
             colour = theme.muted if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
             _series(axes, line, colour)
+            if name == "total_loss" and len(curves.validation.y):
+                _series(axes, curves.validation, theme.reference)
             axes.set_title(
                 name.replace("_", " "), loc="left", fontsize=9.5, fontweight="bold", color=colour, pad=3
             )
         grid[-1].set_xlabel(_iteration_axis(curves), fontsize=10, color=theme.muted)
 
     caption = "Mean over the updates of an iteration" + _smoothed(panels[first])
+    if first == "total_loss" and len(curves.validation.y):
+        caption += "; orange: over all held-out timesteps"
     height = 3.5 if len(panels) <= 2 else 1.45 * len(panels) + 0.4
-    return Picture(_loss_title(first, panels[first]), caption, draw, height)
+    return Picture(_trend(first, panels[first]), caption, draw, height)
+
+
+def value_plot(curves: Curves) -> Picture | None:
+    """What the critics think that the recorded actions are worth, over training iterations."""
+    line = curves.mean_q
+    if line is None:
+        return None
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = _over_iterations(figure, theme, curves, "mean Q")
+        _series(axes, line, theme.main)
+
+    caption = "Discounted return that the critics expect; one beyond any return is divergence" + _smoothed(
+        line
+    )
+    return Picture(_trend("mean Q", line), caption, draw)
 
 
 def time_plot(curves: Curves) -> Picture | None:
@@ -161,6 +208,14 @@ def _return_caption(curve: ReturnCurve) -> str:
     return f"Return in evaluation: mean{episodes}, with min-max band"
 
 
+def _over_iterations(figure: Figure, theme: Theme, curves: Curves, y: str) -> Axes:
+    """The axes of a figure that has one panel, over training iterations."""
+    axes = figure.subplots()
+    style_axes(axes, theme, _iteration_axis(curves), y)
+    short_numbers(axes, whole_x=True)
+    return axes
+
+
 def _iteration_axis(curves: Curves) -> str:
     if not curves.timesteps or not curves.iterations:
         return "training iteration"
@@ -201,8 +256,9 @@ def _finish(
     end_labels(axes, labels)
 
 
-def _loss_title(name: str, line: Line) -> str:
-    label = name.replace("_", " ").capitalize()
+def _trend(name: str, line: Line) -> str:
+    label = name.replace("_", " ")
+    label = label[0].upper() + label[1:]
     first, last = line.y[0], line.y[-1]
     if len(line.y) == 1:
         return f"{label} {formatting.significant(first)} in the only iteration"

@@ -53,6 +53,9 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
         best = curve.best
         note = f"evaluated at iteration {curve.x[best]:.0f}"
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
+    if (estimate := curves.estimate) is not None:
+        note = f"{estimate.name}; the behaviour's is {formatting.significant(estimate.behaviour)}"
+        tiles.append(Tile("Estimated return", formatting.significant(estimate.value[-1]), note))
     if stop is not None:
         tiles.append(Tile("Return to stop at", formatting.significant(stop)))
     if (recorded := reference(inputs)) is not None:

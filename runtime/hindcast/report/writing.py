@@ -11,7 +11,7 @@ from hindcast.report.curves import Curves
 from hindcast.report.data_plots import data_plots
 from hindcast.report.events import Outcome
 from hindcast.report.page import REPORT_FILE, Page, Problem, Section, write_page
-from hindcast.report.plots import expert_plot, loss_plot, return_plot, time_plot
+from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
 from hindcast.report.results import read_results
 from hindcast.report.summaries import summary_of
 from hindcast.report.text import (
@@ -54,8 +54,10 @@ def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: S
     recorded, problems = _open(inputs)
     stop = resource.spec.stop.episode_return_mean
     how = {
+        "estimate": estimate_plot(curves, stop=resource.spec.stop.estimated_return),
         "return": return_plot(curves, stop=stop, recorded=reference(recorded)),
         "loss": loss_plot(curves),
+        "value": value_plot(curves),
         "time": time_plot(curves),
     }
     best, last = checkpoints(outcome.metrics)

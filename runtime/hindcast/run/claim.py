@@ -8,7 +8,7 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.errors import OutputConflict, SpecError
-from hindcast.formats.dataset_folder.unfinished import MARK
+from hindcast.formats.dataset_folder.unfinished import LOG, MARK
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
@@ -61,7 +61,7 @@ def refuse_another(
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    if is_worth_keeping and carries_another(state, resource):
+    if carries_another(state, resource) and (is_worth_keeping or _is_log(state)):
         raise OutputConflict(_conflict(state, resource, orjson.loads(state.child(MARK).read_bytes())))
 
 
@@ -91,6 +91,11 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
         return resource.spec.learners.replicas
     learners = orjson.loads(mark.read_bytes())["spec"]["spec"].get("learners", {})
     return int(learners.get("replicas", 1))
+
+
+def _is_log(state: Location) -> bool:
+    """Whether `state` is of an application's log, whose journal may hold what is nowhere else."""
+    return bool(orjson.loads(state.child(MARK).read_bytes())["resource"] == LOG)
 
 
 def _course(found: dict[str, Any]) -> str | None:

@@ -14,10 +14,12 @@ from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
+from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.callbacks import Called
+from hindcast.run.choosing import followed
 from hindcast.run.claim import title
 from hindcast.run.placement import HERE, Placement
 from hindcast.user_code import calling, import_object
@@ -35,10 +37,10 @@ class Pending:
 
 
 class Evaluations:
-    """Evaluates a training as its resource says.
+    """Evaluates a training in its environment as its resource says.
 
     Args:
-        resource: has an evaluation section, or none: then nothing is ever due.
+        resource: has an environment and an evaluation section, or nothing is ever due.
         store: of the training's checkpoints.
         reporter: hears of clamps and timeouts.
         placement: where it is carried out.
@@ -56,7 +58,7 @@ class Evaluations:
         placement: Placement = HERE,
         called: Called | None = None,
     ) -> None:
-        self._spec = resource.spec.evaluation
+        self._spec = resource.spec.evaluation_in_environment
         self._resource = resource
         self._store = store
         self._reporter = reporter
@@ -75,6 +77,7 @@ class Evaluations:
             self._spec.duration_unit,
             per_runner or _ENVIRONMENTS,
             self._spec.explore,
+            callbacks=resource.spec.callbacks,
         )
         if self.runs_in_parallel or (self._spec.runners and self._spec.custom_function is None):
             runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
@@ -129,10 +132,10 @@ class Evaluations:
                 "(spec.evaluation.sampleTimeoutSeconds)",
             )
             return None
-        result = self._ended(pending.iteration, report.summary())
+        result = self._ended(pending.iteration, report.summary(self._spec.reference_returns))
         checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
-        if checkpoint is not None:
-            self._store.mark_best(checkpoint, result["env_runners"]["episode_return_mean"])
+        if checkpoint is not None and followed(self._resource.spec) == EPISODE_RETURN_MEAN:
+            self._store.mark_best(checkpoint, result["env_runners"][EPISODE_RETURN_MEAN])
         return result
 
     def wanted_at_end(self, iteration: int) -> bool:
@@ -151,7 +154,7 @@ class Evaluations:
             report = (
                 workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
             )
-            return report.summary()
+            return report.summary(self._spec.reference_returns)
         function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
         with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
             return dict(function(policy, self._resource.spec.environment, seed))

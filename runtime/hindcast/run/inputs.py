@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
 from hindcast.api.input import InputSource
@@ -14,15 +14,13 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Input
-from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.folders import run_folder
 from hindcast.run.offline import Inputs
 from hindcast.run.spaces import check_spaces
+from hindcast.run.told import maps_rows_of, read_by_rows, told_of
 from hindcast.run.training import SUCCESS_FILE
-
-_MAPPED: Final = ("Text", "Images", "Binary")
 
 
 class Datasets(Protocol):
@@ -50,10 +48,8 @@ def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
     """What the recorded inputs ask for; a reference is the path of its recording's dataset.
 
     Raises:
-        SpecError: a reference to a recording that is not there, or a pre-learner that maps the rows of files, and no
-            such files.
+        SpecError: a reference to a recording that is not there, or files without timesteps and no class that maps them.
     """
-    _check_prelearner(resource)
     return [
         _asked(resource, index, references)
         for index, source in enumerate(resource.spec.input)
@@ -95,7 +91,7 @@ def ready_inputs(
     inputs: Inputs = []
     for index, (reading, weight, top) in enumerate(asked):
         watch = Watch(progress, note, check)
-        if index == 0 and reading.format not in _MAPPED:
+        if index == 0 and reading.options.mapper is None:
             watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
         found = ready(reading, watch=watch, ray_options=ray_options)
         for said in (*found.unfinished, *found.notes):
@@ -114,30 +110,19 @@ def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs 
 
 
 def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
-    source, pipeline = resource.spec.input[index], resource.spec.pipeline
+    pipeline = resource.spec.pipeline
     where = f"{title(resource)}: spec.input.{index}"
-    mapper = None
-    if source.format in _MAPPED:
-        mapper = pipeline.pre_learner
-        if mapper is None:
-            raise SpecError(
-                f"{where}.format is {source.format}: name the class that makes episodes of it in "
-                "spec.pipeline.preLearner."
-            )
+    source = read_by_rows(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
-    kwargs = pipeline.pre_learner_kwargs if mapper else None
-    return Asked(Reading.of(source, path, mapper, kwargs), source.weight, source.top)
-
-
-def _check_prelearner(resource: OfflineTraining) -> None:
-    """Refuse a pre-learner that would be passed over: in RLlib's form it maps rows of files alone."""
-    pipeline, formats = resource.spec.pipeline, {source.format for source in resource.spec.input}
-    if prelearner_class(pipeline).maps_batches() and not formats & set(_MAPPED):
+    if not maps_rows_of(resource, source):
+        return Asked(Reading.of(source, path), source.weight, source.top)
+    if pipeline.pre_learner is None:
         raise SpecError(
-            f"{title(resource)}: spec.pipeline.preLearner is {pipeline.pre_learner!r}, whose _map_to_episodes is a "
-            f"static method and maps rows of files, but no input has the format {', '.join(_MAPPED)}: make it "
-            "_map_to_episodes(self, block)."
+            f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
+    told = told_of(resource, source)
+    reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, told)
+    return Asked(reading, source.weight, source.top)
 
 
 def _path(where: str, source: InputSource, references: Datasets) -> str:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hindcast.api import EnvironmentSpec, parse_bytes
 from hindcast.api.input import Sampler
 from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.pipeline.live_feed import Live
+from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.rng import seed_of
 from hindcast.record.live import LivePlayer
 from hindcast.user_code import calling
 
 _NAME = "sampler"
+
+
+def players_of(experience: object) -> list[Any]:
+    """What plays for a training whose trainer has that experience: each tells its `heard`, see `Heard`."""
+    if isinstance(experience, OfflineData):
+        return [each.play for each in experience.live if isinstance(each.play, LivePlayer)]
+    return [experience] if hasattr(experience, "heard") else []
 
 
 def live_source(
@@ -24,6 +36,7 @@ def live_source(
     *,
     seed: int,
     weight: float = 1.0,
+    callbacks: Sequence[str] = (),
 ) -> Live:
     """The source of a training that a sampler asks for.
 
@@ -35,6 +48,7 @@ def live_source(
         needs: of its algorithm.
         seed: the run's.
         weight: share of batches relative to other inputs' weights.
+        callbacks: "package.module:Class" of the user's, which hear of episodes.
     """
     algorithm = learner.algorithm
 
@@ -42,6 +56,7 @@ def live_source(
         with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
             algorithm.before_play(learner.nets, timesteps)
 
+    metrics = MetricsLogger()
     play = LivePlayer(
         environment,
         policy,
@@ -49,6 +64,8 @@ def live_source(
         sampler.envs_per_runner,
         states=needs.initial_state == "recorded",
         prepare=prepare,
+        callbacks=callbacks,
+        metrics=metrics,
     )
     return Live(
         _NAME,
@@ -59,4 +76,5 @@ def live_source(
         warmup=sampler.warmup_timesteps,
         capacity=sampler.capacity,
         capacity_bytes=parse_bytes(sampler.capacity_bytes),
+        metrics=metrics,
     )

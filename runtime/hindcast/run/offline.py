@@ -15,6 +15,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
+from hindcast.run.held_out import HeldOut, opened, split_off
 from hindcast.run.live import live_source
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
@@ -56,6 +57,9 @@ def offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     sources = open_sources(inputs)
+    offline, held = spec.offline, None
+    if offline is not None and offline.held_out is not None:
+        sources, held = split_off(sources, offline)
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
@@ -72,6 +76,7 @@ def offline_trainer(
             needs,
             seed=spec.seed,
             weight=source.weight or 1.0,
+            callbacks=spec.callbacks,
         )
         for source in spec.input
         if source.sampler is not None and spec.environment is not None
@@ -91,6 +96,7 @@ def offline_trainer(
         executor=group.shared(placement.data_workers(spec.pipeline.data_workers)) if sources else None,
         share=group.share,
         live=live,
+        module=policy.module,
     )
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
@@ -98,6 +104,12 @@ def offline_trainer(
         every=needs.targets_every,
     )
     notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
+    held_out = None
+    if offline is not None and group.leads:
+        held = opened(offline, sources) if held is None else held
+        held_out = HeldOut(
+            resource, held, algorithm=make_algorithm(resource), needs=needs, learner=learner, policy=policy
+        )
     initial = spec.initial_checkpoint
     return Trainer(
         spec.algorithm,
@@ -110,6 +122,7 @@ def offline_trainer(
         else partial(warm_start, policy, learner.nets, initial),
         most_updates=_most_updates(spec.stop, data),
         notes=notes + shared,
+        held_out=held_out,
     )
 
 

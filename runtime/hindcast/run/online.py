@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
-from hindcast.record.runner import EnvRunner, episodes_to_block
+from hindcast.record.runner import EnvRunner, Heard, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
@@ -46,6 +46,10 @@ class Sampled:
         nets: the algorithm's.
         seed: of episodes and minibatches.
         width: environments stepped side by side.
+        callbacks: "package.module:Class" of the user's, which hear of episodes.
+
+    Attributes:
+        heard: called with an iteration and its episodes, those that it cut being neither terminated nor truncated.
     """
 
     def __init__(
@@ -57,15 +61,17 @@ class Sampled:
         *,
         seed: int,
         width: int,
+        callbacks: Sequence[str] = (),
     ) -> None:
         self.timesteps_per_batch = algorithm.timesteps_per_update
         self.counters = {"sampled": 0}
+        self.heard: Heard = lambda *_: None
         self._algorithm = algorithm
         self._preprocessing = policy.preprocessing
         self._nets = nets
         self._seed = seed
         self._steps = -(-algorithm.options.train_batch_size_per_learner // width)
-        self._runner = EnvRunner(environment, policy, width, seed, explore=True)
+        self._runner = EnvRunner(environment, policy, width, seed, explore=True, callbacks=callbacks)
         self._result: Result = {}
         self._rows: Mapping[str, Tensor] = {}
         self._minibatches: Iterator[Tensor] = iter(())
@@ -76,6 +82,7 @@ class Sampled:
         with torch_threads(1):
             episodes = self._runner.rollout(iteration * _EPISODES_PER_ITERATION, self._steps)
         self._preprocessing.reset()
+        self.heard(iteration, episodes)
         seconds = time.monotonic() - begun
         rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
         self._rows = self._algorithm.prepare(self._nets, rollout)
@@ -89,6 +96,7 @@ class Sampled:
             "env_runners": {
                 "episode_return_mean": sum(returns) / len(returns) if returns else None,
                 "num_episodes": len(returns),
+                **self._runner.metrics.reduce(),
             },
             "timers": {"sample_s": seconds},
         }
@@ -143,7 +151,7 @@ def online_trainer(
     Raises:
         SpecError: the algorithm does not learn online, or one of its options is wrong.
     """
-    environment, seed = resource.spec.environment, resource.spec.seed
+    environment, seed, callbacks = resource.spec.environment, resource.spec.seed, resource.spec.callbacks
     assert environment is not None
     algorithm = build(spec.algorithm, spec.config, at="spec.policy.train.config")
     if "OfflineRecording" not in algorithm.kinds:
@@ -156,7 +164,9 @@ def online_trainer(
     needs = needs_for(algorithm, policy.module)
     notes = notes_on_module(policy.module)
     if isinstance(algorithm, OnlineAlgorithm):
-        sampled = Sampled(environment, algorithm, policy, learner.nets, seed=seed, width=width)
+        sampled = Sampled(
+            environment, algorithm, policy, learner.nets, seed=seed, width=width, callbacks=callbacks
+        )
         return Trainer(spec.algorithm, policy, learner, sampled, spec_hash=spec_hash(resource), notes=notes)
     data = OfflineData(
         [],
@@ -166,7 +176,11 @@ def online_trainer(
         preprocessing=policy.preprocessing,
         observation_space=spaces.observation,
         action_space=spaces.action,
-        live=[live_source(spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed)],
+        live=[
+            live_source(
+                spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
+            )
+        ],
     )
     return Trainer(
         spec.algorithm,

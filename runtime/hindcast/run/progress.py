@@ -9,6 +9,8 @@ from hindcast.report.events import Progress
 LINE_EVERY_S = 10.0
 _METRICS = {
     "return": "return {}",
+    "estimated_return": "estimated return {}",
+    "validation_loss": "validation loss {}",
     "loss": "loss {}",
     "iteration": "iteration {}",
     "episodes": "{} episodes",

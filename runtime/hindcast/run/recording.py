@@ -228,6 +228,7 @@ class RecordingRun:
             data=data,
             guard=self._guard,
             own_class=spec.policy.own_class,
+            callbacks=tuple(spec.callbacks),
         )
 
     def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:

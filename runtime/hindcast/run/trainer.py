@@ -26,6 +26,7 @@ from hindcast.models.trial import try_out
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch, below
 from hindcast.report.results import ITERATION, Result
+from hindcast.run.held_out import HeldOut
 from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
@@ -89,6 +90,7 @@ class Trainer:
         prepare: gives a new policy what it starts with besides fresh weights.
         most_updates: with which the training ends, in the middle of an iteration if need be.
         notes: what the user should know: clamps, an uneven share.
+        held_out: episodes that judge the policy, where there are any; of several learners, the first one's.
 
     Attributes:
         iteration: iterations finished.
@@ -107,11 +109,13 @@ class Trainer:
         prepare: Callable[[], None] = lambda: None,
         most_updates: float = math.inf,
         notes: Sequence[str] = (),
+        held_out: HeldOut | None = None,
     ) -> None:
         self.policy = policy
         self.learner = learner
         self.experience = experience
         self.notes = notes
+        self.held_out = held_out
         self.iteration = 0
         self.seconds = 0.0
         self.busy = 0
@@ -229,6 +233,8 @@ class Trainer:
         """Let go of the experience."""
         if self.experience is not None:
             self.experience.close()
+        if self.held_out is not None:
+            self.held_out.close()
 
 
 def new_learner(

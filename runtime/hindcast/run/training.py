@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import orjson
 
@@ -15,12 +16,22 @@ from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
+from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.callbacks import Called
+from hindcast.run.choosing import (
+    ESTIMATED_RETURN,
+    VALIDATION_LOSS,
+    figure,
+    followed,
+    own_figure,
+    with_evaluation,
+)
 from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
+from hindcast.run.held_out import HeldOut, notes_on_judged
 from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
@@ -29,7 +40,13 @@ from hindcast.run.without_effect import notes_on
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
-_SCORE = "episode_return_mean"
+_SILENT_S: Final = 5.0
+_FIGURES: Final = {
+    EPISODE_RETURN_MEAN: "return",
+    ESTIMATED_RETURN: ESTIMATED_RETURN,
+    VALIDATION_LOSS: VALIDATION_LOSS,
+}
+"""Figures of evaluations, and what progress calls them."""
 
 
 class TrainingRun:
@@ -62,6 +79,10 @@ class TrainingRun:
         self._placement = placement
         self._group = group or Group()
         self._called = Called(resource.spec.callbacks)
+        self._followed = followed(resource.spec)
+        self._verdict: str | None = None
+        self._latest: dict[str, float] = {}
+        self._noted: set[str] = set()
         self._write_to(run_folder(resource))
 
     def carry_out(self) -> Outcome:
@@ -117,6 +138,9 @@ class TrainingRun:
         try:
             self._begin(trainer, evaluations)
             log = ResultsLog(self._folder, resume_at=trainer.iteration)
+            self._verdict = _verdict(log.results)
+            for earlier in log.results:
+                self._hear(earlier)
             try:
                 self._iterate(trainer, evaluations, log)
                 return self._finish(trainer, evaluations, log)
@@ -141,9 +165,10 @@ class TrainingRun:
         trainer.load(latest)
         self._called.tell("on_algorithm_init")
         self._called.tell("on_checkpoint_loaded")
-        score = latest.training.metrics.get(_SCORE)
-        if score is not None:  # it may have been killed before it said so
-            self._store.mark_best(latest, score)
+        if self._followed is not None:
+            score = latest.training.metrics.get(self._followed)
+            if score is not None:  # it may have been killed before it said so
+                self._store.mark_best(latest, score, self._followed)
         self._reporter.note(
             self._name, f"goes on at update {latest.updates:,} (iteration {trainer.iteration})"
         )
@@ -168,13 +193,16 @@ class TrainingRun:
             evaluation = evaluations.collect()
             if evaluations.due(trainer.iteration) and not evaluations.runs_in_parallel:
                 evaluation = evaluations.now(trainer.policy, trainer.iteration)
-            if evaluation is not None:
-                result["evaluation"] = evaluation
+            judged = None
+            if trainer.held_out is not None and trainer.held_out.due(trainer.iteration):
+                judged = self._judge(trainer.held_out, trainer.iteration)
+            result = with_evaluation(result, evaluation, judged)
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             self._called.tell("on_train_result", result=result)
             log.append(result)
+            self._hear(result)
             self._keep(trainer, evaluations, result, every)
-            self._reporter.progress(self._progress(result, log))
+            self._reporter.progress(self._progress(result))
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation beside training."""
@@ -182,18 +210,41 @@ class TrainingRun:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
             self._save(trainer, evaluations, result)
             return
-        score = _own_score(result)
-        best = self._store.best_score()
-        if score is not None and (best is None or score > best):
-            self._store.mark_best(self._save(trainer, evaluations, result), score)
-        elif trainer.iteration % every == 0:
+        score = own_figure(result, self._followed)
+        if score is not None and self._followed is not None:
+            best = self._store.best_score(self._followed)
+            if best is None or score > best:
+                self._store.mark_best(self._save(trainer, evaluations, result), score, self._followed)
+                return
+        if trainer.iteration % every == 0:
             self._save(trainer, evaluations, result)
+
+    def _judge(self, held_out: HeldOut, iteration: int) -> Result:
+        """What held-out episodes say of the weights as they are."""
+        begun = time.monotonic()
+
+        def progress(what: str, done: int, total: int) -> None:
+            if time.monotonic() - begun > _SILENT_S:
+                stage = f"Fitting the {what} of the offline evaluation"
+                verdict = self._verdict
+                self._reporter.progress(Progress(self._name, stage, done, total, "updates", verdict=verdict))
+
+        self._called.tell("on_evaluate_offline_start")
+        judged = held_out.result(iteration, progress)
+        if "verdict" in judged:
+            self._verdict = judged["verdict"]["sentence"]
+        for about, note in notes_on_judged(judged).items():
+            if about not in self._noted:
+                self._noted.add(about)
+                self._reporter.note(self._name, f"iteration {iteration}: {note}")
+        self._called.tell("on_evaluate_offline_end", evaluation_metrics=judged)
+        return judged
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
-        score = _own_score(result)
-        if score is not None:
-            metrics[_SCORE] = score
+        score = own_figure(result, self._followed)
+        if score is not None and self._followed is not None:
+            metrics[self._followed] = score
         return trainer.save(self._store, metrics, evaluating=evaluations.pending_updates)
 
     def _finish(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
@@ -206,16 +257,20 @@ class TrainingRun:
         evaluation = evaluations.collect()
         if evaluations.wanted_at_end(trainer.iteration):
             evaluation = evaluations.now(trainer.policy, trainer.iteration)
+        judged, held_out = None, trainer.held_out
+        if held_out is not None and held_out.wanted_at_end(trainer.iteration):
+            judged = self._judge(held_out, trainer.iteration)
         checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
-        if evaluation is not None:
-            line = {ITERATION: trainer.iteration, "evaluation": evaluation}
+        line = with_evaluation({ITERATION: trainer.iteration}, evaluation, judged)
+        if "evaluation" in line:
             log.append(line)
-            score = _own_score(line)
-            if score is not None:
-                self._store.mark_best(checkpoint, score)
+            self._hear(line)
+            self._reporter.progress(self._progress(last))
+            score = own_figure(line, self._followed)
+            if score is not None and self._followed is not None:
+                self._store.mark_best(checkpoint, score, self._followed)
         best = self._store.best()
         Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
-        scores = [score for result in log.results if (score := _score(result)) is not None]
         return {
             "specHash": spec_hash(self._resource),
             "iterations": trainer.iteration,
@@ -223,12 +278,27 @@ class TrainingRun:
             "timesteps": trainer.learner.timesteps,
             "seconds": last.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
-            "best": {"path": str(best.location), "score": self._store.best_score()} if best else None,
-            "episode_return_mean": scores[-1] if scores else None,
+            "best": self._best(best),
+            **{name: self._latest.get(name) for name in _FIGURES},
+            "verdict": self._verdict,
             "loss": _loss(last),
         }
 
-    def _progress(self, result: Result, log: ResultsLog) -> Progress:
+    def _best(self, best: Checkpoint | None) -> dict[str, Any] | None:
+        """The best checkpoint, with the figure that it is the best by."""
+        if best is None:
+            return None
+        score = None if self._followed is None else self._store.best_score(self._followed)
+        return {"path": str(best.location), "score": score, "by": self._followed}
+
+    def _hear(self, result: Result) -> None:
+        """Remember the latest figures of evaluations: looked for in all results, each iteration would take longer."""
+        for name in _FIGURES:
+            value = figure(result, name)
+            if value is not None:
+                self._latest[name] = value
+
+    def _progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
         done, total, unit = _nearest_stop(stop, result)
         metrics = {
@@ -238,10 +308,8 @@ class TrainingRun:
         loss = _loss(result)
         if loss is not None:
             metrics["loss"] = loss
-        scores = [score for line in log.results if (score := _score(line)) is not None]
-        if scores:
-            metrics["return"] = scores[-1]
-        return Progress(self._name, "Training", done, total, unit, metrics)
+        metrics |= {shown: self._latest[name] for name, shown in _FIGURES.items() if name in self._latest}
+        return Progress(self._name, "Training", done, total, unit, metrics, self._verdict)
 
     def _outcome(self, success: dict[str, Any], state: State, begun: float) -> Outcome:
         best = success["best"] or {"path": success["checkpoint"], "score": None}
@@ -249,13 +317,17 @@ class TrainingRun:
         verb = "is finished already" if state == "AlreadyFinished" else "is trained"
         quality = ""
         if found is not None:
-            quality = f": return {found:.1f}"
+            by = best.get("by", EPISODE_RETURN_MEAN)  # earlier versions left it out
+            quality = f": return {found:.1f}" + (
+                "" if by == EPISODE_RETURN_MEAN else f", as {by} estimates it,"
+            )
         elif success["loss"] is not None:
             quality = f": loss {success['loss']:.4g}"
+        verdict = f"; {success['verdict']}" if success.get("verdict") else ""
         return Outcome(
             resource=self._name,
             state=state,
-            message=f"{self._name} {verb}{quality} after {success['updates']:,} updates; "
+            message=f"{self._name} {verb}{quality} after {success['updates']:,} updates{verdict}; "
             f"checkpoint {best['path']}",
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},
@@ -264,10 +336,20 @@ class TrainingRun:
 
 def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
     """Whether a stop criterion holds."""
-    score = _score(result)
+    score = figure(result, EPISODE_RETURN_MEAN)
     if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
         return True
+    if isinstance(stop, StopSpec) and _judged_enough(stop, result):
+        return True
     return any(total is not None and done >= total for done, total, _ in _counts(stop, result))
+
+
+def _judged_enough(stop: StopSpec, result: Result) -> bool:
+    """Whether what held-out episodes say ends the training."""
+    estimate, loss = figure(result, ESTIMATED_RETURN), figure(result, VALIDATION_LOSS)
+    if stop.estimated_return is not None and estimate is not None and estimate >= stop.estimated_return:
+        return True
+    return stop.validation_loss is not None and loss is not None and loss <= stop.validation_loss
 
 
 def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
@@ -295,11 +377,7 @@ def _loss(result: Result) -> float | None:
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
 
 
-def _score(result: Result) -> float | None:
-    return result.get("evaluation", {}).get("env_runners", {}).get(_SCORE)
-
-
-def _own_score(result: Result) -> float | None:
-    """The score, where it is of the weights after this iteration and not of earlier ones."""
-    own = result.get("evaluation", {}).get(ITERATION) == result[ITERATION]
-    return _score(result) if own else None
+def _verdict(results: Sequence[Result]) -> str | None:
+    """The latest sentence on whether the policy is better than the one that was recorded."""
+    judged = (result.get("evaluation", {}).get("offline", {}).get("verdict") for result in reversed(results))
+    return next((verdict["sentence"] for verdict in judged if verdict is not None), None)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api.evaluation import EvaluationSpec
 
 NOWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -66,7 +69,7 @@ def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, st
     if isinstance(resource, OfflineTraining):
         idle = () if resource.spec.recorded else _OF_RECORDED_DATA
         table = {f"pipeline.{field}": "has no effect without recorded data" for field in idle}
-        return table | _of_another_model(resource.spec.model, "model")
+        return table | _of_evaluation(resource) | _of_another_model(resource.spec.model, "model")
     if (expert := resource.spec.policy.train) is not None:
         own = {
             "policy.moduleClass": "has no effect beside policy.train, whose model has a moduleClass of its own"
@@ -74,6 +77,25 @@ def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, st
         return own | _of_another_model(expert.model, "policy.train.model")
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
+
+
+def _of_evaluation(resource: OfflineTraining) -> dict[str, str]:
+    """Options of playing where there is no environment, and of estimates that are not asked for."""
+    spec, offline = resource.spec, resource.spec.offline
+    played = (
+        []
+        if spec.environment is not None
+        else [name for name in EvaluationSpec.model_fields if name != "offline"]
+    )
+    table = {f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in played}
+    asked = set() if offline is None else set(offline.estimates)
+    if not asked - {"dm"}:
+        table["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
+    if not asked & {"dm", "dr", "wdr"}:
+        table["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
+    if not asked:
+        table["evaluation.offline.gamma"] = "has no effect without evaluation.offline.estimates"
+    return table
 
 
 def _of_another_model(model: ModelSpec, at: str) -> dict[str, str]:

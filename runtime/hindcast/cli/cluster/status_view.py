@@ -41,9 +41,12 @@ _WITH_PODS: Final = ("Starting", "Running", "Suspending")
 _METRICS: Final = {
     "loss": "loss",
     "episodeReturnMean": "return",
+    "estimatedReturn": "estimated return",
+    "validationLoss": "validation loss",
     "timestepsPerSecond": "timesteps/s",
     "dataWaitShare": "waits for data",
 }
+_SCORES: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
 
 
 def views(found: Explanation, steps: list[Step]) -> Iterator[RenderableType]:
@@ -75,6 +78,7 @@ def _facts(found: Explanation) -> RenderableType:
         "note": Text("\n".join(found.notes), style="yellow") if found.notes else None,
         "progress": _progress(found),
         "metrics": _metrics(found.progress.get("metrics") or {}),
+        "verdict": Text(found.progress["verdict"]) if found.progress.get("verdict") else None,
         "checkpoint": _checkpoint(found.checkpoint, found.now),
         "output": _output(found.output),
         "retries": _retries(found),
@@ -146,9 +150,10 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
     if about:
         text.append(f" ({', '.join(about)})")
     if checkpoint.get("best"):
-        score = checkpoint.get("bestEpisodeReturnMean")
-        result = "" if score is None else f" (return {formatting.significant(score)})"
-        text.append(f"\nbest: {checkpoint['best']}{result}")
+        text.append(f"\nbest: {checkpoint['best']}")
+        for name, what in _SCORES.items():
+            if name in checkpoint:
+                text.append(f" ({what} {formatting.significant(checkpoint[name])})")
     return text
 
 

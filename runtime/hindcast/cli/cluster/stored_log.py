@@ -59,11 +59,11 @@ def stored_log(resource: Resource, child: str) -> bytes:
             f"the pods are gone; the log lies at {path}, which cannot be read from here: {error}"
         ) from error
     if location.is_local:
-        raise UserError(f"the pods are gone; the log lies at {path} on {_volume(resource, path)}")
+        raise UserError(f"the pods are gone; the log lies at {path} on {volume_of(resource, path)}")
     raise UserError(f"the pods are gone and there is no log at {path}: the driver had not begun to write one")
 
 
-def _volume(resource: Resource, path: str) -> str:
+def volume_of(resource: Resource, path: str) -> str:
     """Which volume of the cluster a path belongs to, and how to get at it."""
     local = path.removeprefix("file://")
     mounted = [

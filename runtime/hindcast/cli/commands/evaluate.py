@@ -73,6 +73,10 @@ def evaluate(
     explore: Annotated[
         bool, typer.Option("--explore", help="Sample actions instead of taking the likeliest.")
     ] = False,
+    reference_returns: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="RANDOM EXPERT", help="Mean returns that a normalised score has as 0 and 100."),
+    ] = None,
 ) -> None:
     """Play whole episodes with a checkpoint's policy and report their returns.
 
@@ -81,8 +85,11 @@ def evaluate(
     """
     if recorded.data is None:
         _refuse_without_data(recorded)
-        _play(screen, checkpoint, env, module_class, (episodes or 10, seed, explore))
+        how = (episodes or 10, seed, explore, reference_returns)
+        _play(screen, checkpoint, env, module_class, how)
         return
+    if reference_returns is not None:
+        raise SpecError("--reference-returns is of played episodes: leave it out with --data.")
     if env is not None:
         raise SpecError("--env and --data exclude each other: with --data nothing is played.")
     _judge(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
@@ -97,12 +104,25 @@ def _refuse_without_data(recorded: RecordedFlags) -> None:
 
 
 def _play(
-    screen: Screen, checkpoint: str, env: str | None, module_class: str | None, how: tuple[int, int, bool]
+    screen: Screen,
+    checkpoint: str,
+    env: str | None,
+    module_class: str | None,
+    how: tuple[int, int, bool, tuple[float, float] | None],
 ) -> None:
     from hindcast import formatting
+    from hindcast.api.evaluation import ReferenceReturns
     from hindcast.run.evaluation import evaluate_checkpoint
 
-    episodes, seed, explore = how
+    episodes, seed, explore, reference_returns = how
+    reference = None
+    if reference_returns is not None:
+        random, expert = reference_returns
+        if random >= expert:
+            raise SpecError(
+                f"--reference-returns: random is {random:g}, which must be below expert, {expert:g}."
+            )
+        reference = ReferenceReturns(random=random, expert=expert)
     done = evaluate_checkpoint(
         checkpoint,
         environment=env,
@@ -111,7 +131,7 @@ def _play(
         seed=seed,
         explore=explore,
     )
-    summary = done.report.summary()
+    summary = done.report.summary(reference)
     document = {
         "checkpoint": done.policy,
         "environment": done.environment.id,
@@ -121,13 +141,21 @@ def _play(
         "returns": done.report.returns,
         "lengths": done.report.lengths,
     }
-    shown = {name: formatting.significant(value) for name, value in summary.items()}
+    low, high = map(formatting.significant, summary["episode_return_interval"])
+    shown = {
+        name: formatting.significant(value)
+        for name, value in summary.items()
+        if name != "episode_return_interval"
+    }
+    score = "" if reference is None else f", normalised score {shown['normalised_score']}"
     screen.result(
         document,
         f"{done.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
         f"return {shown['episode_return_mean']} ± {shown['episode_return_std']} "
         f"(least {shown['episode_return_min']}, most {shown['episode_return_max']}), "
         f"mean length {shown['episode_len_mean']}\n"
+        f"mean between {low} and {high} with 90 % confidence, median {shown['episode_return_median']}, "
+        f"interquartile mean {shown['episode_return_iqm']}{score}\n"
         f"checkpoint: {done.policy}",
     )
 

@@ -6,13 +6,16 @@ import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.screen import Screen
+from hindcast.errors import SpecError
 
 
 @command
 def export(
     checkpoint: Annotated[
         str,
-        typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
+        typer.Argument(
+            help="Checkpoint, run folder (its best checkpoint) or dataset (its policy); or training/NAME on a cluster."
+        ),
     ],
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to write; a path or a URI.")],
     *,
@@ -28,6 +31,12 @@ def export(
         str | None,
         typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
     ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of training/NAME. Default: the context's.")
+    ] = None,
+    kube_context: Annotated[
+        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+    ] = None,
 ) -> None:
     """Write a policy that acts without Hindcast, and compare its actions with the policy's own.
 
@@ -35,8 +44,15 @@ def export(
     and the scaling of actions are part of it.
     """
     from hindcast import formatting
+    from hindcast.cli.cluster.target import is_target
     from hindcast.run.exporting import export_policy
 
+    if is_target(checkpoint):
+        checkpoint = _on_cluster(checkpoint, namespace, kube_context)
+    elif namespace is not None or kube_context is not None:
+        raise SpecError(
+            f"--namespace and --context are of training/NAME on a cluster, and {checkpoint} is a path."
+        )
     done = export_policy(checkpoint, folder, form, module_class)
     said = "the policy's own files"
     if done.difference is not None:
@@ -48,3 +64,13 @@ def export(
         "steps": done.steps,
     }
     screen.result(document, *done.files, said)
+
+
+def _on_cluster(name: str, namespace: str | None, context: str | None) -> str:
+    """Where the policy of a cluster's resource lies."""
+    from hindcast.cli.cluster.connection import connect
+    from hindcast.cli.cluster.stored_policy import stored_policy
+    from hindcast.cli.cluster.target import parse_target
+
+    target = parse_target(name)
+    return stored_policy(connect(namespace, context).resource(target), target)

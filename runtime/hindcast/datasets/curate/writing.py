@@ -16,7 +16,7 @@ from hindcast.datasets.curate.verifying import verify
 from hindcast.datasets.curate.workers import count_workers, each
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.watch import NOBODY, Watch
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -177,7 +177,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
 def _make(job: _Job, wanted: Range) -> _Made:
     """Write one range's files."""
     target, content, lost_details = job.target, Content(), False
-    writer = EpisodeWriter(
+    writer = BlockWriter(
         target.folder,
         job.dataset.spec,
         file_stem(wanted.number, job.writer),

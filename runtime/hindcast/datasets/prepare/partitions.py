@@ -17,7 +17,7 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.assembly.whole_episodes import keep_wholes
 from hindcast.datasets.prepare.in_order import Parts, episodes_in_order
 from hindcast.datasets.prepare.job import Job
-from hindcast.datasets.writer import EpisodeWriter
+from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import COMMITS, Commit, file_stem, write_commit
@@ -123,7 +123,7 @@ def write_blocks(
     """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
     entries: tuple[FileEntry, ...] = ()
     if spec is not None:
-        with EpisodeWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
+        with BlockWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
             for block in blocks:
                 writer.write(block)
             entries = writer.close()

@@ -34,6 +34,7 @@ from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_ord
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost
 from hindcast.ray_session import connected
+from hindcast.user_code import given, take
 
 _NUMBER: Final = "number"
 _LOOK_S: Final = 1.0
@@ -71,18 +72,18 @@ def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
-    given = ray.put((job, frozenset(todo)))
+    job_of_all = ray.put((job, frozenset(todo), given()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if job.in_order:
             done = _numbers(todo, _at_a_time(len(todo))).map_batches(
-                _make_in_order, **_each(given, remote_args)
+                _make_in_order, **_each(job_of_all, remote_args)
             )
         else:
-            chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(given, remote_args))
+            chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(job_of_all, remote_args))
             _settle(chunks.context)
             together = chunks.repartition(len(todo), keys=[PARTITION])
-            done = together.map_batches(_make, **_each(given, remote_args))
+            done = together.map_batches(_make, **_each(job_of_all, remote_args))
         _settle(done.context)
         bundles, _, executor = done._execute_to_iterator(capture_executor=False)
     return bundles, executor
@@ -103,9 +104,9 @@ def _at_a_time(partitions: int) -> int:
     return max(1, min(_MOST_AT_A_TIME, partitions // (4 * cpus)))
 
 
-def _each(given: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
+def _each(job_of_all: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "fn_args": [[given]],
+        "fn_args": [[job_of_all]],
         "batch_size": None,
         "batch_format": "pyarrow",
         "zero_copy_batch": True,
@@ -147,16 +148,17 @@ def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress
             executor.shutdown(force=True)
 
 
-def _job(given: list[Any]) -> tuple[Job, frozenset[int]]:
+def _job(job_of_all: list[Any]) -> tuple[Job, frozenset[int]]:
     import ray
 
-    job: tuple[Job, frozenset[int]] = ray.get(given[0])
-    return job
+    job, todo, objects = ray.get(job_of_all[0])
+    take(objects)
+    return job, todo
 
 
-def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
+def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> Iterator[pa.Table]:
     """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
-    job, todo = _job(given)
+    job, todo = _job(job_of_all)
     number = numbers[_NUMBER][0].as_py()
     try:
         steps, blocks = job.scatter(number)
@@ -168,9 +170,9 @@ def _scatter(numbers: pa.Table, given: list[Any]) -> Iterator[pa.Table]:
     yield pa.concat_tables([empty_chunks(todo if number == 0 else []), *chunks])
 
 
-def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
+def _make(chunks: pa.Table, job_of_all: list[Any]) -> pa.Table:
     """Make the partitions whose chunks these are: all chunks of each are here."""
-    job, _ = _job(given)
+    job, _ = _job(job_of_all)
     there = sorted(set(chunks[PARTITION].to_pylist()))
 
     def make(number: int) -> None:
@@ -183,8 +185,8 @@ def _make(chunks: pa.Table, given: list[Any]) -> pa.Table:
     return _made(there, make)
 
 
-def _make_in_order(numbers: pa.Table, given: list[Any]) -> pa.Table:
-    job, _ = _job(given)
+def _make_in_order(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
+    job, _ = _job(job_of_all)
     parts = Parts(job)
     return _made(numbers[_NUMBER].to_pylist(), lambda number: make_in_order(parts, number))
 

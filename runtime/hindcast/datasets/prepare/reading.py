@@ -38,6 +38,7 @@ class Reading:
         path: str,
         mapper: str | None = None,
         mapper_kwargs: Mapping[str, Any] | None = None,
+        mapper_given: Mapping[str, Any] | None = None,
     ) -> Reading:
         """What an input of a training asks for.
 
@@ -46,6 +47,7 @@ class Reading:
             path: its own, or of the dataset that it refers to.
             mapper: class path of the training's pre-learner.
             mapper_kwargs: the pre-learner's keyword arguments.
+            mapper_given: what it is told of the training.
         """
         options = ReadOptions(
             schema=source.schema_map,
@@ -56,6 +58,7 @@ class Reading:
             options=source.read_options,
             mapper=mapper,
             mapper_kwargs=mapper_kwargs or {},
+            mapper_given=mapper_given or {},
         )
         return cls((path,), source.format, options, source.prepare, source.actions_normalized)
 

@@ -22,6 +22,7 @@ from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import mapper_source
 from hindcast.formats.registry import FORMATS, format_of, places
 from hindcast.storage.location import Location, broken_links, missing, resolve
+from hindcast.user_code import import_object, source_digest
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 VERSION: Final = 3
@@ -134,9 +135,19 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "mapper": options.mapper,
         "mapperSource": mapper_source(options),
         "mapperKwargs": dict(options.mapper_kwargs),
+        **({"mapperGiven": dict(options.mapper_given)} if options.mapper_given else {}),
+        **_method_source(options),
     }
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)
     return hashlib.sha256(text).hexdigest()
+
+
+def _method_source(options: ReadOptions) -> dict[str, str]:
+    """The code of a function of the user's that reads."""
+    method = options.options.get("method")
+    if not isinstance(method, str) or ":" not in method:
+        return {}
+    return {"methodSource": source_digest(import_object(method, "readOptions.method"))}
 
 
 def fingerprints(location: Location) -> list[str]:

@@ -13,6 +13,8 @@ from hindcast.storage.location import Location
 
 MARK: Final = "spec.json"
 """Lies in `_hindcast`: what is to fill the folder."""
+LOG: Final = "EpisodeWriter"
+"""Stands in the mark of an application's log, which is never complete."""
 
 
 def unfinished(folder: Location) -> str:
@@ -28,6 +30,8 @@ def how_far(folder: Location, commits: Collection[Commit]) -> str:
     """What to say of a recording without a manifest: how much of it is there."""
     mark = _mark(folder.child(FOLDER, MARK))
     resource = mark.get("resource")
+    if resource == LOG:
+        return ""
     unit, total = _wanted(mark)
     done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
     much = (

@@ -31,7 +31,7 @@ def check_mapper(options: ReadOptions, form: str) -> None:
             f"{form} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD}, whose map_rows makes "
             "episodes of it"
         )
-    if not hasattr(import_object(options.mapper, _FIELD), "map_rows"):
+    if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
             f"{_FIELD} is {options.mapper!r}, which has no map_rows: make it an OfflinePreLearner"
         )
@@ -61,7 +61,7 @@ def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: s
     mapper = import_object(str(options.mapper), _FIELD)
     name = f"{mapper.__name__}.map_rows, given {where},"
     with calling(name):
-        found = mapper.map_rows(dict(rows), **options.mapper_kwargs)
+        found = mapper.make_episodes(dict(rows), options.mapper_kwargs, options.mapper_given, where)
         found = found["episodes"] if isinstance(found, Mapping) else found
         if isinstance(found, Block):
             return [found] if found.num_episodes else []

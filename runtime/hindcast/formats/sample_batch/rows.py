@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.formats.columns.packed import PREFIX
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import as_described, check_next
+from hindcast.formats.tables.decoding import as_described, as_obs, check_next
 from hindcast.formats.tables.ends import ends_of
 from hindcast.formats.tables.filters import expression_of, passing
 from hindcast.formats.tables.ids import timesteps_of
@@ -109,10 +109,23 @@ def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
             columns[name] = infos_of(batch.columns[source.columns[0]])
         elif name not in ROLES:
             columns.update(as_described(_leaves(batch, name, source), spec))
+    for name in leaves_of(Columns.NEXT_OBS, list(columns)):
+        columns |= _alike(columns, name, as_obs(name))
     check_next(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
     return columns
+
+
+def _alike(columns: Arrays, one: str, other: str) -> Arrays:
+    """Two leaves of floats, of which only one was packed and kept its dtype, both in that dtype if nothing is lost."""
+    if other not in columns or {columns[one].dtype.kind, columns[other].dtype.kind} != {"f"}:
+        return {}
+    pair = {one: columns[one], other: columns[other]}
+    smaller = min((array.dtype for array in pair.values()), key=lambda dtype: dtype.itemsize)
+    narrowed = {name: array.astype(smaller) for name, array in pair.items()}
+    same = all(np.array_equal(array, narrowed[name], equal_nan=True) for name, array in pair.items())
+    return narrowed if same else {}
 
 
 def _leaves(batch: Batch, name: str, source: Source) -> Arrays:

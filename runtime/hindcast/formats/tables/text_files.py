@@ -46,8 +46,9 @@ def opened(location: Location) -> Iterator[Any]:
         DataError: damage that decompressing finds.
         StorageError: it cannot be read.
     """
+    compressed = is_compressed(location)  # before it is opened: in fsspec's memory all handles are one
     with location.reading() as stream:
-        if not is_compressed(location):
+        if not compressed:
             yield stream
             return
         try:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
@@ -82,9 +83,41 @@ class SampleBatchEncoder(TextEncoder):
             leaf: np.ascontiguousarray(arrays[leaf][rows], dtype=self._steps.leaves[leaf].dtype)
             for leaf in self._packed[name]
         }
-        value = nested.unflatten(own, name, self._structs.get(name))
-        frame = pa.Codec("lz4").compress(pickled(value), asbytes=True)
-        return base64.b64encode(frame).decode()
+        return _packed(nested.unflatten(own, name, self._structs.get(name)))
+
+
+def line_of(columns: Mapping[str, Any], packed: Sequence[str] = ()) -> bytes:
+    """A batch of any columns as a line.
+
+    Args:
+        columns: column -> arrays `[T, ...]`, dicts and tuples of them, or a list of infos.
+        packed: columns that are packed, where they are there.
+
+    Raises:
+        DataError: values that JSON cannot hold.
+    """
+    own = {name: _packed(value) if name in packed else _given(name, value) for name, value in columns.items()}
+    try:
+        batch = {"type": SAMPLE_BATCH_LAYOUT, **own}
+        return orjson.dumps(batch, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        raise DataError(f"a batch cannot be written as JSON: {error}") from error
+
+
+def _packed(value: Any) -> str:
+    return base64.b64encode(pa.Codec("lz4").compress(pickled(value), asbytes=True)).decode()
+
+
+def _given(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _given("", part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return [_given("", part) for part in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return orjson.Fragment(json_of(value.astype(np.float64), _WORDS))
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [orjson.Fragment(info_to_json(info)) for info in value] if name == Columns.INFOS else value
 
 
 def _packable(name: str, leaves: Mapping[str, Leaf]) -> list[str]:

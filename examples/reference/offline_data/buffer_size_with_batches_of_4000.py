@@ -1,0 +1,26 @@
+"""Read batch- and buffer sizes: batches of 4,000
+
+Pages: 2.40; block 22
+"""
+
+from hindcast import AlgorithmConfig
+
+config = (
+    AlgorithmConfig()
+    .training(
+        # Train on a batch of 4000 timesteps each iteration.
+        train_batch_size_per_learner=4000,
+    )
+    .offline_data(
+        # Read in RLlib's new stack `SingleAgentEpisode` data.
+        # changed: a comma that the page lacks.
+        input_read_episodes=True,
+        # Define an input read batch size of 10 episodes.
+        input_read_batch_size=10,
+        # Set the replay buffer in the `OfflinePrelearner`
+        # to 1,000 timesteps.
+        prelearner_buffer_kwargs={
+            "capacity": 500,
+        },
+    )
+)

@@ -1,0 +1,15 @@
+"""Using cloud storage for recording: several outputs
+
+Pages: 2.40, 2026; block 14
+Refused: expected one path: a recording writes into one folder
+"""
+
+from hindcast import AlgorithmConfig
+
+config= (
+    AlgorithmConfig()
+    .offline_data(
+        # changed: a bucket in place of <your-bucket>.
+        output=["gs://your-bucket/dir1", "gs://your-bucket/dir2"],
+    )
+)

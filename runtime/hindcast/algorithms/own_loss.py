@@ -1,0 +1,161 @@
+"""A user's loss on an algorithm of the library, in RLlib's form: a learner class with `compute_loss_for_module`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+
+from hindcast.algorithms.bc import BC
+from hindcast.algorithms.dqn import DQN
+from hindcast.algorithms.marwil import MARWIL
+from hindcast.learn.algorithm import Algorithm, Losses, Step, Tensors
+from hindcast.models.rl_module import RLModule
+from hindcast.names import DEFAULT_MODULE_ID
+from hindcast.pipeline.given_module import MultiRLModule
+from hindcast.user_code import Misuse, calling
+
+_OPTIMISER: Final = "policy"
+UNCALLED: Final = {
+    "compute_losses": "override compute_loss_for_module: there is one module",
+    "configure_optimizers_for_module": "the algorithm's options say how its optimiser goes; others are an algorithm's, "
+    'AlgorithmConfig("package.module:Class")',
+    "after_gradient_based_update": "override after_update(self, nets, step)",
+    "before_gradient_based_update": "override after_update(self, nets, step)",
+    "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by bound gradients",
+    "build": "override networks(self, inputs): it says which networks there are",
+}
+"""RLlib's methods of learners that have no place here, and what to do instead of overriding them."""
+
+
+class OwnLoss(Algorithm):
+    """Base of learner classes: `compute_loss_for_module` is the loss of the algorithm's one optimiser.
+
+    A subclass overrides it, and may call `super().compute_loss_for_module(...)`, which is the algorithm's own loss. In
+    it `self.module["default_policy"]` is the network, `self.config` the algorithm's options,
+    `self.metrics.log_value(name, value)` a metric of the update. Nothing else may be kept on `self`: what changes in
+    training is a buffer of the network.
+    """
+
+    compiled: ClassVar[tuple[str, ...]] = ()
+    _now: _Update
+
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
+        """The user's loss."""
+        own = copy.copy(self)  # so that what belongs to one update is not kept
+        own._now = now = _Update(nets, step)
+        outputs = _Outputs(nets[_OPTIMISER], batch)
+        with calling(self._name, self.compute_loss_for_module):
+            loss = own.compute_loss_for_module(
+                module_id=DEFAULT_MODULE_ID, config=self.options, batch=dict(batch), fwd_out=outputs
+            )
+            if not isinstance(loss, Tensor) or loss.dim():
+                found = f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+                raise Misuse(f"gave a loss of {found}: a loss is a scalar tensor.")
+        metrics = {**(now.found.metrics if now.found else {}), **now.metrics.logged}
+        return Losses({_OPTIMISER: loss}, metrics, priorities=now.found.priorities if now.found else None)
+
+    def compute_loss_for_module(
+        self,
+        *,
+        module_id: str,  # noqa: ARG002
+        config: Any,  # noqa: ARG002
+        batch: dict[str, Tensor],
+        fwd_out: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> Tensor:
+        """Hook: the loss, a scalar.
+
+        Args:
+            module_id: "default_policy".
+            config: the algorithm's options, `config.lr` and the like.
+            batch: leaf -> `[batch, ...]`.
+            fwd_out: what `forward_train(batch)` of the network puts out; computed when it is first looked into.
+        """
+        found = super().losses(self._now.nets, batch, self._now.step)  # type: ignore[safe-super]
+        assert isinstance(found, Losses)
+        self._now.found = found
+        return found.losses[_OPTIMISER]
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__}.compute_loss_for_module"
+
+    @property
+    def module(self) -> MultiRLModule:
+        """The network, by its id."""
+        return MultiRLModule(self._now.nets[_OPTIMISER])  # type: ignore[arg-type]
+
+    @property
+    def config(self) -> Any:
+        """The algorithm's options."""
+        return self.options
+
+    @property
+    def metrics(self) -> _Metrics:
+        """Logs metrics of the update."""
+        return self._now.metrics
+
+
+class BCTorchLearner(OwnLoss, BC):
+    """Behaviour cloning with a loss of the user's."""
+
+
+class MARWILTorchLearner(OwnLoss, MARWIL):
+    """MARWIL with a loss of the user's."""
+
+
+class DQNTorchLearner(OwnLoss, DQN):
+    """DQN with a loss of the user's."""
+
+
+class _Update:
+    """One update."""
+
+    def __init__(self, nets: nn.ModuleDict, step: Step) -> None:
+        self.nets = nets
+        self.step = step
+        self.found: Losses | None = None
+        self.metrics = _Metrics()
+
+
+class _Metrics:
+    """Scalar tensors by name: averaged over updates, on the device."""
+
+    def __init__(self) -> None:
+        self.logged: dict[str, Tensor] = {}
+
+    def log_value(self, key: str | tuple[str, ...], value: Any, **_: Any) -> None:
+        """A number or a scalar tensor. Of a tuple the last name counts: there is one module."""
+        name = key if isinstance(key, str) else key[-1]
+        self.logged[name] = value if isinstance(value, Tensor) else torch.as_tensor(float(value))
+
+    def log_dict(self, values: Mapping[str, Any], **_: Any) -> None:
+        """All of them."""
+        for name, value in values.items():
+            self.log_value(name, value)
+
+
+class _Outputs(Mapping[str, Tensor]):
+    """What the network puts out, once somebody asks."""
+
+    def __init__(self, module: Any, batch: Tensors) -> None:
+        self._module: RLModule = module
+        self._batch = batch
+        self._made: Mapping[str, Tensor] | None = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> Mapping[str, Tensor]:
+        if self._made is None:
+            self._made = self._module.forward_train(self._batch)
+        return self._made

@@ -1,0 +1,128 @@
+"""Readers of a user's own as the input of a training: what they give is written down, and trained on as any data.
+
+A training shuffles all of its data and sees each timestep once an epoch, which needs them to be there; and its batches
+are the same when it is resumed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hindcast import formatting
+from hindcast.builder.batch_io.readers import InputReader, IOContext, JsonWriter
+from hindcast.builder.batch_io.sample_batch import SampleBatch
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.user_code import calling
+
+Creator = Callable[[IOContext], Any]
+MOST_TIMESTEPS: Final = 10_000_000
+"""More of a reader's are taken for those of one that begins anew again and again."""
+_registered: dict[str, Creator] = {}
+
+
+def register_input(name: str, creator: Creator) -> None:
+    """Make a reader known by name, for `offline_data(input_=name)` in this process.
+
+    Args:
+        name: what `input_` takes.
+        creator: called with an `IOContext`; returns an `InputReader`.
+    """
+    _registered[name] = creator
+
+
+def creator_of(given: Any) -> Creator | None:
+    """What makes a reader, where an entry of `input_` is no path."""
+    if isinstance(given, str):
+        return _registered.get(given)
+    return given if callable(given) else None
+
+
+def has_readers(given: Any) -> bool:
+    """Whether any entry of `input_` is a reader."""
+    return any(creator_of(entry) for entry in _entries(given))
+
+
+class ReadInputs:
+    """Folders with what readers gave, which are there until it is closed.
+
+    Attributes:
+        notes: how much each gave.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def read(self, options: Mapping[str, Any]) -> Any:
+        """`input_` with the folder of what it gave in each reader's place.
+
+        Raises:
+            SpecError: it made no reader, or one that begins anew again and again.
+            UserCodeError: it raised, or gave something else than a batch.
+        """
+        given = options["input_"]
+        if isinstance(given, Mapping):
+            return {self._place(entry, options): weight for entry, weight in given.items()}
+        if isinstance(given, list | tuple):
+            return [self._place(entry, options) for entry in given]
+        return self._place(given, options)
+
+    def close(self) -> None:
+        """Delete the folders."""
+        for folder in self._folders:
+            folder.cleanup()
+        self._folders = []
+
+    def _place(self, entry: Any, options: Mapping[str, Any]) -> Any:
+        creator = creator_of(entry)
+        if creator is None:
+            return entry
+        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
+        self._folders.append(folder)
+        steps = _write_down(creator, IOContext(folder.name, options), Path(folder.name))
+        name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
+        self.notes.append(f"input_: the reader {name} gave {formatting.plural(steps, 'timestep')}")
+        return folder.name
+
+
+def _write_down(creator: Creator, context: IOContext, folder: Path) -> int:
+    """Write what a reader gives; how many timesteps."""
+    with calling("the reader of input_", creator):
+        reader = creator(context)
+    writer, steps = JsonWriter(folder), 0
+    for batch in _batches(reader):
+        writer.write(batch)
+        steps += batch.count
+        if steps > MOST_TIMESTEPS:
+            raise SpecError(
+                f"input_: the reader goes on after {formatting.whole(MOST_TIMESTEPS)} timesteps: let next() raise "
+                "StopIteration at its end, or write its batches into a folder (JsonWriter), and name that."
+            )
+    if not steps:
+        raise UserCodeError("input_: the reader gave no timesteps.")
+    return steps
+
+
+def _batches(reader: Any) -> Iterator[SampleBatch]:
+    if not hasattr(reader, "next"):
+        raise SpecError(
+            f"input_ made a {type(reader).__name__}, expected an InputReader: a class with next() -> SampleBatch."
+        )
+    given = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
+    while True:
+        with calling("the reader of input_ in next()", type(reader).next):
+            batch = next(given, None)
+        if batch is None:
+            return
+        if not isinstance(batch, Mapping):
+            raise UserCodeError(
+                f"input_: {type(reader).__name__}.next() gave a {type(batch).__name__}, expected a SampleBatch."
+            )
+        yield SampleBatch(batch)
+
+
+def _entries(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Mapping | list | tuple) else [given]

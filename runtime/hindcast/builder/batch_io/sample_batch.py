@@ -1,0 +1,161 @@
+"""`SampleBatch`: timesteps as columns, and `SampleBatchBuilder`, which makes one of single timesteps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from hindcast.episodes import batched
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+
+_UNROLL_ID: Final = "unroll_id"
+
+
+class SampleBatch(dict[str, Any]):
+    """Column -> values of T timesteps: arrays `[T, ...]`, nested ones, or lists (`infos`).
+
+    Args:
+        columns: as of `dict`.
+
+    Raises:
+        DataError: columns of several lengths.
+    """
+
+    OBS = CUR_OBS = Columns.OBS
+    NEXT_OBS = Columns.NEXT_OBS
+    ACTIONS = Columns.ACTIONS
+    REWARDS = Columns.REWARDS
+    PREV_ACTIONS = "prev_actions"
+    PREV_REWARDS = Columns.PREV_REWARDS
+    DONES = "dones"
+    TERMINATEDS = Columns.TERMINATEDS
+    TRUNCATEDS = Columns.TRUNCATEDS
+    INFOS = Columns.INFOS
+    EPS_ID = Columns.EPS_ID
+    AGENT_INDEX = "agent_index"
+    UNROLL_ID = _UNROLL_ID
+    T = Columns.T
+    ACTION_DIST_INPUTS = Columns.ACTION_DIST_INPUTS
+    ACTION_PROB = "action_prob"
+    ACTION_LOGP = Columns.ACTION_LOGP
+    VF_PREDS = Columns.VF_PREDS
+
+    def __init__(self, *args: Any, **columns: Any) -> None:
+        super().__init__(*args, **columns)
+        for name, value in self.items():
+            self[name] = list(value) if name == Columns.INFOS else _column(value)
+        lengths = {name: _length(value) for name, value in self.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"the columns of a SampleBatch have several lengths: {lengths}")
+
+    @property
+    def count(self) -> int:
+        """T."""
+        return _length(next(iter(self.values()))) if self.keys() else 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Each timestep: column -> value."""
+        for t in range(self.count):
+            yield {name: _part(value, t) for name, value in self.items()}
+
+    def columns(self, keys: Sequence[str]) -> list[Any]:
+        """Some columns, in that order."""
+        return [self[key] for key in keys]
+
+    def slice(self, start: int, end: int) -> SampleBatch:
+        """The timesteps from `start` to before `end`."""
+        return SampleBatch({name: _part(value, slice(start, end)) for name, value in self.items()})
+
+    def split_by_episode(self) -> list[SampleBatch]:
+        """A batch for each run of one `eps_id`.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if Columns.EPS_ID not in self:
+            raise DataError(f"a SampleBatch is split by its column {Columns.EPS_ID!r}, which this one lacks")
+        ids = np.asarray(self[Columns.EPS_ID])
+        ends = [*(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), self.count]
+        return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def concat(self, other: Mapping[str, Any]) -> SampleBatch:
+        """The timesteps, and the other batch's behind them."""
+        return self.concat_samples([self, other])
+
+    @staticmethod
+    def concat_samples(samples: Sequence[Mapping[str, Any]]) -> SampleBatch:
+        """Batches of the same columns, end to end.
+
+        Raises:
+            DataError: their columns differ.
+        """
+        names = samples[0].keys() if samples else ()
+        for sample in samples:
+            if sample.keys() != names:
+                raise DataError(
+                    f"batches differ in columns: {sorted(names)} and {sorted(sample.keys())}; all must have the same"
+                )
+        return SampleBatch({name: _joined([sample[name] for sample in samples]) for name in names})
+
+
+class SampleBatchBuilder:
+    """Collects timesteps of one agent."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[Any]] = {}
+        self._unroll = 0
+
+    def add_values(self, **values: Any) -> None:
+        """Add a timestep: a value for each column."""
+        for name, value in values.items():
+            self._values.setdefault(name, []).append(value)
+
+    def add_batch(self, batch: SampleBatch) -> None:
+        """Add all timesteps of a batch."""
+        for row in batch.rows():
+            self.add_values(**row)
+
+    def build_and_reset(self) -> SampleBatch:
+        """The batch of what was added, with a column `unroll_id` that numbers the batches; begins anew.
+
+        Raises:
+            DataError: not all timesteps had the same columns; or their values differ in shape.
+        """
+        values, self._values = self._values, {}
+        count = len(next(iter(values.values()), []))
+        batch = SampleBatch({**values, _UNROLL_ID: np.full(count, self._unroll)})
+        self._unroll += 1
+        return batch
+
+
+def _column(values: Any) -> Any:
+    """A column as it is kept: in arrays."""
+    if batched.is_batch(values):
+        return values
+    values = list(values)
+    if not values:
+        return np.zeros(0)
+    try:
+        return batched.stack(values)
+    except ValueError as error:
+        raise DataError(f"a column of a SampleBatch: {error}") from error
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else batched.batch_length(value)
+
+
+def _part(value: Any, at: Any) -> Any:
+    return value[at] if isinstance(value, list) else batched.take(value, at)
+
+
+def _joined(values: list[Any]) -> Any:
+    if isinstance(values[0], list):
+        return [item for value in values for item in value]
+    return batched.concatenate(values)

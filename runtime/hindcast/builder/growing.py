@@ -1,0 +1,88 @@
+"""A dataset of the builder's: it grows while a script runs, and is complete whenever the script ends."""
+
+from __future__ import annotations
+
+import contextlib
+
+from hindcast.api import OfflineRecording
+from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_temporary_files
+from hindcast.formats.dataset_folder.manifest import read_manifest, write_manifest
+from hindcast.models.policy import Policy
+from hindcast.record.fence import wait_for_runners
+from hindcast.record.recorder import Task
+from hindcast.report.events import Reporter
+from hindcast.run.claim import claim
+from hindcast.run.interruption import Interruption
+from hindcast.run.recording import RecordingRun
+from hindcast.storage.lease import sole_writer
+
+
+class GrowingDataset(RecordingRun):
+    """A dataset to which ranges of episodes are added.
+
+    Args:
+        resource: where to, and of what.
+        reporter: gets notes of clamps, and of what was there.
+    """
+
+    module_name = "module"
+    """Of the policy that is kept beside the data."""
+
+    def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
+        super().__init__(resource, reporter, Interruption())
+        self._held = contextlib.ExitStack()
+        self._commits_made: dict[int, Commit] = {}
+        self._digests: list[str] = []
+        self._recorded_task: Task | None = None
+
+    def close(self) -> None:
+        """Write the manifest: the dataset is complete then, until something is added to it."""
+        try:
+            if self._recorded_task is not None and self._commits_made:
+                manifest = self._manifest(
+                    self._recorded_task, self._module, dict(sorted(self._commits_made.items()))
+                )
+                if len(self._digests) > 1:
+                    manifest = manifest.model_copy(
+                        update={"policy": {**manifest.policy, "digests": self._digests}}
+                    )
+                write_manifest(self._folder, manifest)
+        finally:
+            self._held.close()
+            self._recorded_task = None
+
+    @property
+    def _module(self) -> str:
+        return str(self._policy_folder.child(self.module_name))
+
+    def _open(self, policy: Policy) -> None:
+        self._check_folder()
+        self._check_output()
+        self._write_under(self._held.enter_context(sole_writer(self._state)))
+        remove_temporary_files(self._state)
+        self._make_way()
+        wait_for_runners(self._folder)
+        if read_commits(self._folder) and (problem := self._conflict(policy)):
+            if self._spec.output.on_existing != "Replace":
+                raise OutputConflict(
+                    f'{self._folder} holds {problem}: give another output, or output_on_existing="Replace".'
+                )
+            self._clear()
+        self._commits_made = read_commits(self._folder)
+        claim(self._state, self._resource, bool(self._commits_made))
+        self._clean(self._commits_made)
+        if read_manifest(self._folder) is not None:
+            self._refuse_finished()
+        if self._commits_made:
+            self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+
+    def _conflict(self, policy: Policy) -> str | None:
+        """What there is that this dataset cannot go on with."""
+        raise NotImplementedError
+
+    def _note_policy(self, policy: Policy) -> None:
+        digest = policy.digest
+        if digest not in self._digests[-1:]:
+            policy.save(self._module)
+            self._digests.append(digest)

@@ -1,0 +1,75 @@
+"""An algorithm's losses on data that it does not learn from."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns
+from hindcast.learn.algorithm import Algorithm, Losses, Step
+from hindcast.learn.batches import num_timesteps
+from hindcast.learn.learner import Learner, stages
+from hindcast.learn.metrics import TOTAL_LOSS
+from hindcast.user_code import calling
+
+
+def validation_metrics(
+    algorithm: Algorithm, learner: Learner, batches: Iterable[Mapping[str, Tensor]], seed: int
+) -> dict[str, float]:
+    """The algorithm's losses and metrics over all batches, weighted by the steps that are learnt from.
+
+    The networks are copied, in evaluation mode, and no generator of the learner moves: training goes on as if this had
+    not been called.
+
+    Args:
+        algorithm: the learner's, its losses not compiled.
+        learner: whose networks.
+        batches: as the learner is given them.
+        seed: of the losses' noise.
+
+    Returns:
+        Means by name; `total_loss` is the sum of the losses.
+
+    Raises:
+        UserCodeError: the algorithm's own code raised.
+    """
+    nets, device = copy.deepcopy(learner.nets).eval(), learner.device
+    generator = torch.Generator(device).manual_seed(seed)
+    clock = torch.full((), float(learner.timesteps), dtype=torch.float64, device=device)
+    step = Step(learner.updates, learner.timesteps, generator, clock)
+    sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=device))
+    weights: dict[str, float] = defaultdict(float)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for batch in batches:
+            weight = _learnt(batch)
+            with calling(f"algorithm {type(algorithm).__name__}", algorithm.losses):
+                found = _metrics(stages(algorithm.losses(nets, batch, step)))
+            for name, value in found.items():
+                sums[name] += value.double() * weight
+                weights[name] += weight
+    return {name: float(total) / weights[name] for name, total in sums.items() if weights[name]}
+
+
+def _metrics(found: Iterable[Losses]) -> dict[str, Tensor]:
+    metrics: dict[str, Tensor] = {}
+    losses: dict[str, Tensor] = {}
+    for stage in found:
+        metrics |= {name: value.detach() for name, value in stage.metrics.items()}
+        losses |= {name: loss.detach() for name, loss in stage.losses.items()}
+    if losses:
+        metrics[TOTAL_LOSS] = reduce(torch.add, losses.values())
+    if len(losses) > 1:
+        metrics |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
+    return metrics
+
+
+def _learnt(batch: Mapping[str, Tensor]) -> float:
+    """Steps of a batch that are learnt from."""
+    mask = batch.get(Columns.LOSS_MASK)
+    return float(num_timesteps(batch)) if mask is None else float(mask.sum())

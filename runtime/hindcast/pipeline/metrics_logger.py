@@ -1,0 +1,115 @@
+"""`MetricsLogger`: numbers that a user's own pieces log, and what of them stands in results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+Key = str | tuple[str, ...]
+Dumped = list[tuple[list[str], str, int | None, list[float]]]
+
+_REDUCTIONS: Final[dict[str, Callable[[list[float]], float]]] = {
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "min": min,
+    "max": max,
+    "last": lambda values: values[-1],
+}
+_AS_RLLIB: Final[dict[str | None, str]] = {
+    None: "mean",
+    "ema": "mean",
+    "item": "last",
+    "lifetime_sum": "sum",
+}
+
+
+class MetricsLogger:
+    """Logs numbers by name under RLlib's names; a result holds what was logged since the one before.
+
+    A name is text, or a tuple of texts where results are nested.
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, ...], tuple[str, int | None, list[float]]] = {}
+
+    def log_value(
+        self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **_: Any
+    ) -> None:
+        """Log a number.
+
+        Args:
+            key: its name.
+            value: a number, or an array or tensor of one.
+            reduce: "mean" ("ema" is that too), "sum", "min", "max", "item" (the last): what a result holds of several.
+            window: of the last so many alone; None for all since the last result.
+
+        Raises:
+            ValueError: it is no number, or there is no such reduction.
+        """
+        reduction = _AS_RLLIB.get(reduce, reduce or "")
+        if reduction not in _REDUCTIONS:
+            raise ValueError(
+                f"metric {key!r}: reduce is {reduce!r}, expected mean, ema, sum, min, max or item"
+            )
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"metric {key!r} is a {type(value).__name__}, expected a number") from error
+        values = self._logged.setdefault(_parts(key), (reduction, window, []))[-1]
+        values.append(number)
+        if window is not None:
+            del values[:-window]
+
+    def log_dict(self, values: Mapping[str, Any], *, key: Key = (), **options: Any) -> None:
+        """Log all numbers of a dictionary, nested or not, under `key`."""
+        for name, value in values.items():
+            path = (*_parts(key), name)
+            if isinstance(value, Mapping):
+                self.log_dict(value, key=path, **options)
+            else:
+                self.log_value(path, value, **options)
+
+    @contextmanager
+    def log_time(self, key: Key, **options: Any) -> Iterator[None]:
+        """Log the seconds that a `with` block takes."""
+        begun = time.perf_counter()
+        yield
+        self.log_value(key, time.perf_counter() - begun, **options)
+
+    def peek(self, key: Key, default: Any = None) -> Any:
+        """What a result would hold of it now."""
+        logged = self._logged.get(_parts(key))
+        return default if logged is None else _REDUCTIONS[logged[0]](logged[2])
+
+    def reduce(self) -> dict[str, Any]:
+        """What a result holds, nested; logging begins anew."""
+        logged, self._logged = self._logged, {}
+        found: dict[str, Any] = {}
+        for (*parents, name), (reduction, _window, values) in sorted(logged.items()):
+            here = found
+            for parent in parents:
+                here = here.setdefault(parent, {})
+            here[name] = _REDUCTIONS[reduction](values)
+        return found
+
+    def dump(self) -> Dumped:
+        """All that was logged, as JSON, for `add` elsewhere."""
+        return [(list(key), *logged) for key, logged in self._logged.items()]
+
+    def drain(self) -> Dumped:
+        """As `dump`; logging begins anew."""
+        dumped = self.dump()
+        self._logged.clear()
+        return dumped
+
+    def add(self, dumped: Sequence[Sequence[Any]]) -> None:
+        """Log what was logged elsewhere."""
+        for key, reduction, window, values in dumped:
+            for value in values:
+                self.log_value(tuple(key), value, reduce=reduction, window=window)
+
+
+def _parts(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)

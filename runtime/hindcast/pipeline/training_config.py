@@ -1,0 +1,83 @@
+"""`TrainingConfig`: a training's options under RLlib's names, for pre-learners and `OfflineData` in RLlib's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.spaces import space_from_json
+from hindcast.errors import SpecError
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.rl_module import build_module
+from hindcast.pipeline.connecting import learner_pipeline
+from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
+from hindcast.pipeline.given_module import ModuleSpec
+from hindcast.pipeline.rng import seed_of
+
+
+class TrainingConfig:
+    """The options of a training: attributes, to be read. It is the same from a file, in Python and on a cluster.
+
+    Args:
+        told: JSON: `options` by RLlib's names, `connectors`, `model`, `observationSpace`, `actionSpace`, `seed`.
+
+    Attributes:
+        observation_space, action_space: the environment's, or those that the training gives; None where it says none.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._told = {"options": {}, "connectors": [], **told}
+        self.observation_space = _space(told.get("observationSpace"))
+        self.action_space = _space(told.get("actionSpace"))
+
+    def __getattr__(self, name: str) -> Any:
+        options = self.__dict__.get("_told", {}).get("options", {})
+        if name.startswith("__") or name not in options:
+            raise AttributeError(
+                f"the config has no {name!r} here; it has {', '.join(sorted(options))}, observation_space, "
+                "action_space, rl_module_spec"
+            )
+        return options[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An option, or the default where there is none."""
+        return self._told["options"].get(name, default)
+
+    def build_learner_connector(
+        self,
+        input_observation_space: gym.Space | None,
+        input_action_space: gym.Space | None,
+        device: Any = None,  # noqa: ARG002
+    ) -> LearnerConnectorPipeline:
+        """The training's connectors in RLlib's form, and RLlib's default pieces."""
+        named = [Named(**each) for each in self._told["connectors"]]
+        return learner_pipeline(named, input_observation_space, input_action_space)
+
+    @cached_property
+    def rl_module_spec(self) -> ModuleSpec:
+        """What the policy's network is built from, by the training's seed.
+
+        Raises:
+            SpecError: the training has no spaces.
+        """
+        if self.observation_space is None or self.action_space is None:
+            raise SpecError(
+                "a pre-learner asks for the network, and there are no spaces: name the environment, or give "
+                "spec.observationSpace and spec.actionSpace."
+            )
+        model = ModelSpec.model_validate(self._told["model"])
+        environment = EnvironmentSpec.model_validate(self._told["environment"])
+        seen = Preprocessing.of(self.observation_space, self.action_space, model, environment)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self._told["seed"], "pre-learner"))
+            return ModuleSpec(build_module(seen.observation_space, seen.action_space, model, False))
+
+
+def _space(told: Any) -> gym.Space | None:
+    return None if told is None else space_from_json(told)

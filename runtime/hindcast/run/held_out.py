@@ -1,0 +1,262 @@
+"""Episodes that judge a training's policy and are never trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from hindcast.api import OfflineTraining
+from hindcast.api.offline_evaluation import OfflineEvaluationSpec
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.merged import merge
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
+from hindcast.evaluate.fitted_q import Fit
+from hindcast.evaluate.offline import CALIBRATED, Judge, OfflineReport, Options
+from hindcast.learn.algorithm import Algorithm
+from hindcast.learn.learner import Learner
+from hindcast.learn.metrics import TOTAL_LOSS
+from hindcast.learn.targets import window_targets
+from hindcast.learn.validation import validation_metrics
+from hindcast.models.policy import Policy
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.targets import Targets
+from hindcast.pipeline.window import Batch
+from hindcast.report.results import ITERATION, Result
+from hindcast.threads import threads_for, torch_threads
+
+_SPEC: Final = "spec.evaluation.offline"
+_LOOK_EVERY: Final = 200
+
+Progress = Callable[[str, int, int], None]
+"""Hears what is fitted, how far, and of how much."""
+
+
+def split_off(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> tuple[list[Source], Dataset]:
+    """The sources without the episodes that are held out, and these as one dataset.
+
+    Raises:
+        SpecError: a source would have no episode left, or none would be held out.
+    """
+    assert offline.held_out is not None
+    rests, shares = [], []
+    for source in sources:
+        rest, share = source.dataset.split(offline.held_out, offline.held_out_seed or 0)
+        if not share.num_episodes or not rest.num_episodes:
+            raise SpecError(
+                f"{_SPEC}.heldOut is {offline.held_out:g}, and {source.name} has "
+                f"{source.dataset.num_episodes} episodes: {share.num_episodes} would be held out and "
+                f"{rest.num_episodes} trained on; change the share, or name other data in {_SPEC}.input."
+            )
+        rests.append(source._replace(dataset=rest))
+        shares.append(share)
+    return rests, shares[0] if len(shares) == 1 else merge(shares)
+
+
+def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:
+    """The data of `offline.input`.
+
+    Raises:
+        SpecError: they are trained on.
+        DataError: they cannot be opened.
+    """
+    assert offline.input is not None
+    found = open_data(list(offline.input))
+    if found.digest in {source.dataset.digest for source in sources}:
+        raise SpecError(
+            f"{_SPEC}.input is {', '.join(offline.input)}, which is trained on: give {_SPEC}.heldOut in its place, "
+            "which holds episodes back."
+        )
+    return found
+
+
+def notes_on_judged(judged: Result) -> dict[str, str]:
+    """What the user should know of an offline evaluation, by what it is about: each is worth one note in a run."""
+    notes = {name: f"{name} cannot be computed: {why}" for name, why in judged.get("refused", {}).items()}
+    calibration = judged.get("calibration")
+    if calibration is not None and calibration["error"] > CALIBRATED:
+        notes["calibration"] = (
+            f"the data have no {Columns.ACTION_LOGP}, and the clone of the behaviour does not fit well (calibration "
+            f"error {calibration['error']:.2f}), so that ratios mislead: record log-probabilities, or ask for dm alone"
+        )
+    return notes
+
+
+class HeldOut:
+    """Judges a training's policy by episodes that it is not trained on.
+
+    Args:
+        resource: has `evaluation.offline`.
+        dataset: the episodes.
+        algorithm: the resource's, its losses not compiled.
+        needs: what it takes of the data.
+        learner: whose policy is judged.
+        policy: the learner's.
+
+    Raises:
+        SpecError: an estimate that is asked for can never be computed.
+        DataError: the data do not fit the policy's spaces, or lack a column.
+    """
+
+    def __init__(
+        self,
+        resource: OfflineTraining,
+        dataset: Dataset,
+        *,
+        algorithm: Algorithm,
+        needs: Needs,
+        learner: Learner,
+        policy: Policy,
+    ) -> None:
+        assert resource.spec.offline is not None
+        self._spec = resource.spec.offline
+        self._seed = resource.spec.seed
+        self._dataset, self._algorithm, self._learner, self._policy = dataset, algorithm, learner, policy
+        self._name = f"{_SPEC}.{'input' if self._spec.input else 'heldOut'}"
+        self._last = 0
+        self._judge: Judge | None = None
+        self._weighted = needs.sampling == "prioritized"
+        self._check()
+        self._data = self._opened(resource.spec.pipeline, needs)
+
+    def due(self, iteration: int) -> bool:
+        """Whether the weights after this iteration are to be judged."""
+        return self._spec.interval is not None and iteration % self._spec.interval == 0
+
+    def wanted_at_end(self, iteration: int) -> bool:
+        """Whether the last weights are still to be judged: there is no interval."""
+        return self._spec.interval is None and self._last != iteration
+
+    def result(self, iteration: int, progress: Progress = lambda *_: None) -> Result:
+        """What the held-out episodes say of the weights as they are, for results; the same each time.
+
+        `validation_loss` and `metrics` are the algorithm's own over all timesteps, `estimated_return` is the value of
+        the first estimate, None where it cannot be computed of this policy; the rest is `OfflineReport.to_json`.
+
+        Raises:
+            DataError: the data are not as they should be.
+            UserCodeError: the algorithm's own code raised.
+        """
+        self._last = iteration
+        with torch_threads(threads_for(self._learner.nets, self._data.timesteps_per_batch)):
+            found = validation_metrics(self._algorithm, self._learner, self._batches(), self._seed)
+        metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        judged = self._judged(progress)
+        return {
+            ITERATION: iteration,
+            "validation_loss": metrics.get(TOTAL_LOSS),
+            "metrics": metrics,
+            "episodes": self._dataset.num_episodes,
+            "timesteps": self._dataset.num_steps,
+            **({} if judged is None else self._said(judged)),
+        }
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self._data.close()
+
+    def _check(self) -> None:
+        asked, explore = self._spec.estimates, self._spec.explore
+        if not asked:
+            return
+        if self._policy.module.is_stateful():
+            raise SpecError(
+                f"{_SPEC}.estimates are of policies without a recurrent state; leave them out, for the loss alone."
+            )
+        if self._dataset.num_episodes < 2:
+            raise SpecError(
+                f"{self._name} gives one episode: estimates need at least two, and hundreds to say anything."
+            )
+        by_ratios = [name for name in asked if name != "dm"]
+        if by_ratios and not self._policy.has_logp(explore):
+            way_out = (
+                "explore: true judges it as it samples"
+                if not explore and self._policy.has_logp(explore=True)
+                else "dm needs no densities"
+            )
+            raise SpecError(
+                f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so that it "
+                f"would never be computed: {way_out}."
+            )
+
+    def _opened(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
+        learner, policy = self._learner, self._policy
+        timesteps = self._algorithm.options.train_batch_size_per_learner
+        residency = "Streaming" if pipeline.residency == "Streaming" else "Auto"
+        data = OfflineData(
+            [Source(self._name, self._dataset)],
+            replace(needs, sampling="epochs"),
+            pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
+            batch_size=max(1, timesteps // needs.timesteps_per_item),
+            seed=self._seed,
+            device=learner.device,
+            preprocessing=policy.preprocessing,
+            observation_space=policy.observation_space,
+            action_space=policy.action_space,
+        )
+        data.targets = Targets(
+            compute=partial(window_targets, self._algorithm, learner.nets), updates=lambda: learner.updates
+        )
+        return data
+
+    def _batches(self) -> Iterator[Batch]:
+        """All items once, as the learner is given them."""
+        data = self._data
+        start, left = data.state(), data.epoch_size
+        while left:
+            count = min(data.batch_size, left)
+            batch = data.take(count)
+            yield batch | {Columns.WEIGHTS: _ones(batch)} if self._weighted else batch
+            left -= count
+        data.seek(start)
+
+    def _judged(self, progress: Progress) -> OfflineReport | None:
+        """None of a policy, or of data, of which nothing can be said but the loss."""
+        if self._policy.module.is_stateful() or self._dataset.num_episodes < 2:
+            return None
+
+        def check(what: str, done: int, total: int) -> None:
+            if done % _LOOK_EVERY == 0:
+                progress(what, done, total)
+
+        policy = Policy.from_files(self._policy.to_files())  # on the CPU, and in evaluation mode
+        with torch_threads(1):
+            if self._judge is None:
+                self._judge = Judge(policy, self._dataset, self._name, self._options())
+            return self._judge.report(policy, check)
+
+    def _options(self) -> Options:
+        spec = self._spec
+        gamma = getattr(self._algorithm.options, "gamma", Options.gamma) if spec.gamma is None else spec.gamma
+        return Options(
+            gamma=float(gamma),
+            explore=spec.explore,
+            clip=spec.clip,
+            seed=self._seed,
+            ratios=any(name in (*BY_RATIOS, *BY_BOTH) for name in spec.estimates),
+            fit=Fit(updates=spec.model_updates) if {"dm", *BY_BOTH}.intersection(spec.estimates) else None,
+        )
+
+    def _said(self, report: OfflineReport) -> dict[str, Any]:
+        found, asked = report.to_json(), self._spec.estimates
+        if not asked:
+            return {"signals": found["signals"]}
+        for part in ("estimates", "refused"):
+            found[part] = {name: found[part][name] for name in asked if name in found[part]}
+        first = found["estimates"].get(asked[0])
+        return {"estimated_return": None if first is None else first["value"], **found}
+
+
+def _ones(batch: Batch) -> Tensor:
+    any_leaf = next(iter(batch.values()))
+    return torch.ones(len(any_leaf), device=any_leaf.device)

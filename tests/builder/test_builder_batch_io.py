@@ -1,0 +1,262 @@
+"""RLlib's classes of 2019: batches are written, read, and trained on; what does not apply is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hindcast import (
+    BCConfig,
+    DatasetReader,
+    InputReader,
+    JsonReader,
+    JsonWriter,
+    OutputWriter,
+    SampleBatch,
+    SampleBatchBuilder,
+    register_input,
+)
+from hindcast.builder.batch_io import inputs
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.errors import DataError, SpecError, UserCodeError
+from support import record, recording
+from toy_environments import Walk
+
+
+def built(episode: int, steps: int = 3) -> SampleBatch:
+    """An episode, as RLlib's example `saving_experiences` makes it."""
+    builder = SampleBatchBuilder()
+    for t in range(steps):
+        builder.add_values(
+            t=t,
+            eps_id=episode,
+            agent_index=0,
+            obs=np.float32([episode, t, 0, 0]),
+            actions=t % 3,
+            action_logp=-1.0,
+            rewards=1.0,
+            prev_rewards=0,
+            dones=t == steps - 1,
+            infos={"t": t} if t else {},
+            new_obs=np.float32([episode, t + 1, 0, 0]),
+        )
+    return builder.build_and_reset()
+
+
+def same(one: SampleBatch, other: SampleBatch) -> None:
+    assert one.keys() - {"type"} == other.keys() - {"type"}
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def bc() -> BCConfig:
+    return (
+        BCConfig()
+        .environment(observation_space=Walk.observation_space, action_space=Walk.action_space)
+        .training(train_batch_size_per_learner=4)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+    )
+
+
+class Reader(InputReader):
+    """Gives three episodes."""
+
+    def __init__(self, ioctx: Any) -> None:
+        assert ioctx.worker_index == 0
+        assert ioctx.config["train_batch_size_per_learner"] == 4
+        self._left = [built(episode) for episode in range(3)]
+
+    def next(self) -> SampleBatch:
+        if not self._left:
+            raise StopIteration
+        return self._left.pop()
+
+
+class Endless(Reader):
+    def next(self) -> SampleBatch:
+        return built(0)
+
+
+class Wrong(Reader):
+    def next(self) -> Any:
+        return 3
+
+
+class Raising(Reader):
+    def next(self) -> Any:
+        raise KeyError("obs")
+
+
+def test_a_batch_is_columns_and_rows() -> None:
+    builder = SampleBatchBuilder()
+    builder.add_batch(built(0))
+    batch = builder.build_and_reset()
+    assert (batch.count, len(batch), batch["unroll_id"].tolist()) == (3, 3, [0, 0, 0])
+    assert builder.build_and_reset().count == 0
+    assert [row["t"] for row in batch.rows()] == [0, 1, 2]
+    assert batch.columns(["eps_id", SampleBatch.T])[1].tolist() == [0, 1, 2]
+    both = SampleBatch.concat_samples([built(4), built(5, steps=1)])
+    assert [part["t"].tolist() for part in both.split_by_episode()] == [[0, 1, 2], [0]]
+    same(both, built(4).concat(built(5, steps=1)))
+    assert both["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
+    nested = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
+    assert nested["obs"]["a"].shape == (2, 2)
+    with pytest.raises(DataError, match="have several lengths: "):
+        SampleBatch(obs=[1, 2], t=[0])
+    with pytest.raises(DataError, match="batches differ in columns"):
+        SampleBatch.concat_samples([built(0), SampleBatch(t=[0])])
+
+
+@pytest.mark.parametrize("packed", [("obs", "new_obs"), (), ("rewards", "obs")])
+def test_what_is_written_is_read_and_trained_on(tmp_path: Path, packed: tuple[str, ...]) -> None:
+    writer = JsonWriter(tmp_path / "out", compress_columns=packed)
+    batches = [built(episode) for episode in range(4)]
+    for batch in batches:
+        writer.write(batch)
+    assert [file.name.partition("_worker-")[2] for file in (tmp_path / "out").iterdir()] == ["0_0.json"]
+    for found, batch in zip(JsonReader(str(tmp_path / "out")).read_all_files(), batches, strict=True):
+        same(found, batch)
+        assert ("obs" in packed) == (found["obs"].dtype == np.float32)
+    reader = JsonReader(str(tmp_path / "out"))
+    for _ in range(2):  # it begins anew
+        for batch in batches:
+            same(reader.next(), batch)
+    data = open_data([str(tmp_path / "out")])
+    assert (data.num_episodes, data.num_steps) == (4, 12)
+    with (
+        bc().offline_data(input_=str(tmp_path / "out"), dataset_num_iters_per_learner=2).build_algo() as algo
+    ):
+        assert algo.train()["num_env_steps_trained_lifetime"] == 8
+
+
+def test_files_are_of_a_size_and_nobody_elses(tmp_path: Path, memory: str) -> None:
+    for _ in range(2):
+        writer = JsonWriter(tmp_path, max_file_size=2000)
+        for episode in range(4):
+            writer.write(built(episode))
+    sizes = [file.stat().st_size for file in tmp_path.iterdir()]
+    assert len(sizes) > 2
+    assert max(sizes) <= 2000
+    assert len(list(JsonReader([str(tmp_path)]))) == 8
+    writer = JsonWriter(memory)
+    for episode in range(3):
+        writer.write(built(episode))
+    assert [batch["eps_id"][0] for batch in JsonReader(memory)] == [0, 1, 2]
+
+
+def test_any_dataset_is_read_as_batches(tmp_path: Path) -> None:
+    record(recording(tmp_path / "walks", duration={"episodes": 4}))
+    batches = list(DatasetReader(str(tmp_path / "walks")))
+    assert len(batches) == 4
+    for batch in batches:
+        assert np.array_equal(batch["obs"][1:], batch["new_obs"][:-1])
+        assert batch["terminateds"].tolist() == [*[False] * (len(batch) - 1), True]
+    with pytest.raises(DataError, match="was given a int, expected a path"):
+        DatasetReader(3)
+
+
+@pytest.mark.parametrize("name", ["own-reader", None])
+def test_a_reader_of_ones_own_is_an_input(name: str | None) -> None:
+    given: Any = Reader
+    if name is not None:
+        register_input(name, given)
+        given = name
+    with bc().offline_data(input_=given, dataset_num_iters_per_learner=2).build_algo() as algo:
+        assert any("gave 9 timesteps" in note for note in algo.notes)
+        assert algo.train()["num_env_steps_trained_lifetime"] == 8
+        folder = Path(algo.config.input_)
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_a_reader_with_its_share(tmp_path: Path) -> None:
+    JsonWriter(tmp_path / "out").write(built(7))
+    shares = {Reader: 0.25, str(tmp_path / "out"): 0.75}
+    with bc().offline_data(input_=shares, dataset_num_iters_per_learner=4).build_algo() as algo:
+        algo.train()
+
+
+@pytest.mark.parametrize(
+    ("reader", "error", "sentence"),
+    [
+        (Endless, SpecError, "the reader goes on after 100 timesteps: let next() raise StopIteration"),
+        (Wrong, UserCodeError, "Wrong.next() gave a int, expected a SampleBatch"),
+        (Raising, UserCodeError, "the reader of input_ in next()"),
+        (lambda ioctx: 3, SpecError, "input_ made a int, expected an InputReader"),
+        (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_reader_is_a_sentence(
+    reader: Callable[[Any], Any], error: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MOST_TIMESTEPS", 100)
+    with pytest.raises(error) as raised:
+        bc().offline_data(input_=reader).build_algo()
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+class Writer(OutputWriter):
+    def write(self, sample_batch: SampleBatch) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"input_": Reader}, "build_algo() alone takes functions that make an InputReader"),
+        ({"output": lambda ioctx: Writer()}, "for batch in DatasetReader(folder): writer.write(batch)"),
+        ({"output": "logdir"}, "name the folder of the dataset"),
+        ({"input_evaluation": ["is", "wis"]}, "`hindcast evaluate CHECKPOINT --data DATASET`"),
+        ({"input_config": {"a": 1}}, "give it to the reader"),
+    ],
+)
+def test_what_does_not_apply_says_what_does(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        bc().environment(Walk).offline_data(**options).to_resource()
+    assert sentence in str(raised.value)
+
+
+def test_no_files(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="there is no JSON file in"):
+        JsonReader(str(tmp_path / "empty"))
+    (tmp_path / "a.json").write_text('{"type": "Other"}\n')
+    with pytest.raises(DataError, match=r"a\.json, line 1: its type is 'Other'"):
+        JsonReader(str(tmp_path / "a.json")).next()
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    """`saving_experiences`, on CartPole."""
+    builder, writer = SampleBatchBuilder(), JsonWriter(str(tmp_path / "demo-out"))
+    environment = gym.make("CartPole-v1")
+    for episode in range(2):
+        observation, _ = environment.reset(seed=episode)
+        environment.action_space.seed(episode)
+        previous, done, t = np.zeros_like(environment.action_space.sample()), False, 0
+        while not done:
+            action = environment.action_space.sample()
+            new_obs, reward, terminated, truncated, info = environment.step(action)
+            done = terminated or truncated
+            builder.add_values(
+                t=t,
+                eps_id=episode,
+                agent_index=0,
+                obs=observation,
+                actions=action,
+                action_prob=1.0,
+                rewards=reward,
+                prev_actions=previous,
+                prev_rewards=0,
+                dones=done,
+                infos=info,
+                new_obs=new_obs,
+            )
+            observation, previous, t = new_obs, action, t + 1
+        writer.write(builder.build_and_reset())
+    assert open_data([str(tmp_path / "demo-out")]).num_episodes == 2

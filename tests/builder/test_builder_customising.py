@@ -1,0 +1,377 @@
+"""A user's own steps in RLlib's forms, defined where no other process could import them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hindcast import (
+    SCHEMA,
+    BCConfig,
+    BCTorchLearner,
+    ConnectorV2,
+    DefaultModelConfig,
+    DQNConfig,
+    LearnerConnectorPipeline,
+    MultiAgentBatch,
+    OfflineData,
+    OfflinePreLearner,
+    SingleAgentEpisode,
+)
+from hindcast.builder.config import AlgorithmConfig
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.pipeline.connector_pieces import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddNextObservationsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddOneTsToEpisodesAndTruncate,
+    BatchIndividualItems,
+    FrameStackingLearner,
+    GeneralAdvantageEstimation,
+    NumpyToTensor,
+)
+
+LINES = ["the cat sat", "a dog ran far", "the dog sat"]
+VOCABULARY = {token: number for number, token in enumerate(sorted({*" ".join(LINES).split(" ")}))}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+
+
+class Scaled(ConnectorV2):
+    """Scales observations and adds a column, and uses all that it is given."""
+
+    def __init__(self, input_observation_space=None, input_action_space=None, *, scale=1.0, **kwargs):
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        self.scale = scale
+
+    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
+        assert self.input_observation_space.shape == (4,)
+        assert self.input_action_space.n == 3
+        module = rl_module["default_policy"]
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            observations = torch.from_numpy(episode.get_observations(slice(0, len(episode))))
+            logits = module.forward_inference({"obs": observations})["action_dist_inputs"]
+            self.add_n_batch_items(batch, "before", logits.numpy(), len(episode), episode)
+            for t in range(len(episode)):
+                episode.set_observations(new_data=episode.get_observations(t) * self.scale, at_indices=t)
+        shared_data["scale"] = self.scale
+        metrics.log_value("timesteps", sum(map(len, episodes)), reduce="sum")
+        return batch
+
+
+class Shifted(ConnectorV2):
+    """Works on tensors, where RLlib's default pieces were before."""
+
+    def __call__(self, *, batch, shared_data, **kwargs):
+        assert shared_data["scale"] == 3.0
+        for name in ("obs", "new_obs"):
+            batch["default_policy"][name] = batch["default_policy"][name] + 1.0
+        return batch
+
+
+class OwnPipeline(BCConfig):
+    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+        pipeline = super().build_learner_connector(
+            input_observation_space=input_observation_space,
+            input_action_space=input_action_space,
+            device=device,
+        )
+        pipeline.prepend(AddOneTsToEpisodesAndTruncate())
+        pipeline.insert_after(
+            AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch()
+        )
+        pipeline.append(GeneralAdvantageEstimation(gamma=0.99, lambda_=1.0))
+        return pipeline
+
+
+class OwnPieceAtTheEnd(OwnPipeline):
+    def build_learner_connector(self, *args, **kwargs):
+        pipeline = super().build_learner_connector(*args, **kwargs)
+        pipeline.append(Shifted())
+        return pipeline
+
+
+def trained(walks: Path, kind: type[AlgorithmConfig] = BCConfig, **options: Any) -> AlgorithmConfig:
+    config = kind().environment("toy_environments:Walk").training(train_batch_size_per_learner=16, **options)
+    return config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
+
+
+def first_batch(config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+    with config.build_algo() as algo:
+        assert algo.offline_data is not None
+        return {leaf: tensor.clone() for leaf, tensor in algo.offline_data.next().items()}
+
+
+def make(observation_space: gym.Space, action_space: gym.Space) -> ConnectorV2:
+    return Scaled(scale=3.0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        make,
+        {"name": Scaled, "kwargs": {"scale": 3.0}},
+        Scaled(scale=3.0),
+        lambda observations, actions: [Scaled(observations, actions, scale=3.0)],
+        lambda *spaces: LearnerConnectorPipeline(connectors=[Scaled(*spaces, scale=3.0)]),
+    ],
+)
+def test_a_connector_in_any_form_gives_the_same_batches(walks: Path, given: Any) -> None:
+    plain, found = first_batch(trained(walks)), first_batch(trained(walks, learner_connector=given))
+    assert torch.equal(found["obs"], 3 * plain["obs"])
+    assert found["before"].shape == (16, 3)
+    assert {*found} - {*plain} == {"before"}
+
+
+def test_what_connectors_log_is_in_results(walks: Path) -> None:
+    with trained(walks, learner_connector=Scaled).build_algo() as algo:
+        data = algo.offline_data
+        assert data is not None
+        assert algo.train()["learner_connector"] == {"timesteps": data.epoch_size}
+        assert "learner_connector" not in algo.train()  # the data lie in memory, and were read once
+
+
+def test_the_references_override_of_a_pipeline(walks: Path) -> None:
+    plain, found = first_batch(trained(walks)), first_batch(trained(walks, OwnPipeline))
+    assert {*found} - {*plain} == {"new_obs"}
+    assert torch.equal(found["obs"], plain["obs"])
+
+
+def test_a_piece_behind_the_default_ones_gets_tensors(walks: Path) -> None:
+    plain = first_batch(trained(walks, OwnPipeline))
+    config = trained(walks, OwnPieceAtTheEnd, learner_connector=make)
+    found = first_batch(config)
+    torch.testing.assert_close(found["obs"], 3 * plain["obs"] + 1)
+    with pytest.raises(SpecError, match="build_learner_connector cannot be imported by its name"):
+        config.to_resource()
+
+
+class ObsAlone(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        batch["default_policy"]["obs"] = 2 * batch["default_policy"]["obs"]
+        return batch
+
+
+def test_who_changes_observations_in_the_batch_gives_the_next_ones_too(walks: Path) -> None:
+    class Own(DQNConfig):
+        def build_learner_connector(self, *args, **kwargs):
+            pipeline = super().build_learner_connector(*args, **kwargs)
+            pipeline.append(ObsAlone())
+            return pipeline
+
+    with pytest.raises(UserCodeError, match=r"connector ObsAlone at .*: ?\d* ?changed 'obs' .* no 'new_obs'"):
+        first_batch(trained(walks, Own))
+
+
+class Penalised(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        base = super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
+        penalty = fwd_out["action_dist_inputs"].square().mean()
+        self.metrics.log_value((module_id, "penalty"), penalty, window=1)
+        return base + config.lr * penalty
+
+
+def test_a_learner_class_has_a_loss_of_its_own(walks: Path, tmp_path: Path) -> None:
+    with trained(walks).build_algo() as algo:
+        plain = algo.train()["learners"]["default_policy"]
+    config = trained(walks, learner_class=Penalised)
+    with config.build_algo() as algo:
+        own = algo.train()["learners"]["default_policy"]
+        saved = algo.save_to_path(tmp_path / "saved")
+        following = algo.train()["learners"]["default_policy"]
+    assert own["total_loss"] == pytest.approx(plain["total_loss"] + 1e-4 * own["penalty"], rel=1e-5)
+    with config.build_algo() as algo:
+        algo.restore_from_path(saved)
+        assert algo.train()["learners"]["default_policy"] == following
+
+
+class Words(OfflinePreLearner):
+    """As the reference's page has it: frames of text through a pipeline of its own."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        config,
+        learner=None,
+        spaces=None,
+        module_spec=None,
+        module_state=None,
+        vocabulary=None,
+        **kwargs,
+    ):
+        self.spaces = spaces
+        self.vocabulary = vocabulary
+        self._module = module_spec.build()
+        self._learner_connector = LearnerConnectorPipeline(
+            connectors=[FrameStackingLearner(num_frames=4)],
+            input_action_space=module_spec.action_space,
+            input_observation_space=module_spec.observation_space,
+        )
+        self._learner_connector.append(AddObservationsFromEpisodesToBatch(as_learner_connector=True))
+        self._learner_connector.append(AddColumnsFromEpisodesToTrainBatch())
+        self._learner_connector.append(BatchIndividualItems(multi_agent=False))
+        self._learner_connector.append(NumpyToTensor(as_learner_connector=True))
+
+    def __call__(self, batch):
+        episodes = Words._map_to_episodes(
+            is_multi_agent=False,
+            batch=batch,
+            to_numpy=True,
+            observation_space=None,
+            action_space=self.spaces[1],
+            vocabulary=self.vocabulary,
+        )["episodes"]
+        batch = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
+        steps = sum(episode.env_steps() for episode in episodes)
+        return {"batch": MultiAgentBatch(dict(batch), env_steps=steps)}
+
+    @staticmethod
+    def _map_to_episodes(  # noqa: PLR0917
+        is_multi_agent: bool,
+        batch: dict[str, Any],
+        schema: dict[str, str] = SCHEMA,
+        to_numpy: bool = False,
+        input_compress_columns: list[str] | None = None,
+        observation_space: Any = None,
+        action_space: Any = None,
+        vocabulary: dict[str, int] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, list[SingleAgentEpisode]]:
+        episodes = []
+        for text in batch["text"]:
+            encoded = [vocabulary[token] for token in text.split(" ")]
+            one_hot = np.eye(len(vocabulary), dtype=np.float32)[encoded][..., None, None]
+            episode = SingleAgentEpisode(
+                id_=uuid.uuid4().hex,
+                observations=list(one_hot),
+                observation_space=observation_space,
+                actions=encoded[1:],
+                action_space=action_space,
+                rewards=[0.0] * (len(encoded) - 2) + [1.0],
+                terminated=True,
+                len_lookback_buffer=0,
+            )
+            episodes.append(episode.to_numpy())
+        return {"episodes": episodes}
+
+
+def test_a_pre_learner_that_makes_batches(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "this.txt").write_text("\n".join(LINES))
+    size = len(VOCABULARY)
+    config = (
+        BCConfig()
+        .environment(
+            observation_space=gym.spaces.Box(0.0, 1.0, (size, 1, 4), np.float32),
+            action_space=gym.spaces.Discrete(size),
+        )
+        .offline_data(
+            input_=str(folder),
+            input_read_method="read_text",
+            prelearner_class=Words,
+            prelearner_kwargs={"vocabulary": VOCABULARY},
+        )
+        .rl_module(model_config=DefaultModelConfig(conv_filters=[[16, 4, 2], [32, 4, 2]]))
+        .training(train_batch_size_per_learner=7)
+    )
+    batch = first_batch(config)
+    expected = sorted(VOCABULARY[token] for line in LINES for token in line.split(" ")[1:])
+    assert sorted(batch["actions"].tolist()) == expected
+    assert batch["obs"].shape == (7, size, 1, 4)
+    assert batch["obs"][..., 3].sum(dim=(1, 2)).tolist() == [1.0] * 7  # the last frame is the token before
+
+
+def rows_of_numbers(path: str, episodes: int) -> Iterator[dict[str, Any]]:
+    """A read method of the user's own."""
+    for number in range(episodes):
+        observations = np.load(Path(path) / f"{number}.npy")
+        steps = len(observations) - 1
+        yield {
+            "eps_id": [str(number)] * steps,
+            "t": list(range(steps)),
+            "obs": observations[:-1],
+            "new_obs": observations[1:],
+            "actions": [number] * steps,
+            "rewards": [1.0] * steps,
+            "terminateds": [False] * (steps - 1) + [True],
+            "truncateds": [False] * steps,
+        }
+
+
+class Single(OfflinePreLearner):
+    """An instance's method, and what `read_numpy` calls its column."""
+
+    def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
+        assert self.observation_space.shape == (4,)
+        return {
+            "episodes": [
+                SingleAgentEpisode(
+                    uuid.uuid4().hex,
+                    observations=[row, row],
+                    actions=[self.action_space.n - 1],
+                    rewards=[1.0],
+                    terminated=True,
+                    len_lookback_buffer=0,
+                )
+                for row in batch["data"]
+            ]
+        }
+
+
+class ReadsByItself(OfflineData):
+    def __init__(self, config):
+        import ray.data
+
+        self.config = config
+        self.path = config.input_
+        self.data = ray.data.read_numpy(self.path).map(lambda row: {"data": row["data"] * 2})
+
+
+def saved_arrays(folder: Path) -> tuple[AlgorithmConfig, list[np.ndarray]]:
+    folder.mkdir()
+    arrays = [np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32) for number in range(3)]
+    for number, array in enumerate(arrays):
+        np.save(folder / f"{number}.npy", array)
+    config = BCConfig().environment("toy_environments:Walk")
+    return config.offline_data(input_=str(folder), validate_data=False), arrays
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_a_function_reads(tmp_path: Path) -> None:
+    config, arrays = saved_arrays(tmp_path / "numbers")
+    config.offline_data(input_read_method=rows_of_numbers, input_read_method_kwargs={"episodes": 3})
+    batch = first_batch(config.training(train_batch_size_per_learner=15))
+    order = torch.argsort(batch["obs"][:, 0])
+    expected = torch.from_numpy(np.concatenate([array[:-1] for array in arrays]))
+    assert torch.equal(batch["obs"][order], expected[torch.argsort(expected[:, 0])])
+    with pytest.raises(
+        SpecError, match="'read_nump', which is no read method of Ray Data; did you mean 'read_numpy'"
+    ):
+        config.copy().offline_data(input_read_method="read_nump").build_algo()
+
+
+@pytest.mark.minutes
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_any_method_of_ray_data_reads_by_name_or_in_a_class(tmp_path: Path) -> None:
+    config, arrays = saved_arrays(tmp_path / "numbers")
+    config.training(train_batch_size_per_learner=18)
+    by_name = config.copy().offline_data(input_read_method="read_numpy", prelearner_class=Single)
+    by_class = config.copy().offline_data(offline_data_class=ReadsByItself, prelearner_class=Single)
+    whole = np.sort(np.concatenate(arrays)[:, 0])
+    for each, factor in ((by_name, 1), (by_class, 2)):
+        found = first_batch(each)["obs"][:, 0].numpy()
+        np.testing.assert_array_equal(np.sort(found), factor * whole)

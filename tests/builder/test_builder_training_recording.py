@@ -1,0 +1,167 @@
+"""`train()` with an output: all that the policy plays to learn from, each episode once, whatever happens between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from hindcast import AlgorithmConfig
+from hindcast.datasets.opening import open_dataset
+from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.storage.location import resolve
+from support import episode_hashes, leftovers, read_all
+from toy_environments import Walk
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = {
+    "PPO": {"train_batch_size_per_learner": 64, "minibatch_size": 32, "num_epochs": 1},
+    "DQN": {"train_batch_size_per_learner": 8, "num_steps_sampled_before_learning_starts": 20},
+    "SAC": {"train_batch_size_per_learner": 8, "num_steps_sampled_before_learning_starts": 20},
+}
+
+
+def learner(algorithm: str, output: Path | str, **options: object) -> AlgorithmConfig:
+    config = (
+        AlgorithmConfig(algorithm)
+        .environment("Pendulum-v1" if algorithm == "SAC" else Walk, max_episode_steps=10)
+        .env_runners(num_envs_per_env_runner=4)
+        .training(**OPTIONS[algorithm])
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .evaluation(evaluation_duration=2)
+        .offline_data(output=str(output), **{"output_max_rows_per_file": 4, **options})
+    )
+    return config if algorithm == "PPO" else config.offline_data(dataset_num_iters_per_learner=20)
+
+
+def train(config: AlgorithmConfig, iterations: int) -> int:
+    """Timesteps played."""
+    with config.build_algo() as algo:
+        return [algo.train()["num_env_steps_sampled_lifetime"] for _ in range(iterations)][-1]
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS)
+def test_all_that_is_played_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
+    played = train(learner(algorithm, tmp_path), iterations=3)
+    block = read_all(tmp_path)
+    assert block.num_steps == played
+    assert len(set(block.eps_id)) == block.num_episodes
+    assert (block.terminated | block.truncated).all()
+    assert "action_logp" in block.columns
+    assert all(pq.ParquetFile(file).metadata.num_rows <= 4 for file in tmp_path.glob("*.parquet"))
+    assert leftovers(tmp_path) == []
+
+
+def test_what_was_cut_at_the_end_of_a_rollout_is_truncated(tmp_path: Path) -> None:
+    """64 timesteps in 4 environments are 16 in each: of the last episode of each, what fits."""
+    train(learner("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10}), iterations=1)
+    block = read_all(tmp_path)
+    assert sorted(block.length) == [6] * 4 + [10] * 4
+    assert block.truncated[block.length == 6].all()
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_run_again_it_records_only_what_is_new(tmp_path: Path, algorithm: str) -> None:
+    train(learner(algorithm, tmp_path / "again"), iterations=2)
+    before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
+    played = train(learner(algorithm, tmp_path / "again"), iterations=4)
+    train(learner(algorithm, tmp_path / "whole"), iterations=4)
+    again, whole = (read_all(tmp_path / name) for name in ("again", "whole"))
+    assert again.num_steps == played
+    assert episode_hashes(again) == episode_hashes(whole)
+    assert (
+        before.items()
+        <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}.items()
+    )
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from hindcast import RunningAlgorithm
+from test_builder_training_recording import learner
+folder, killed_after = Path(sys.argv[1]), int(sys.argv[2])
+saved = folder / "checkpoint"
+config = learner("{algorithm}", folder / "data", output_max_rows_per_file=1000)
+with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else config.build_algo()) as algo:
+    while algo.iteration < 4:
+        algo.train()
+        if algo.iteration == 2:
+            algo.save_to_path(saved)
+        if algo.iteration == killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_killed_training_goes_on_where_its_checkpoint_was(tmp_path: Path, algorithm: str) -> None:
+    """What was not written yet when it was killed is played, and recorded, again."""
+
+    def run(killed_after: int) -> int:
+        command = [sys.executable, "-c", SCRIPT.format(algorithm=algorithm), str(tmp_path), str(killed_after)]
+        path = os.pathsep.join(str(ROOT / name) for name in ("runtime", "tests", "tests/builder"))
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+
+    assert run(killed_after=3) == -signal.SIGKILL
+    before = open_dataset(str(tmp_path / "data")).num_steps
+    assert run(killed_after=-1) == 0
+    played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
+    killed, whole = (read_all(tmp_path / name) for name in ("data", "whole"))
+    assert before < killed.num_steps == played
+    assert set(episode_hashes(killed).values()) == set(episode_hashes(whole).values())
+    assert leftovers(tmp_path / "data") == []
+
+
+class TestOneOrTheOther:
+    def test_after_training_evaluations_are_not_recorded(self, tmp_path: Path) -> None:
+        with learner("PPO", tmp_path).build_algo() as algo:
+            played = algo.train()["num_env_steps_sampled_lifetime"]
+            for _ in range(2):
+                assert algo.evaluate()["env_runners"]["num_episodes"] == 2
+            assert [note for note in algo.notes if "evaluate() adds nothing" in note] == algo.notes
+        assert open_dataset(str(tmp_path)).num_steps == played
+
+    def test_after_an_evaluation_training_is_not_recorded(self, tmp_path: Path) -> None:
+        with learner("PPO", tmp_path).build_algo() as algo:
+            algo.evaluate()
+            algo.train()
+            assert "output: evaluate() adds episodes to the dataset; train() records none" in algo.notes
+        assert open_dataset(str(tmp_path)).num_episodes == 2
+
+    @pytest.mark.parametrize("first", ["train", "evaluate"])
+    def test_the_others_dataset_is_refused(self, tmp_path: Path, first: str) -> None:
+        other = {"train": "evaluate", "evaluate": "train"}[first]
+        with learner("PPO", tmp_path).build_algo() as algo:
+            getattr(algo, first)()
+        with learner("PPO", tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="holds "):
+            getattr(algo, other)()
+
+    def test_the_others_dataset_is_replaced_where_that_is_asked_for(self, tmp_path: Path) -> None:
+        with learner("PPO", tmp_path).build_algo() as algo:
+            algo.evaluate()
+        played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
+        assert open_dataset(str(tmp_path)).num_steps == played
+        assert leftovers(tmp_path) == []
+
+
+def test_the_manifest_has_the_policy_that_came_of_it(tmp_path: Path) -> None:
+    with learner("PPO", tmp_path).build_algo() as algo:
+        first = algo.get_policy().digest
+        algo.train()
+        last = algo.get_policy().digest
+    manifest = read_manifest(resolve(tmp_path))
+    assert manifest is not None
+    assert manifest.policy == {"digest": last, "explore": True, "digests": [first, last]}
+
+
+def test_packed_columns_of_sample_batches(tmp_path: Path) -> None:
+    packed = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
+    played = train(learner("PPO", tmp_path, **packed), iterations=2)
+    assert read_all(tmp_path).num_steps == played

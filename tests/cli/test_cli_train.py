@@ -1,0 +1,112 @@
+"""`hindcast train`: RLlib's command line makes the resource that YAML would have made."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hindcast.api import load_resources
+
+INPUT = (
+    '{"input": "data", "lr": 0.01, "train_batch_size_per_learner": 32, "dataset_num_iters_per_learner": 2}'
+)
+TWO = '{"training_iteration": 2}'
+
+
+def dry(hindcast, *arguments):
+    called = hindcast("train", *arguments, "--dry-run", "--json")
+    assert called.code == 0, called.err
+    return json.loads(called.out)["spec"]
+
+
+def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
+    given = ["--run", "BC", "--env", "CartPole-v1", "--config", INPUT, "--stop", TWO, "--local-dir", tmp_path]
+    called = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
+    assert called.code == 0, called.err
+    assert "OfflineTraining/bc is trained" in called.out
+    assert f"carrying out {tmp_path}/bc.yaml" in called.err
+    (loaded,) = load_resources(tmp_path / "bc.yaml")
+    spec = loaded.resource.spec.model_dump(by_alias=True, exclude_unset=True)
+    assert spec["checkpoint"] == {"every": 1, "keep": 2, "path": str(tmp_path)}
+    assert spec["config"] == {"lr": 0.01, "trainBatchSizePerLearner": 32}
+    assert (spec["input"], spec["stop"]) == ([{"path": "data"}], {"iterations": 2})
+    assert sorted(path.name for path in (tmp_path / "bc/r1/checkpoints").glob("checkpoint-*")) == [
+        "checkpoint-000000002",
+        "checkpoint-000000004",
+    ]
+    again = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
+    assert "is finished already" in again.out
+
+
+def test_shares_of_inputs_and_exploration_of_2019(hindcast, resources):
+    config = """{
+        "input": {"/tmp/cartpole-out": 0.4, "hdfs://host/archive/cartpole": 0.3, "sampler": 0.3,},
+        "exploration_final_eps": 0,
+        "exploration_fraction": 0}"""
+    given = ["--run=DQN", "--env=CartPole-v1", "--stop", '{"timesteps_total": 1000}', f"--config={config}"]
+    spec = dry(hindcast, *given)
+    assert [source["weight"] for source in spec["input"]] == [0.4, 0.3, 0.3]
+    assert (spec["config"], spec["stop"]) == ({"epsilon": 0}, {"timesteps": 1000})
+    fading = [*given[:4], "--config", '{"exploration_final_eps": 0.1, "schedule_max_timesteps": 500}']
+    assert dry(hindcast, *fading, "--stop", TWO)["config"] == {"epsilon": [[0, 1.0], [50, 0.1]]}
+
+
+def test_an_output_is_a_recording_of_an_expert(hindcast, resources):
+    config = (
+        '{"env": "CartPole-v1", "output": "out", "output_max_file_size": 5000000, "evaluation_duration": 7}'
+    )
+    spec = dry(hindcast, "--run", "PPO", "--config", config, "--stop", '{"timesteps_total": 100000}')
+    assert spec["policy"]["train"]["stop"] == {"timesteps": 100_000}
+    assert spec["output"] == {"path": "out", "maxFileSize": "5000000"}
+    assert spec["duration"] == {"episodes": 7}
+    assert not list(Path().glob("runs*"))
+
+
+def test_options_without_effect_are_named(hindcast, resources):
+    given = ["--run", "BC", "--env", "CartPole-v1", "--stop", TWO, "--dry-run"]
+    called = hindcast("train", *given, "--config", '{"input": "data", "log_level": "WARN"}')
+    assert called.code == 0
+    assert "log_level: logging.getLogger" in called.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--run", "PG", "--stop", TWO], "algorithm is 'PG', which is no algorithm"),
+        (["--run", "DQN"], "--stop is missing"),
+        (
+            ["--run", "DQN", "--stop", '{"time_total_s": 3}'],
+            "--stop: time_total_s ends no training; allowed: ",
+        ),
+        (["--run", "DQN", "--stop", TWO], "input_ is missing"),
+        (["--run", "BC", "--config", "[1]", "--stop", TWO], "--config is '[1]', expected a mapping"),
+        (["--run", "BC", "--config", "{", "--stop", TWO], "--config is not valid YAML: "),
+        (["--run", "BC", "--config", '{"lr": 1, "lr": 2}', "--stop", TWO], "--config: lr is given twice"),
+        (["--run", "BC", "--config", '{"imput": "x"}', "--stop", TWO], "did you mean 'input_'"),
+        (
+            ["--run", "BC", "--config", '{"train_batch_size": 4}', "--stop", TWO],
+            "use train_batch_size_per_learner",
+        ),
+        (["--run", "DQN", "--config", '{"exploration_fraction": "x"}', "--stop", TWO], "expected a number"),
+        (
+            [
+                "--run",
+                "PPO",
+                "--env",
+                "CartPole-v1",
+                "--config",
+                '{"output": "o"}',
+                "--stop",
+                TWO,
+                "--checkpoint-freq",
+                "1",
+            ],
+            "--checkpoint-freq and --keep-checkpoints-num are of trainings",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(hindcast, resources, arguments, sentence):
+    called = hindcast("train", *arguments)
+    assert called.code == 2
+    assert sentence in called.err
+    assert called.err.count("\n") == 1

@@ -1,0 +1,84 @@
+"""A user's connector, pre-learner and network, written once: RLlib and Hindcast each give their base classes.
+
+Nothing here imports either, so that both environments can.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def connector(base):
+    class Customised(base):
+        def __init__(self, input_observation_space=None, input_action_space=None, *, scale=2.0, **kwargs):
+            super().__init__(input_observation_space, input_action_space, **kwargs)
+            self.scale = scale
+
+        def __call__(
+            self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs
+        ):
+            assert self.input_observation_space.shape == (4,)
+            for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+                steps = len(episode)
+                returns = np.cumsum(np.asarray(episode.get_rewards(slice(0, steps)))[::-1])[::-1].copy()
+                self.add_n_batch_items(batch, "returns_to_go", returns, steps, episode)
+                for t in range(steps):
+                    self.add_batch_item(batch, "number", t, episode)
+                    seen = episode.get_observations(t) * np.float32(self.scale)
+                    episode.set_observations(new_data=seen, at_indices=t)
+            shared_data["scaled"] = True
+            return batch
+
+    return Customised
+
+
+def last_piece(base):
+    class Last(base):
+        def __call__(self, *, rl_module, batch, shared_data, **kwargs):
+            assert shared_data["scaled"]
+            module = rl_module["default_policy"]
+            own = batch["default_policy"]
+            with torch.no_grad():
+                own["logits"] = module.forward_inference({"obs": own["obs"]})["action_dist_inputs"]
+            return batch
+
+    return Last
+
+
+def network(base):
+    class Net(base):
+        def setup(self, **options):
+            self.layer = nn.Linear(4, 2)
+            with torch.no_grad():
+                self.layer.weight.copy_(torch.arange(8.0).reshape(2, 4) / 8)
+                self.layer.bias.fill_(0.25)
+
+        def _forward(self, batch, **kwargs):
+            return {"action_dist_inputs": self.layer(batch["obs"])}
+
+    return Net
+
+
+def prelearner(base, episode_class):
+    class Halved(base):
+        def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
+            episodes = []
+            for eps_id in dict.fromkeys(batch["eps_id"]):
+                own = np.flatnonzero(batch["eps_id"] == eps_id)
+                episode = episode_class(
+                    id_=str(eps_id),
+                    observations=[*batch["obs"][own], batch["new_obs"][own[-1]]],
+                    actions=list(batch["actions"][own]),
+                    rewards=list(batch["rewards"][own]),
+                    terminated=bool(batch["terminateds"][own[-1]]),
+                    len_lookback_buffer=0,
+                )
+                episode.to_numpy()
+                episodes.append(episode)
+            return {"episodes": episodes}
+
+        def __call__(self, batch):
+            made = super().__call__(batch)
+            return {**made, "default_policy/rewards": made["default_policy/rewards"] / 2}
+
+    return Halved

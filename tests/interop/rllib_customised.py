@@ -1,0 +1,59 @@
+"""What RLlib 2.60 makes of rows with the pieces of customised_pieces.py.
+
+Runs in RLlib's environment: `python rllib_customised.py ROWS.parquet BATCH.npz`.
+"""
+
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pyarrow.parquet as pq
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.offline.offline_prelearner import OfflinePreLearner
+
+sys.path.insert(0, str(Path(__file__).parent))
+import customised_pieces as pieces
+
+SPACES = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
+
+
+class Own(BCConfig):
+    def build_learner_connector(self, *args, **kwargs):
+        pipeline = super().build_learner_connector(*args, **kwargs)
+        pipeline.append(pieces.last_piece(ConnectorV2)())
+        return pipeline
+
+
+def main():
+    scaled = pieces.connector(ConnectorV2)
+    config = (
+        Own()
+        .environment(observation_space=SPACES[0], action_space=SPACES[1])
+        .learners(learner_connector=lambda observations, actions: scaled(observations, actions, scale=3.0))
+    )
+    spec = MultiRLModuleSpec(
+        rl_module_specs={
+            "default_policy": RLModuleSpec(
+                module_class=pieces.network(TorchRLModule),
+                observation_space=SPACES[0],
+                action_space=SPACES[1],
+                model_config={},
+            )
+        }
+    )
+    halved = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    learner = halved(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
+    table = pq.read_table(sys.argv[1])
+    batch = learner({name: np.array(table[name].to_pylist()) for name in table.column_names})
+    np.savez(sys.argv[2], **{name: np.asarray(value) for name, value in batch.items()})
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

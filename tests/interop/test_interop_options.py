@@ -1,0 +1,110 @@
+"""Every option of RLlib 2.60's configs is mapped, replaced with a warning, or refused in a sentence: none silently."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from hindcast import AlgorithmConfig
+from hindcast.builder.names import GONE, check_names
+from hindcast.builder.options import OPTIONS
+from hindcast.errors import UserError
+from option_fates import fate
+
+Run = Callable[..., str]
+CONTINUOUS = ("CQL", "IQL", "SAC")
+ONLINE = ("PPO", "DQN", "SAC")
+CONFIGS = ("AlgorithmConfig", "BC", "MARWIL", "CQL", "IQL", "DQN", "SAC", "PPO")
+GIVEN = {
+    "callbacks_class": "a.b:C",
+    "env": "MountainCarContinuous-v0",
+    "framework": "torch",
+    "input_": "other",
+}
+"""Values that no default shows."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def theirs(rllib: Run) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(rllib("rllib_options.py"))
+    return found
+
+
+def config_of(algorithm: str) -> AlgorithmConfig:
+    """One that can be built: from data, but for what learns in its environment."""
+    config = AlgorithmConfig("BC" if algorithm == "AlgorithmConfig" else algorithm)
+    config.environment("Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1")
+    return config if algorithm in ONLINE else config.offline_data(input_="data")
+
+
+def others(default: Any) -> list[Any]:
+    """Values of the default's kind that are not it."""
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int | float):
+        return [default + 3, default / 2 + 0.01]
+    if isinstance(default, str):
+        return [f"{default}_other"]
+    return [3, "other", True, ["other"], {"other": 1}]
+
+
+@pytest.mark.parametrize("algorithm", CONFIGS)
+def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
+    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+    silent = []
+    for method, options in known["methods"].items():
+        if method in GONE:
+            with pytest.raises(UserError, match=GONE[method][:9]):
+                getattr(config_of(algorithm), method)
+            continue
+        for name in options:
+            default = known["attributes"].get(name)
+            values = [GIVEN[name]] if name in GIVEN else others(default)
+            fates = {str(value): fate(config_of(algorithm), method, {name: value}) for value in values}
+            fate(config_of(algorithm), method, {name: default})  # says what it says, but nothing raw
+            if "does nothing" in fates.values() and name != "framework":
+                silent.append((method, name, default, fates))
+    assert silent == []
+
+
+@pytest.mark.parametrize("algorithm", CONFIGS)
+def test_no_attribute_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
+    """What RLlib's users read, call and assign without a method: a value, or a sentence."""
+    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+    uses = [
+        (name, partial(getattr, config_of(algorithm), name)) for name in (*known["attributes"], *known["own"])
+    ]
+    for name, default in known["attributes"].items():
+        uses.append((name, partial(setattr, config_of(algorithm), name, default)))
+    for name, use in uses:
+        try:
+            use()
+        except UserError as error:
+            assert name in str(error)
+
+
+def test_every_option_of_its_methods_has_a_row(theirs: Mapping[str, Any]) -> None:
+    """Those that begin with an underscore aside; those of algorithms may be options of ours."""
+    missing = []
+    for config, known in theirs.items():
+        algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")
+        for method, options in known["methods"].items():
+            for name in options:
+                if name[0] == "_" or method in GONE or name in OPTIONS.get(method, {}):
+                    continue
+                if method == "training":
+                    try:
+                        check_names(algorithm, method, {name: None})
+                        continue
+                    except UserError as error:
+                        if re.search(r"\bis an option of ", str(error)):
+                            continue
+                missing.append((config, method, name))
+    assert missing == []

@@ -1,0 +1,51 @@
+"""What becomes of an option that a config is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hindcast import AlgorithmConfig
+from hindcast.errors import UserError
+from hindcast.run.without_effect import without_effect
+
+_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation", "callbacks")
+
+
+def built(config: AlgorithmConfig) -> dict[str, Any]:
+    """All that `build_algo` reads: of the resources no field that has no effect."""
+    plan = config.plan()
+    found: dict[str, Any] = {"config": plan.config, "model": plan.model, "start": plan.initial_checkpoint}
+    if plan.online:
+        found["width"] = plan.width
+    for resource in (plan.training, plan.recording):
+        if resource is None:
+            continue
+        spec = resource.spec.model_dump(by_alias=True)
+        for field in without_effect(resource, is_one_machine=True):
+            remove(spec, field)
+        if resource is plan.training and plan.online:
+            spec = {section: spec[section] for section in _READ_ONLINE}
+        found[resource.kind] = spec
+    return found
+
+
+def remove(spec: dict[str, Any], field: str) -> None:
+    first, _, rest = field.partition(".")
+    if rest:
+        remove(spec[first], rest)
+    else:
+        del spec[first]
+
+
+def fate(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
+    """What becomes of options given beside what the config has."""
+    before = built(config)
+    try:
+        getattr(config, method)(**options)
+        if built(config) != before:
+            return "has an effect"
+    except UserError:
+        return "is refused"
+    (name,) = options
+    return "is warned of" if any(line.startswith(f"{name}: ") for line in config.replaced) else "does nothing"

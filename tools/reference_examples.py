@@ -1,0 +1,82 @@
+"""RLlib's code blocks: those of `examples/reference/`, and those that are not run, in the order of the pages.
+
+A block's file begins with its heading, the pages that print it and its number there:
+
+    \"\"\"Using cloud storage
+
+    Pages: 2.40, 2026; block 11
+    \"\"\"
+
+and a comment `changed: …` stands before each line that differs in more than imports. Blocks that are not run are in
+`not_run.toml`.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path("examples/reference")
+_HEAD = re.compile(
+    r'\A(?:"""|# )(?P<heading>.+?)\n(?:# ?)?\n(?:# )?Pages: (?P<pages>.+); block (?P<number>\d+)\n'
+)
+_REFUSED = re.compile(r"^Refused: (.+)$", re.MULTILINE)
+_CHANGED = re.compile(r"^ *# changed: (.+(?:\n *# .+)*)", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A code block.
+
+    Attributes:
+        is_old: whether it is of the page of 2019.
+        number: its place on the page.
+        heading: where it stands.
+        pages: that print it.
+        place: its file; None of one that is not run.
+        fate: what was changed, or why it is not run and what to write instead.
+    """
+
+    is_old: bool
+    number: int
+    heading: str
+    pages: str
+    place: Path | None
+    fate: str
+
+
+def blocks(root: Path) -> list[Block]:
+    """All blocks, in the order of the pages."""
+    files = [path for path in (root / FOLDER).glob("*/*") if path.suffix in (".py", ".sh")]
+    others = tomllib.loads((root / FOLDER / "not_run.toml").read_text(encoding="utf-8"))["block"]
+    found = [_of_file(path, root) for path in files] + [_not_run(entry) for entry in others]
+    return sorted(found)
+
+
+def examples_table(root: Path) -> str:
+    """The blocks as a Markdown table."""
+    lines = [
+        "| Page | Heading | File | What is changed and why, or why it is not run and what to write |",
+        "|---|---|---|---|",
+    ]
+    for block in blocks(root):
+        link = f"[{block.place.name}](../{block.place})" if block.place else "not run"
+        fate = block.fate.replace("<", "\\<").replace("|", "\\|")
+        lines.append(f"| {block.pages} | {block.heading} | {link} | {fate} |")
+    return "\n".join(lines)
+
+
+def _of_file(path: Path, root: Path) -> Block:
+    text = path.read_text(encoding="utf-8")
+    head = _HEAD.match(text)
+    if head is None:
+        raise ValueError(f"{path}: it does not begin with its heading, pages and number")
+    changed = [" ".join(found.replace("#", " ").split()) for found in _CHANGED.findall(text)]
+    refused = [f"refused, as it should be: “{found}”" for found in _REFUSED.findall(text)]
+    fate = " · ".join(refused + changed) or "unchanged"
+    pages, place = head["pages"], path.relative_to(root)
+    return Block("2019" in pages, int(head["number"]), head["heading"], pages, place, fate)
+
+
+def _not_run(entry: dict[str, str]) -> Block:
+    fate = f"{entry['why']} {entry.get('instead', '')}".strip()
+    return Block("2019" in entry["pages"], int(entry["block"]), entry["heading"], entry["pages"], None, fate)
