@@ -3,7 +3,7 @@
     python d3rlpy_scores.py DATA.npz TASK
 
 Run by the scoreboard in an environment of its own. TASK is JSON: environment, algorithm, seed, hidden, rate, batch,
-updates, every, resets (a seed for each episode of an evaluation). Options that the task does not name are d3rlpy's
+beta (ReBRAC's two), updates, every, resets (a seed for each episode of an evaluation). Options that the task does not name are d3rlpy's
 defaults, but for CQL's penalty, whose weight is fixed at the default of both. Actions of the data are in ±1. Printed is
 JSON: of each evaluation the updates made and the returns.
 """
@@ -37,7 +37,11 @@ def config(task, encoder):
     algorithms = d3rlpy.algos
     made = {
         "TD3BC": lambda: algorithms.TD3PlusBCConfig(observation_scaler=StandardObservationScaler(), **common),
-        "ReBRAC": lambda: algorithms.ReBRACConfig(actor_beta=0.01, critic_beta=0.01, **common),
+        "ReBRAC": lambda: algorithms.ReBRACConfig(
+            actor_beta=task["beta"],
+            critic_beta=task["beta"],
+            **common | {"critic_encoder_factory": layers(task, use_layer_norm=True)},
+        ),
         "IQL": lambda: algorithms.IQLConfig(value_encoder_factory=encoder, **common),
         "SAC": lambda: algorithms.SACConfig(temp_learning_rate=rate, **common),
         "CQL": lambda: algorithms.CQLConfig(
@@ -45,6 +49,11 @@ def config(task, encoder):
         ),
     }
     return made[task["algorithm"]]()
+
+
+def layers(task, **options):
+    """The networks of the task; ReBRAC normalises its critics' layers, as d3rlpy's own reproduction does."""
+    return VectorEncoderFactory(list(task["hidden"]), activation="relu", **options)
 
 
 def main():
@@ -62,8 +71,7 @@ def main():
         action_space=d3rlpy.ActionSpace.CONTINUOUS,
     )
     environment = gym.make(task["environment"])
-    encoder = VectorEncoderFactory(list(task["hidden"]), activation="relu")
-    algorithm = config(task, encoder).create(device="cpu")
+    algorithm = config(task, layers(task)).create(device="cpu")
     algorithm.build_with_dataset(data)
     if task["algorithm"] == "TD3BC":
         algorithm.config.observation_scaler.fit_with_trajectory_slicer(data.episodes, data.trajectory_slicer)

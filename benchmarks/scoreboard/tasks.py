@@ -113,15 +113,23 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "FQL": {"alpha": 3.0, "normalize_q_loss": True},
     "DecisionTransformer": {"train_batch_size_per_learner": 640, "embed_size": 64, "context_length": 10},
 }
-"""Of ours, where neither rates and batches nor the defaults will do."""
+"""Options of ours where neither the common rates and batches nor the defaults will do."""
+
+BETAS = {"expert": 0.1, "medium": 0.01, "replay": 0.01, "random": 0.01}
+"""ReBRAC's weights of its penalties, actor and critic alike, in both libraries. Its paper chooses them for each dataset;
+these are its choices for Hopper's datasets of the same names, fixed before the board was run."""
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "TD3BC": {"observation_filter": "MeanStdFilter"},
     "IQL": {"distribution": "squashedGaussian"},
     "MARWIL": {"distribution": "squashedGaussian"},
+    "DecisionTransformer": {"fcnet_hiddens": [], "observation_filter": "MeanStdFilter"},
 }
 """The paper's: d3rlpy gets a scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself. Where a
 few heavily weighted actions lie at their bounds, a mean without bounds strays."""
+
+EXPLORING = ("FQL",)
+"""Policies that are evaluated as they sample: FQL's maps noise to actions, as its authors evaluate it."""
 
 UPDATES_OF = {"DecisionTransformer": 0.4}
 """Share of the updates that an algorithm gets: one of a Decision Transformer costs ten of the others'."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from data import arrays
-from tasks import BATCH, D3RLPY, ENVIRONMENTS, MODELS, OPTIONS, RATES, Piece
+from tasks import BATCH, BETAS, D3RLPY, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, RATES, Piece
 
 import hindcast
 from hindcast.api.environment import EnvironmentSpec
@@ -57,8 +57,8 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
         "fcnet_activation": "relu",
         **MODELS.get(piece.trained, {}),
     }
-    if piece.trained == "DecisionTransformer":
-        model = {}
+    if piece.trained == "ReBRAC":
+        options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}
     config = (
         getattr(hindcast, f"{piece.trained}Config")()
         .environment(environment.id)
@@ -76,6 +76,7 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
                 EnvironmentSpec(id=environment.id),
                 duration=environment.episodes,
                 seed=EVALUATION_SEED,
+                explore=piece.trained in EXPLORING,
             )
             found.append(
                 {
@@ -96,6 +97,7 @@ def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
         "hidden": environment.hidden,
         "rate": environment.rate,
         "batch": BATCH,
+        "beta": BETAS[piece.data],
         "updates": piece.updates,
         "every": environment.every,
         "resets": [reset_seed(source, "episode", index) for index in range(environment.episodes)],
