@@ -21,7 +21,7 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Input
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
-from support import training
+from support import After, training
 
 
 def in_ranks(size, **jobs):
@@ -153,13 +153,43 @@ def fitted(group, toy, folder, data):
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
 
 
+def weights_after(group, resource, data, stops):
+    """Weights after two iterations; each of `stops` is where the first learner is asked to stop, and all resume."""
+    store = CheckpointStore(resolve(resource.spec.checkpoint.path))
+
+    def together(act):
+        if group and not group.leads:
+            group.hear()
+        return act()
+
+    def begun():
+        return together(lambda: offline_trainer(resource, [Input(str(data))], group=group, first_learners=2))
+
+    trainer = begun()
+    together(trainer.begin)
+    for looks in (*stops, None):
+        try:
+            check = After(looks).check if looks is not None and group.leads else (lambda: None)
+            while trainer.iteration < 2:
+                together(lambda: trainer.iterate(check))
+        except Interrupted:
+            if group.leads:
+                trainer.save(store)
+            trainer.close()
+            trainer = begun()
+            dist.barrier()
+            together(lambda: trainer.load(store.latest()))
+    trainer.close()
+    return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}
+
+
 def interrupted(group, updates):
     """Metrics after as many updates, on parts of other shares each, stopped in the middle and once more at once."""
     learner = new_learner(group)
     for number in range(updates):
         if number == updates // 2:
             for _ in range(2):
-                learner.merge_metrics()
+                learner.merge()
                 state, learner = learner.state(), new_learner(group)
                 learner.load(state)
         size = 3 if number % 2 else 32
@@ -169,7 +199,7 @@ def interrupted(group, updates):
 
 
 def noise(group):
-    """What the losses of each learner would draw, before and after a checkpoint is loaded."""
+    """What the losses of each learner would draw, before and after a checkpoint without its generators is loaded."""
     learner = new_learner(group)
     before = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
     learner.load(learner.state())

@@ -299,3 +299,26 @@ def test_two_learners_do_what_one_does(data: dict[str, Path], tmp_path: Path) ->
         alone = in_float64(None, resource, paths[name], 200)
         for losses in together[name]:
             np.testing.assert_allclose(losses, alone, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_two_learners_with_noise_and_dropout_resume_bit_for_bit(
+    data: dict[str, Path], tmp_path: Path
+) -> None:
+    from learn_ranks import in_ranks, weights_after
+
+    spec = spec_of("TD3BC") | {"model": {"fcnetHiddens": [16], "dropout": 0.2}}
+    stops = {"never": (), "twice": (2, 1)}
+    jobs = {
+        name: (
+            weights_after,
+            training(tmp_path / name, "", input=inputs_of("TD3BC", data), **spec),
+            data["steered"],
+            looks,
+        )
+        for name, looks in stops.items()
+    }
+    found = in_ranks(2, **jobs)
+    for never, twice in zip(found["never"], found["twice"], strict=True):
+        for name, expected in never.items():
+            np.testing.assert_array_equal(twice[name], expected, err_msg=name)

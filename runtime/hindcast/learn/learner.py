@@ -38,8 +38,8 @@ class LearnerState:
     """All that the next update depends on, the batch aside; on the CPU.
 
     Attributes:
-        tensors: `nets/<network>.<parameter>`, `optimisers/<name>/<index>/<key>`, `random/<generator>`,
-            `metrics/<group>`.
+        tensors: `nets/<network>.<parameter>`, `optimisers/<name>/<index>/<key>`, `metrics/<group>`,
+            `random/<generator>` of the first learner, `random/<rank>/<generator>` of each other one.
         meta: JSON: counters, parameter groups, names and counts of the metrics.
     """
 
@@ -89,6 +89,7 @@ class Learner:
         self._metrics = self._new_sums()
         self.group = group or Group()
         self._seed = seed
+        self._others_random: dict[str, Tensor] = {}
         self._part_from_the_first()
 
     def update(self, batch: Mapping[str, Tensor], timesteps: int | None = None) -> Tensor | None:
@@ -134,20 +135,23 @@ class Learner:
         """
         with calling(self._name, type(self.algorithm)):
             self._watch.refuse(self.updates)
-        self.merge_metrics()
+        self.merge()
         means = self._metrics.means()
         self._metrics = self._new_sums()
         for name, optimiser in self._optimisers.items():
             means[self._label("learning_rate", name)] = optimiser.lr
         return means
 
-    def merge_metrics(self) -> None:
-        """Make the metrics not yet collected those of all learners; to be called by all of them.
+    def merge(self) -> None:
+        """Collect from all learners what a checkpoint holds: metrics, and the states of their generators.
 
-        Then they are collected, or saved: merged again they would count once for each learner.
+        To be called by all of them after their last update. Then the metrics are collected, or saved: merged again they
+        would count once for each learner.
         """
-        if self.group.share.size > 1:
-            self.group.weighted_sum(self._metrics.tensors())
+        if self.group.share.size == 1:
+            return
+        self.group.weighted_sum(self._metrics.tensors())
+        self._others_random = self._random_of_others()
 
     def state(self) -> LearnerState:
         """A copy of everything: networks, optimisers, randomness, counters, metrics not yet collected.
@@ -161,7 +165,8 @@ class Learner:
         for name, optimiser in self._optimisers.items():
             slots, groups[name] = optimiser.state()
             tensors |= {f"{_OPTIMISERS}/{name}/{slot}": tensor for slot, tensor in slots.items()}
-        tensors |= {f"{_RANDOM}/{name}": tensor for name, tensor in self._random().items()}
+        random = self._random() | self._others_random
+        tensors |= {f"{_RANDOM}/{name}": tensor for name, tensor in random.items()}
         sums, counts = self._metrics.state()
         tensors |= {f"{_METRICS}/{name}": tensor for name, tensor in sums.items()}
         meta = {
@@ -175,19 +180,23 @@ class Learner:
     def load(self, state: LearnerState) -> None:
         """Become the learner that `state` was taken from.
 
+        A learner whose generators the state lacks, since there were fewer learners, starts new ones: a function of seed,
+        rank and update.
+
         Raises:
             DataError: the state is of other networks or optimisers.
         """
         self._load_nets(state.tensors)
         self._load_optimisers(state)
-        for name, value in below(f"{_RANDOM}/", state.tensors).items():
-            self._set_random(name, value)
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._clock.fill_(self.timesteps)
         own = float(self.group.leads)  # what was saved is of all learners, and is to count once
         self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
+        rank = self.group.share.rank
+        for name, value in below(f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors).items():
+            self._set_random(name, value)
 
     def _moved(
         self, batch: Mapping[str, Tensor], weight: float | Tensor
@@ -331,6 +340,15 @@ class Learner:
         found = {f"losses_{self.device.type}": self.generator.get_state(), "cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             found["cuda"] = torch.cuda.get_rng_state(self.device)
+        return found
+
+    def _random_of_others(self) -> dict[str, Tensor]:
+        """`<rank>/<generator>`: their states, bytes, as floats on the device, which carry each exactly."""
+        size = self.group.share.size
+        found: dict[str, Tensor] = {}
+        for name, state in self._random().items():
+            states = self.group.whole(state.to(self.device, torch.float32)[None], size).to("cpu", torch.uint8)
+            found |= {f"{rank}/{name}": states[rank] for rank in range(1, size)}
         return found
 
     def _set_random(self, name: str, value: Tensor) -> None:

@@ -156,7 +156,7 @@ class Trainer:
                     if priorities is not None:
                         experience.prioritise(priorities)
         except Interrupted:
-            learner.merge_metrics()
+            learner.merge()
             raise
         finally:
             self.seconds += time.monotonic() - begun
