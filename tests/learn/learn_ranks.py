@@ -154,31 +154,32 @@ def fitted(group, toy, folder, data):
 
 
 def weights_after(group, resource, data, stops):
-    """Weights after two iterations; each of `stops` is where the first learner is asked to stop, and all resume."""
+    """Weights after two iterations; the first learner is asked to stop at each of `stops`, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
-    def together(act):
-        if group and not group.leads:
+    def together(act, *args):
+        """What the first learner does, the others hear of first."""
+        if not group.leads:
             group.hear()
-        return act()
+        return act(*args)
 
     def begun():
-        return together(lambda: offline_trainer(resource, [Input(str(data))], group=group, first_learners=2))
+        return offline_trainer(resource, [Input(str(data))], group=group, first_learners=2)
 
-    trainer = begun()
+    trainer = together(begun)
     together(trainer.begin)
     for looks in (*stops, None):
+        check = unasked if not group.leads else After(looks).check if looks else bool
         try:
-            check = After(looks).check if looks is not None and group.leads else (lambda: None)
             while trainer.iteration < 2:
-                together(lambda: trainer.iterate(check))
+                together(trainer.iterate, check)
         except Interrupted:
             if group.leads:
                 trainer.save(store)
-            trainer.close()
-            trainer = begun()
             dist.barrier()
-            together(lambda: trainer.load(store.latest()))
+            trainer.close()
+            trainer = together(begun)
+            together(trainer.load, store.latest())
     trainer.close()
     return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}
 

@@ -180,8 +180,8 @@ class Learner:
     def load(self, state: LearnerState) -> None:
         """Become the learner that `state` was taken from.
 
-        A learner whose generators the state lacks, since there were fewer learners, starts new ones: a function of seed,
-        rank and update.
+        A learner whose generators the state lacks, since there were fewer learners, starts new ones: a function of
+        seed, rank and update.
 
         Raises:
             DataError: the state is of other networks or optimisers.
