@@ -205,6 +205,7 @@ def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
         "policy.train.config",
         "policy.train.model",
         "policy.train.sampler",
+        "policy.train.initialCheckpoint",
         "policy.train.stop",
         "policy.train.evaluation",
         "policy.checkpoint",

@@ -74,7 +74,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "explore": (False, None, False),
     "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
     "burnin_len": (5, 5, None),
-    "initial_checkpoint": ("somewhere", "somewhere", None),
+    "initial_checkpoint": ("somewhere", "somewhere", "somewhere"),
     "sampler": (
         {"timesteps_per_update": 0.5},
         {
@@ -535,10 +535,6 @@ class TestMistakes:
             (
                 lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
                 "iter_batches_kwargs: 'collate_fn' has no meaning here",
-            ),
-            (
-                lambda: recorder().training(initial_checkpoint="there").to_resource(),
-                "initial_checkpoint: the expert of a recording starts afresh",
             ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),

@@ -33,6 +33,7 @@ RUN: dict[str, dict[str, Change]] = {
         "policy.train.config": (expert(config={"gamma": 0.9}), train(config={"gamma": 0.8})),
         "policy.train.model": (expert(), train(model={"fcnetHiddens": [64]})),
         "policy.train.sampler": (expert(algorithm="DQN"), train(sampler={"capacity": 500})),
+        "policy.train.initialCheckpoint": (expert(), train(initialCheckpoint="s3://bucket/runs/a/r1")),
         "policy.train.stop": (expert(), train(stop={"timesteps": 2000})),
         "policy.train.evaluation": (expert(), train(evaluation={"duration": 3})),
         "policy.checkpoint": (

@@ -121,6 +121,8 @@ def test_every_location_becomes_absolute_and_references_stay() -> None:
     assert train.checkpoint.path == "s3://b/rl/runs"
     record = effective(recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform).spec
     assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/rl/p", "s3://b/rl/o")
+    expert = {"train": {"initialCheckpoint": "c", "stop": {"iterations": 1}}}
+    assert effective(recording(policy=expert), platform).spec.policy.train.initial_checkpoint == "s3://b/rl/c"
 
 
 @pytest.mark.parametrize(

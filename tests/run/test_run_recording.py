@@ -12,6 +12,7 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from hindcast import __version__
 from hindcast.api import spec_hash
@@ -19,6 +20,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, UserCodeError
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.models.policy import Policy
 from hindcast.record import trim
 from hindcast.run import recording as recording_module
 from hindcast.storage.lease import sole_writer
@@ -412,6 +414,19 @@ class TestPolicy:
         assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
         assert indices(tmp_path) == list(range(40))
         assert leftovers(tmp_path) == []
+
+    def test_trained_first_from_one_that_was_trained_offline(self, tmp_path: Path, walks: Path) -> None:
+        trained = train(training(tmp_path / "runs", walks, model=TRAIN["model"])).metrics["checkpoint"]
+        still = {**TRAIN, "config": {**TRAIN["config"], "lr": 1e-30}, "initialCheckpoint": trained}
+        record(recording(tmp_path / "data", policy={"train": still}))
+        module = Policy.load(tmp_path / "data/_hindcast/policy/module").module
+        for name, given in Policy.load(trained).module.named_parameters():
+            assert torch.equal(dict(module.named_parameters())[name], given), name
+
+    def test_trained_first_from_one_that_is_not_there(self, tmp_path: Path) -> None:
+        expert = {**TRAIN, "initialCheckpoint": "nowhere"}
+        with pytest.raises(DataError, match=r"spec\.policy\.train\.initialCheckpoint: .*nowhere"):
+            record(recording(tmp_path / "data", policy={"train": expert}))
 
 
 class TestLeftovers:

@@ -84,6 +84,12 @@ def _map_recording(spec: OfflineRecordingSpec, change: _Change) -> OfflineRecord
     if checkpoint is not None:
         path = change(StoragePath("spec.policy.checkpoint.path", checkpoint.path, written=False))
         policy = policy.model_copy(update={"checkpoint": checkpoint.model_copy(update={"path": path})})
+    if policy.train is not None and policy.train.initial_checkpoint is not None:
+        given = policy.train.initial_checkpoint
+        path = change(StoragePath("spec.policy.train.initialCheckpoint", given, written=False))
+        policy = policy.model_copy(
+            update={"train": policy.train.model_copy(update={"initial_checkpoint": path})}
+        )
     path = change(StoragePath("spec.output.path", spec.output.path, written=True))
     return spec.model_copy(update={"policy": policy, "output": spec.output.model_copy(update={"path": path})})
 

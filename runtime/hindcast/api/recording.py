@@ -60,6 +60,9 @@ class TrainPolicy(Model):
     sampler: Sampler | None = None
     """How much it plays while it is trained, of algorithms that keep what they have played (not PPO). Default: as of an
     input's sampler; an iteration is 1,000 updates."""
+    initial_checkpoint: Location | None = None
+    """Start from the policy of this checkpoint or run folder, and from its other networks where they have the name and
+    the shapes of this algorithm's. Default: new networks."""
     stop: TrainStop
     """When to stop."""
     checkpoint_every: Annotated[Positive, OPERATIONAL] = 5

@@ -58,7 +58,7 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
         is_read = option.training.split(".")[0] in _READ_ONLINE
         return None if is_read else f"{algorithm} learns from samples of its own, in this process"
     trains = given.get("input_") or (algorithm is not None and plays(algorithm))
-    if records and not trains and option.name != "initial_checkpoint":
+    if records and not trains:
         return "it is of trainings, and no input_ is given"
     of_data = option.training.startswith("input") and not option.training.startswith("input.sampler")
     is_idle = of_data and option.name != "input_" and not names_data(given)

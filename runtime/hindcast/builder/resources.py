@@ -103,11 +103,6 @@ def recording(
     given, duration = spec.pop("policy", {}), _duration(options)
     problems = []
     if policy is None:
-        if options.get("initial_checkpoint") is not None:
-            raise SpecError(
-                "initial_checkpoint: the expert of a recording starts afresh; to record that policy give "
-                'policy={"checkpoint": {"path": ...}}.'
-            )
         config = algorithm_config(algorithm, options)
         train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
         if duration.get("episodes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from hindcast.report.results import Result
 from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner, notes_on_module
+from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
 _EPISODES_PER_ITERATION = 1_000_000
@@ -145,7 +147,7 @@ def online_trainer(
 
     Args:
         resource: whose environment and seed.
-        spec: algorithm, options, model.
+        spec: algorithm, options, model, where it starts.
         width: environments stepped side by side, where it learns from rollouts.
 
     Raises:
@@ -163,11 +165,21 @@ def online_trainer(
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs = needs_for(algorithm, policy.module)
     notes = notes_on_module(policy.module)
+    initial = spec.initial_checkpoint
+    warm = None if initial is None else partial(warm_start, policy, learner.nets, initial, FIELD_OF_EXPERTS)
     if isinstance(algorithm, OnlineAlgorithm):
         sampled = Sampled(
             environment, algorithm, policy, learner.nets, seed=seed, width=width, callbacks=callbacks
         )
-        return Trainer(spec.algorithm, policy, learner, sampled, spec_hash=spec_hash(resource), notes=notes)
+        return Trainer(
+            spec.algorithm,
+            policy,
+            learner,
+            sampled,
+            spec_hash=spec_hash(resource),
+            prepare=warm or (lambda: None),
+            notes=notes,
+        )
     data = OfflineData(
         [],
         needs,
@@ -188,7 +200,7 @@ def online_trainer(
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing,
+        prepare=warm or data.fit_preprocessing,
         notes=notes,
     )
 

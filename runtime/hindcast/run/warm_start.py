@@ -1,4 +1,4 @@
-"""Where a training starts that has an `initialCheckpoint`."""
+"""Where a training, of an expert too, starts that has an `initialCheckpoint`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _PLAIN: Final = ("categorical", "gaussian")
 """What `auto` is, of one kind of actions each."""
 
 
-def initial_policy(path: str, model: ModelSpec) -> Policy:
+FIELD: Final = "spec.initialCheckpoint"
+FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
+
+
+def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
     """The policy that a training of this model starts from.
 
     Raises:
@@ -28,22 +32,23 @@ def initial_policy(path: str, model: ModelSpec) -> Policy:
     try:
         return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
     except DataError as error:
-        raise DataError(f"spec.initialCheckpoint: {error}") from error
+        raise DataError(f"{field}: {error}") from error
 
 
-def warm_start(policy: Policy, nets: nn.ModuleDict, path: str) -> None:
+def warm_start(policy: Policy, nets: nn.ModuleDict, path: str, field: str = FIELD) -> None:
     """Begin with the policy at the path; and with the other networks of its checkpoint whose name and shapes are equal.
 
     Args:
         policy: of the training.
         nets: all of its networks.
         path: of a checkpoint or a run folder; of a `module` folder, which is the policy alone.
+        field: names the path in messages.
 
     Raises:
         SpecError: the policy is of another model.
         DataError: there is none at the path, or its checkpoint is damaged.
     """
-    saved = initial_policy(path, policy.module.model_config)
+    saved = initial_policy(path, policy.module.model_config, field)
     own, given = _beside_shapes(policy), _beside_shapes(saved)
     convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
     for option in own:
@@ -52,13 +57,13 @@ def warm_start(policy: Policy, nets: nn.ModuleDict, path: str) -> None:
         if own[option] != given[option]:
             chosen = ", in which auto is the algorithm's own choice" if option == "distribution" else ""
             raise SpecError(
-                f"spec.initialCheckpoint: {path} has model.{option} {given[option]}, this one has {own[option]}; "
+                f"{field}: {path} has model.{option} {given[option]}, this one has {own[option]}; "
                 f"the model sections must be the same{chosen}."
             )
     try:
         policy.take_weights(saved, f"the policy at {path}")
     except DataError as error:
-        raise SpecError(f"spec.initialCheckpoint: {error}") from error
+        raise SpecError(f"{field}: {error}") from error
     checkpoint = _checkpoint_of(path)
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
     for name, net in nets.items():
