@@ -153,6 +153,21 @@ def test_metrics_say_how_much_of_the_data_was_seen(kind, make_feed):
 
 
 @both
+def test_coverage_with_replacement_counts_the_windows_drawn_from(kind, make_feed):
+    """10 of 100 windows used up: 1 - 1/e of their timesteps were drawn, and none of the other 90 windows'."""
+    units, window = 100, 50
+    feed = make_feed(
+        kind, FakeDataset([[window]] * units), batch_size=window, window_steps=window, replacement=True
+    )
+    drawn = {int(step) for step in steps_of(feed, 10)}
+    expected = 0.1 * (1 - (1 - 1 / window) ** window)
+    metrics = feed.metrics()
+    assert metrics["coverage"] == pytest.approx(expected, abs=1e-3)
+    assert metrics["coverage"] == pytest.approx(len(drawn) / (units * window), abs=0.01)
+    assert metrics["timesteps_seen"] == pytest.approx(len(drawn), abs=50)
+
+
+@both
 def test_a_failure_while_loading_surfaces_in_next(kind, make_feed):
     dataset = FakeDataset(UNITS)
 

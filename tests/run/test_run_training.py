@@ -416,6 +416,18 @@ class TestFolder:
             train(training(tmp_path, numbered))
         assert not (tmp_path / "test/r1/success.json").exists()
 
+    def test_a_longer_training_drops_the_report_of_the_shorter_one(
+        self, tmp_path: Path, numbered: Path
+    ) -> None:
+        """The new report follows the marker: without it the old one would pass for that of the new weights."""
+        train(training(tmp_path, numbered, stop={"updates": 10}))
+        report = tmp_path / "test/r1/report.html"
+        report.write_text("of 10 updates")
+        assert train(training(tmp_path, numbered, stop={"updates": 10})).state == "AlreadyFinished"
+        assert report.exists()
+        train(training(tmp_path, numbered, stop={"updates": 20}))
+        assert not report.exists()
+
     def test_finished_work_stays_finished(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
         first = train(training(tmp_path, numbered))
         second = train(training(tmp_path, numbered), reporter=heard)

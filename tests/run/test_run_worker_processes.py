@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys, threading
 from hindcast.worker_processes import end_with_parent
@@ -13,6 +15,7 @@ threading.Event().wait(60)
 """
 
 
+@pytest.mark.slow  # starts two processes
 def test_a_worker_whose_parent_is_gone_already_ends() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -18,6 +18,7 @@ from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
 from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.report.events import Outcome, Progress, Reporter, State
+from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.callbacks import Called
 from hindcast.run.choosing import (
@@ -104,7 +105,10 @@ class TrainingRun:
                 finished = orjson.loads(marker.read_bytes())
                 if finished["specHash"] == spec_hash(self._resource):
                     return self._outcome(finished, "AlreadyFinished", begun)
-                marker.delete()  # it goes on: `stop` or `evaluation` is another now
+                # `stop` or `evaluation` has changed, so training continues. The report goes first: one that is
+                # found next to a marker counts as current.
+                self._folder.child(REPORT_FILE).delete()
+                marker.delete()
             success = self._train()
             outcome = self._outcome(success, "Succeeded", begun)
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
