@@ -2,7 +2,17 @@
 
 The command line prints the sentence without a traceback and exits with `exit_code`.
 Anything that is not a `UserError` is a defect of Hindcast.
+
+Between processes a user's mistake travels as a value (`caught`, `raised`): raised there, it would come back wrapped in
+an error of the library that carries it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -59,3 +69,22 @@ class Interrupted(UserError):
     """The run was interrupted after a checkpoint and can be continued."""
 
     exit_code = 130
+
+
+def caught(function: Callable[[], T]) -> T | UserError:
+    """What the function returns, or the user's mistake that it raises."""
+    try:
+        return function()
+    except UserError as error:
+        return error
+
+
+def raised(result: T | UserError) -> T:
+    """What another process made with `caught`.
+
+    Raises:
+        UserError: it is a user's mistake.
+    """
+    if isinstance(result, UserError):
+        raise result
+    return result

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_fakes import KINDS, FakeDataset, loader_of, random_dataset
 
+from hindcast.pipeline.items import sequences_in
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.share import Share
 from hindcast.pipeline.window import Batch, Recipe
 from layers import examples

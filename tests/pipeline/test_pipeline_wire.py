@@ -6,7 +6,7 @@ import pytest
 from pipeline_fakes import block_of
 
 from hindcast import errors
-from hindcast.pipeline.block_transport import error_table, from_table, to_table
+from hindcast.pipeline.data_workers import error_table, from_table, to_table
 
 
 def stored(table):

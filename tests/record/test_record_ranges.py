@@ -3,8 +3,14 @@ from __future__ import annotations
 import pytest
 
 from hindcast.formats.dataset_folder.commits import Commit
-from hindcast.record.extent import EpisodeExtent, Extent, TimestepExtent
-from hindcast.record.ranges import Ranges, by_episodes, by_timesteps
+from hindcast.record.extent import (
+    EpisodeExtent,
+    Extent,
+    Ranges,
+    TimestepExtent,
+    by_episodes,
+    by_timesteps,
+)
 
 
 def commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit:

@@ -21,7 +21,7 @@ from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, S
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.models.policy import Policy
-from hindcast.record import trim
+from hindcast.record import recorded, recorder
 from hindcast.run import recording as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
@@ -161,7 +161,7 @@ class TestTimesteps:
         lengths = read_all(tmp_path).length.tolist()
         assert sum(lengths) >= total > sum(lengths[:-1])
 
-    @pytest.mark.parametrize("step", ["_shortened", "write_commit", "keep_prefix", "remove_orphans"])
+    @pytest.mark.parametrize("step", ["_shortened", "write_range", "keep_prefix", "remove_orphans"])
     def test_may_be_killed_while_it_trims(
         self, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -174,14 +174,21 @@ class TestTimesteps:
             raise KilledError
 
         resource = recording(tmp_path / "data", duration={"timesteps": self.LENGTHS_TOTAL})
-        place = recording_module if hasattr(recording_module, step) else trim
+        place = recording_module if hasattr(recording_module, step) else recorded
+
+        def killed_before_it_commits(*given: Any) -> None:
+            with monkeypatch.context() as inner:
+                inner.setattr(recorder, "write_commit", killed)
+                recorder.write_range(*given)
+
         calls = iter([recording_module.remove_orphans])  # the first clean-up, before recording, is let pass
 
         def killed_later(*given: Any, **named: Any) -> Any:
             return next(calls, killed)(*given, **named)
 
         with monkeypatch.context() as patch:
-            patch.setattr(place, step, killed_later if step == "remove_orphans" else killed)
+            moments = {"remove_orphans": killed_later, "write_range": killed_before_it_commits}
+            patch.setattr(place, step, moments.get(step, killed))
             with pytest.raises(KilledError):
                 record(resource)
         assert read_manifest(resolve(tmp_path / "data")) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hindcast.errors import UserError
+from hindcast.errors import UserError, caught, raised
 from hindcast.evaluate.environment import EnvReport
 from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.models.policy import Policy
@@ -57,9 +57,7 @@ class InProcesses:
         ]
         for each in made:
             result = (each, None) if isinstance(each, Commit) else each.result()
-            if isinstance(result, UserError):
-                raise result
-            yield result
+            yield raised(result)
 
     def close(self) -> None:
         """Stop the processes."""
@@ -79,15 +77,15 @@ class _Runner:
         join_runners(resolve(self._task.folder))
 
     def record(self, files: dict[str, bytes], digest: str, work: Work) -> Made | UserError:
-        """A user's mistake comes back as a value, so that it keeps its sentence."""
-        try:
-            if self._recorder is None or digest != self._digest:
-                if self._recorder is not None:
-                    self._recorder.close()
-                self._recorder, self._digest = Recorder(self._task, Policy.from_files(files)), digest
-            return _record(self._recorder, work)
-        except UserError as error:
-            return error
+        """A range by the policy in `files`, or the user's mistake."""
+        return caught(lambda: _record(self._recorder_of(files, digest), work))
+
+    def _recorder_of(self, files: dict[str, bytes], digest: str) -> Recorder:
+        if self._recorder is None or digest != self._digest:
+            if self._recorder is not None:
+                self._recorder.close()
+            self._recorder, self._digest = Recorder(self._task, Policy.from_files(files)), digest
+        return self._recorder
 
 
 def _record(recorder: Recorder, work: Work) -> Made:

@@ -16,7 +16,7 @@ from hindcast.builder.growing import GrowingDataset
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.recorder import Work, write_range
-from hindcast.record.runner import Episode
+from hindcast.record.runner import Episode, episodes_to_block
 from hindcast.report.events import Reporter
 
 
@@ -72,7 +72,8 @@ class TrainingRecording(GrowingDataset):
             return
         self._folder.child(MANIFEST).delete()
         work = Work(self._places[-1], self._places)
-        commit = write_range(self._recorded_task, work, [self._waiting], self._writer_id)
+        block = episodes_to_block(self._waiting, self._recorded_task.prefix)
+        commit = write_range(self._recorded_task, work, [block], self._writer_id)
         self._commits_made[commit.range] = commit
         self._waiting, self._size = [], 0
 

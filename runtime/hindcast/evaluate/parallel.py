@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from typing import NamedTuple, Protocol
 
-from hindcast.errors import UserError, WorkerLost
+from hindcast.errors import UserError, WorkerLost, caught, raised
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
 from hindcast.worker_processes import WorkerProcesses
@@ -14,7 +14,7 @@ from hindcast.worker_processes import WorkerProcesses
 _MOST_DEATHS = 3
 
 Part = EnvReport | UserError
-"""A share of an evaluation, or the user's mistake in it: as a value, so that it keeps its sentence."""
+"""A share of an evaluation, or the user's mistake in it."""
 
 
 class Players(Protocol):
@@ -130,21 +130,14 @@ class EvaluationWorkers:
 
 def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) -> EnvReport:
     begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
-    reports = [part.result(timeout) for part in begun]
-    for report in reports:
-        if isinstance(report, UserError):
-            raise report
-    good = [report for report in reports if isinstance(report, EnvReport)]
+    reports = [raised(found) for found in [part.result(timeout) for part in begun]]
     return EnvReport(
-        returns=[value for report in good for value in report.returns],
-        lengths=[value for report in good for value in report.lengths],
-        logged=[value for report in good for value in report.logged],
+        returns=[value for report in reports for value in report.returns],
+        lengths=[value for report in reports for value in report.lengths],
+        logged=[value for report in reports for value in report.logged],
     )
 
 
 def play_share(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Part:
     """Play one share with a saved policy."""
-    try:
-        return evaluator(Policy.from_files(files), seed, share)
-    except UserError as error:
-        return error
+    return caught(lambda: evaluator(Policy.from_files(files), seed, share))

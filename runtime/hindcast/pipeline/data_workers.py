@@ -3,6 +3,9 @@
 A stream keeps a few units under way with each worker, bounded by their bytes in the object store, and takes the blocks
 in the order of the work. Only workers that have started are given units, so that a pool which the cluster cannot hold
 as a whole works with what there is.
+
+Blocks travel as tables of one row, whose cells are the arrays' bytes: one row cannot be split, and a cell is viewed in
+place, in the object store's shared memory. A user's mistake travels the same way, as its sentence.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from hindcast import errors
 from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, UserError, WorkerLost
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught
+from hindcast.formats.arrow.array_row import from_row, header_of, to_row
 from hindcast.memory import oom_kills
-from hindcast.pipeline.block_transport import error_table, from_table, to_table
 from hindcast.pipeline.executors import PreLearn, Work
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
@@ -39,6 +43,8 @@ _IDLE_SECONDS: Final = 30.0
 _MOST_DEATHS: Final = 3
 KILLED_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """What Ray's messages say of a process that its memory monitor killed."""
+_COLUMN = "columns/"
+_PER_EPISODE = ("length", "eps_id", "t_started", "terminated", "truncated")
 
 
 @dataclass
@@ -230,14 +236,13 @@ class Reader:
             job: one reference, to the pre-learner.
             work: the unit.
         """
-        try:
-            if self._is_killed_for_memory:
-                raise OutOfMemory(
-                    "a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory"
-                )
-            return to_table(self._prelearner(job[0])(*work))
-        except UserError as error:
-            return error_table(error)
+        found = caught(lambda: self._block(job[0], work))
+        return error_table(found) if isinstance(found, UserError) else to_table(found)
+
+    def _block(self, prelearner: Any, work: Work) -> Block:
+        if self._is_killed_for_memory:
+            raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
+        return self._prelearner(prelearner)(*work)
 
     def _prelearner(self, reference: Any) -> PreLearn:
         import ray
@@ -288,3 +293,34 @@ def _lost(error: Exception) -> WorkerLost:
             f"data workers were killed for memory: raise spec.pipeline.dataWorkers.memory ({reason})"
         )
     return WorkerLost(f"a data worker died {_MOST_DEATHS + 1} times, the last time with: {reason}")
+
+
+def to_table(block: Block) -> pa.Table:
+    """The block as one row; its arrays are not copied, text is."""
+    arrays = {f"{_COLUMN}{leaf}": column for leaf, column in block.columns.items()}
+    return to_row(arrays | {name: getattr(block, name) for name in _PER_EPISODE}, {"logged": block.logged})
+
+
+def error_table(error: UserError) -> pa.Table:
+    """A user's mistake as one row."""
+    return to_row({}, {"error": [type(error).__name__, str(error)]})
+
+
+def from_table(table: pa.Table) -> Block:
+    """The block; its arrays are read-only views into the table.
+
+    Raises:
+        UserError: the row is a mistake: the one that was made there, of the same class.
+    """
+    header = header_of(table)
+    error = header.get("error")
+    if error is not None:
+        name, sentence = error
+        raise getattr(errors, name, errors.UserCodeError)(sentence)
+    arrays = from_row(table)
+    per_episode = {name: arrays.pop(name) for name in _PER_EPISODE}
+    return Block(
+        {name.removeprefix(_COLUMN): array for name, array in arrays.items()},
+        **per_episode,
+        logged=header["logged"],
+    )

@@ -1,7 +1,8 @@
-"""`Draws`: which items come next where they are drawn with replacement, uniformly or by priority."""
+"""Items drawn with replacement, uniformly or by priority: `Draws` says which, `DrawsFeed` delivers them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -9,24 +10,25 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import UserCodeError
-from hindcast.pipeline.feeds import refuse_priorities
+from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.priorities import FIRST, Priorities
 from hindcast.pipeline.rng import Uniforms
-from hindcast.pipeline.window import Batch
+from hindcast.pipeline.share import WHOLE, Share
+from hindcast.pipeline.window import Batch, Recipe, WindowData, below
 
 
 class Draws:
     """Draws from items 0 to `size` - 1.
 
-    Draw number d follows from the seed, d and, by priority, the priorities of that moment. Each learner draws the whole
-    batch, and all hold all priorities, which the losses' are gathered for: with a part of them each, a learner could
-    only draw from its own part, and several would not draw what one draws.
+    Draw number d depends on the seed, d and, by priority, the priorities at that moment. Each learner draws the whole
+    batch and holds all priorities, so several learners draw what one would; the losses' priorities are gathered for
+    that.
 
     Args:
-        needs: say how items are drawn: by priority, or else uniformly.
-        seed: another one gives other draws.
-        size: items; each has the first priority.
+        needs: how items are drawn: by priority, or else uniformly.
+        seed: a different seed gives different draws.
+        size: number of items; each starts with the priority `FIRST`.
         device: of the draws.
 
     Attributes:
@@ -47,10 +49,10 @@ class Draws:
             self._priorities.fill(slice(0, size), FIRST)
 
     def next(self, count: int) -> tuple[Tensor, Batch]:
-        """The next `count` items, `[count]` int64, and the columns that come of how they were drawn.
+        """The next `count` items, `[count]` int64, and, by priority, their importance `weights`.
 
         Raises:
-            UserCodeError: the items before have not been given their priorities.
+            UserCodeError: the previous items have not been given their priorities.
         """
         if self._unanswered is not None:
             raise UserCodeError(
@@ -82,10 +84,7 @@ class Draws:
         self._unanswered = None
 
     def replace(self, leaving: int, coming: int) -> None:
-        """Items go and come: the first `leaving` of the old ones and the `coming` new ones, which follow them.
-
-        New ones have the greatest priority that is held.
-        """
+        """Drop the first `leaving` items and append `coming` new ones, which get the greatest priority held."""
         held = self.size
         self.size += coming - leaving
         if self._priorities is None:
@@ -102,7 +101,7 @@ class Draws:
         """Refuse priorities that were NaN or infinite; waits for the device.
 
         Raises:
-            DataError: there were such.
+            DataError: one was.
         """
         if self._priorities is not None:
             self._priorities.check()
@@ -112,8 +111,85 @@ class Draws:
         return {} if self._priorities is None else self._priorities.tensors()
 
     def load(self, count: int, size: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after `count` draws, with `size` items and what `tensors` gave."""
+        """Resume after `count` draws, with `size` items and the tensors of `tensors`."""
         self.count, self.size, self._unanswered = count, size, None
         if self._priorities is not None:
             self._priorities = Priorities(max(size, 1), self._needs.alpha, self._device)
             self._priorities.load(tensors)
+
+
+class DrawsFeed(ABC):
+    """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch.
+
+    Args:
+        recipe: how episodes become batches; its needs say how items are drawn.
+        batch_size: items in a batch.
+        seed: of the draws.
+        size: items to draw from at first.
+    """
+
+    epoch_size: int
+
+    def __init__(self, recipe: Recipe, batch_size: int, seed: int, size: int) -> None:
+        self.batch_size = batch_size
+        self._recipe = recipe
+        self._draws = Draws(recipe.needs, seed, size, recipe.device)
+        self._waited = 0.0
+
+    @property
+    def cursor(self) -> int:
+        """See `Feed`."""
+        return self._draws.count
+
+    def next(self) -> Batch:
+        """See `Feed`."""
+        return self.take(self.batch_size)
+
+    def take(self, count: int, share: Share = WHOLE) -> Batch:
+        """See `Feed`.
+
+        Raises:
+            UserCodeError: the previous items, drawn by priority, have not been given their priorities.
+        """
+        data, own = self._window(), share.of(count)
+        index, columns = self._draws.next(count)
+        self._drawn(index)
+        return data.gather(index[own]) | {name: column[own] for name, column in columns.items()}
+
+    def prioritise(self, priorities: Tensor) -> None:
+        """See `Feed`."""
+        self._draws.prioritise(priorities)
+
+    def tensors(self) -> Batch:
+        """See `Feed`: the priorities, and what else the draws depend on.
+
+        Raises:
+            DataError: a priority was NaN or infinite.
+        """
+        self._draws.check()
+        held = {f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()} | self._held()
+        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in held.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """See `Feed`; only draws from a dataset have epochs and coverage.
+
+        Raises:
+            DataError: a priority was NaN or infinite.
+        """
+        self._draws.check()
+        return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._waited}
+
+    def _resume(self, state: State, size: int, tensors: Mapping[str, Tensor]) -> None:
+        """Draw from `size` items where `state` and `tensors` were saved."""
+        self._draws.load(int(state["cursor"]), size, below("priorities/", tensors))
+
+    @abstractmethod
+    def _window(self) -> WindowData:
+        """What is drawn from now."""
+
+    @abstractmethod
+    def _held(self) -> Batch:
+        """Tensors that belong to the position besides the priorities."""
+
+    def _drawn(self, index: Tensor) -> None:  # noqa: B027
+        """Called with the items of each batch."""

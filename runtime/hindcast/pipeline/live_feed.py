@@ -1,4 +1,4 @@
-"""`LiveFeed`: draws from what the policy plays while it is trained."""
+"""`LiveFeed`: draws from the episodes that the policy plays while it is trained."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.pipeline.building import WindowBuilder
-from hindcast.pipeline.draws import Draws
+from hindcast.pipeline.draws import DrawsFeed
 from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, refuse_other
+from hindcast.pipeline.items import items_in
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.sequences import sequences_in
-from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.window import Batch, Recipe, WindowData, below
 
 
@@ -29,13 +27,13 @@ class Play(Protocol):
 
     @property
     def width(self) -> int:
-        """Episodes that are played side by side."""
+        """Episodes played in parallel."""
 
     def __call__(self, indices: range, timesteps: int) -> Block:
-        """The episodes of these indices, from which their ids and seeds follow.
+        """Play episodes; their ids and seeds depend on their indices.
 
         Args:
-            indices: of episodes.
+            indices: of the episodes.
             timesteps: played before.
         """
 
@@ -48,18 +46,18 @@ _PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 
 @dataclass(frozen=True)
 class Live:
-    """A source of what the policy plays.
+    """A source of episodes that the policy plays.
 
     Attributes:
         name: in checkpoints and messages.
         play: plays episodes.
         updates: gives the updates made so far, of the whole training.
         weight: share of batches relative to other sources' weights.
-        timesteps_per_update: timesteps to be played for each update.
-        warmup: timesteps to be played besides, from the first.
-        capacity: most timesteps that are kept; the oldest episodes leave, whole.
-        capacity_bytes: most bytes of the columns that are needed; None for no such bound.
-        metrics: what the user's callbacks log of episodes.
+        timesteps_per_update: timesteps to play per update.
+        warmup: timesteps to play before the first update.
+        capacity: most timesteps kept; the oldest episodes are dropped whole.
+        capacity_bytes: most bytes of the needed columns; None for no such limit.
+        metrics: what the user's callbacks log about episodes.
     """
 
     name: str
@@ -73,17 +71,17 @@ class Live:
     metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
 
-class LiveFeed:
+class LiveFeed(DrawsFeed):
     """A `Feed` of draws from episodes that are played as updates are made.
 
-    The next episodes are played where fewer timesteps have been than are due. When that is follows from the updates,
-    and what is drawn from the seed and its number: with a `play` whose episodes follow from the policy and their index,
-    so does every batch. Of several learners each plays the same episodes, with the same weights, and gathers its part
-    of a batch. A checkpoint holds the episodes.
+    The next episodes are played when fewer timesteps have been played than are due. When that is depends on the number
+    of updates alone, and what is drawn on the seed and its number: where episodes depend only on the policy and their
+    index, so does every batch. Of several learners each plays the same episodes, with the same weights, and gathers its
+    part of a batch. A checkpoint holds the episodes.
 
     Args:
         live: what is played, and how much of it is kept.
-        recipe: how episodes become batches; its needs say whether they are drawn by priority, else it is uniformly.
+        recipe: how episodes become batches; its needs say whether they are drawn by priority or uniformly.
         batch_size: items in a batch.
         seed: of the draws.
 
@@ -92,51 +90,21 @@ class LiveFeed:
     """
 
     epoch_size = 0
-    """A pass is over recorded data."""
+    """An epoch is a pass over recorded data."""
 
     def __init__(self, live: Live, recipe: Recipe, batch_size: int, seed: int) -> None:
-        self.batch_size = batch_size
+        super().__init__(recipe, batch_size, seed, 0)
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
         paces = [live.timesteps_per_update, live.warmup, live.play.width]
         self._order = [seed, alpha, *paces, live.capacity, live.capacity_bytes]
         self._live = live
-        self._recipe = recipe
         self._store = EpisodeStore(live.capacity, live.capacity_bytes)
-        self._draws = Draws(needs, seed, 0, recipe.device)
         self._built: WindowData | None = None
         self._items = np.empty(0, dtype=np.int64)
         self._played = 0
         self.timesteps_played = 0
         self._returns: list[float] = []
-        self._waited = 0.0
-
-    @property
-    def cursor(self) -> int:
-        """See `Feed`."""
-        return self._draws.count
-
-    def next(self) -> Batch:
-        """See `Feed`."""
-        return self.take(self.batch_size)
-
-    def take(self, count: int, share: Share = WHOLE) -> Batch:
-        """See `Feed`; plays first, where it is time.
-
-        Raises:
-            UserCodeError: as of `Draws.next`.
-        """
-        live = self._live
-        due = max(1.0, live.warmup + live.timesteps_per_update * live.updates())
-        while self.timesteps_played < due:
-            self._play()
-        index, columns = self._draws.next(count)
-        own = share.of(count)
-        return self._window().gather(index[own]) | {name: column[own] for name, column in columns.items()}
-
-    def prioritise(self, priorities: Tensor) -> None:
-        """See `Feed`."""
-        self._draws.prioritise(priorities)
 
     def state(self) -> State:
         """See `Feed`."""
@@ -152,20 +120,6 @@ class LiveFeed:
             "episodes": [name for block in blocks for name in block.eps_id.tolist()],
         }
 
-    def tensors(self) -> Batch:
-        """See `Feed`: the episodes that are kept, and priorities.
-
-        Raises:
-            DataError: a priority was NaN or infinite.
-        """
-        self._draws.check()
-        held = {f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()}
-        if self._store.blocks:
-            block = Block.concat(self._store.blocks)
-            held |= {f"columns/{name}": torch.from_numpy(column) for name, column in block.columns.items()}
-            held |= {name: torch.from_numpy(getattr(block, name)) for name in _PER_EPISODE}
-        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in held.items()}
-
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`."""
         refuse_other(state, self.state(), "the seed, the sampling, or how much is played and kept has")
@@ -174,52 +128,37 @@ class LiveFeed:
         names = state["episodes"]
         blocks = [_block_of(names, tensors)] if names else []
         self._store.replace(blocks, int(state["evicted"]))
-        self._items = np.concatenate([np.empty(0, np.int64), *(self._items_of(block) for block in blocks)])
-        self._draws.load(int(state["cursor"]), int(self._items.sum()), below("priorities/", tensors))
+        needs = self._recipe.needs
+        self._items = np.concatenate(
+            [np.empty(0, np.int64), *(items_in(block.length, needs) for block in blocks)]
+        )
+        self._resume(state, int(self._items.sum()), tensors)
         self._played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
         self._returns = list(state["returns"])
 
     def returns(self) -> list[float]:
-        """Of the episodes played since this was last asked; a checkpoint holds those that are not asked for yet."""
+        """Returns of the episodes played since the last call; a checkpoint holds those not collected yet."""
         found, self._returns = self._returns, []
         return found
-
-    def metrics(self) -> dict[str, float]:
-        """See `Feed`; what was played counts neither as seen nor for coverage, and there are no epochs.
-
-        Raises:
-            DataError: a priority was NaN or infinite.
-        """
-        self._draws.check()
-        return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._waited}
 
     def close(self) -> None:
         """See `Feed`."""
         self._built = None
         self._live.play.close()
 
-    def _play(self) -> None:
-        started = time.perf_counter()
-        live, kept = self._live, self._recipe.needs.kept
-        block = live.play(range(self._played, self._played + live.play.width), self.timesteps_played)
-        self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
-        block = block.without_details().with_columns(
-            {name: column for name, column in block.columns.items() if root(name) in kept}
-        )
-        self._played += block.num_episodes
-        self.timesteps_played += block.num_steps
-        evicted = self._store.evicted
-        self._store.add(block)
-        coming = self._items_of(block)
-        leaving = self._store.evicted - evicted
-        items = np.append(self._items, coming)
-        self._draws.replace(int(items[:leaving].sum()), int(coming.sum()))
-        self._items = items[leaving:]
-        self._built = None
-        self._waited += time.perf_counter() - started
+    def _held(self) -> Batch:
+        if not self._store.blocks:
+            return {}
+        block = Block.concat(self._store.blocks)
+        columns = {f"columns/{name}": torch.from_numpy(column) for name, column in block.columns.items()}
+        return columns | {name: torch.from_numpy(getattr(block, name)) for name in _PER_EPISODE}
 
     def _window(self) -> WindowData:
-        """All that is kept, laid end to end on the device; built anew after each play."""
+        """Play what is due; all episodes kept, laid end to end on the device."""
+        live = self._live
+        due = max(1.0, live.warmup + live.timesteps_per_update * live.updates())
+        while self.timesteps_played < due:
+            self._play()
         if self._built is None:
             blocks = self._store.blocks
             builder = WindowBuilder(np.concatenate([block.length for block in blocks]), self._recipe)
@@ -228,13 +167,25 @@ class LiveFeed:
             self._built = builder.build()
         return self._built
 
-    def _items_of(self, block: Block) -> NDArray[np.int64]:
-        """`[N]` items of each episode."""
-        needs = self._recipe.needs
-        if needs.seq_len is None:
-            return block.length
-        found = sequences_in(block.length, needs.seq_len, needs.burn_in, needs.stride)
-        return np.asarray(found, dtype=np.int64)
+    def _play(self) -> None:
+        started = time.perf_counter()
+        live, needs = self._live, self._recipe.needs
+        block = live.play(range(self._played, self._played + live.play.width), self.timesteps_played)
+        self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
+        block = block.without_details().with_columns(
+            {name: column for name, column in block.columns.items() if root(name) in needs.kept}
+        )
+        self._played += block.num_episodes
+        self.timesteps_played += block.num_steps
+        evicted = self._store.evicted
+        self._store.add(block)
+        coming = items_in(block.length, needs)
+        leaving = self._store.evicted - evicted
+        items = np.append(self._items, coming)
+        self._draws.replace(int(items[:leaving].sum()), int(coming.sum()))
+        self._items = items[leaving:]
+        self._built = None
+        self._waited += time.perf_counter() - started
 
 
 def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:

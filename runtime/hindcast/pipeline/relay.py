@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hindcast.episodes.block import Block
-from hindcast.errors import UserError, WorkerLost
+from hindcast.errors import UserError, WorkerLost, raised
 from hindcast.pipeline.data_workers import DataWorkers, fetch
 from hindcast.pipeline.executors import PreLearn, Work
 
@@ -114,10 +114,8 @@ class Following:
         key = _next_key(self._streams, source)
         try:
             for place, _ in enumerate(work):
-                found = ray.get(self._relay.take.remote(key, place))
-                if isinstance(found, UserError):
-                    raise found
-                yield fetch(found[0])
+                found: list[Any] | UserError = ray.get(self._relay.take.remote(key, place))
+                yield fetch(raised(found)[0])
         finally:
             self._relay.leave.remote(key)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -18,19 +18,18 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
-from hindcast.pipeline.connectors import BlockConnector
+from hindcast.pipeline.connectors import BlockConnector, Context, Scope
 from hindcast.pipeline.episode_connectors import EpisodeConnector
 from hindcast.pipeline.executors import Executor, Work
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
+from hindcast.pipeline.items import items_in
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.module_actions import ModuleActions
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.order import I64, Order
+from hindcast.pipeline.order import Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, reading_class
 from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
-from hindcast.pipeline.sequences import sequences_in
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
@@ -223,7 +222,24 @@ class SourceFeed:
         return [type(self.prelearner).__name__, *names] if self.prelearner.stochastic else names
 
 
+class ModuleActions(BlockConnector):
+    """Scales recorded actions from the environment's bounds to those within which the module acts."""
+
+    scope: ClassVar[Scope] = "step"
+    reads: Collection[str] | None = ()
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self._preprocessing = preprocessing
+
+    def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
+        actions = leaves_of(Columns.ACTIONS, list(block.columns))
+        scaled = {name: self._preprocessing.to_module(name, block.columns[name]) for name in actions}
+        return block.with_columns({**block.columns, **scaled})
+
+
 def _order(dataset: Dataset, settings: Settings) -> Order:
+    needs = settings.needs
+    items = [items_in(unit.lengths, needs).sum() for unit in dataset.units] if needs.seq_len else None
     return Order(
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
@@ -231,16 +247,8 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
-        items=_sequences(dataset, settings.needs),
+        items=None if items is None else np.array(items, dtype=np.int64),
     )
-
-
-def _sequences(dataset: Dataset, needs: Needs) -> I64 | None:
-    """`[U]` sequences of each unit; None where items are timesteps."""
-    if needs.seq_len is None:
-        return None
-    of_each = (needs.seq_len, needs.burn_in, needs.stride)
-    return np.array([sequences_in(unit.lengths, *of_each).sum() for unit in dataset.units], dtype=np.int64)
 
 
 def _changes_actions(preprocessing: Preprocessing | None) -> bool:

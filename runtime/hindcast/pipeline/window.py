@@ -17,9 +17,8 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
-from hindcast.pipeline.n_step import discounted_rewards, discounts, steps_ahead
+from hindcast.pipeline.items import Sequences, cut, discounted_rewards, discounts, steps_ahead
 from hindcast.pipeline.needs import STATES, Needs
-from hindcast.pipeline.sequences import Sequences, cut
 
 Batch = dict[str, Tensor]
 I64 = NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.errors import UserError, WorkerLost
+from hindcast.errors import UserError, WorkerLost, caught, raised
 from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
@@ -111,18 +111,17 @@ def record_on_ray(
                             ) from error
                         idle.append(actor_class.remote(task, policy, on_episode))
                         continue
-                    if isinstance(result, UserError):
-                        raise result
+                    commit: Commit = raised(result)
                     deaths = 0
                     idle.append(recorder)
-                    yield result
+                    yield commit
         finally:
             for recorder in [*idle, *(pair[0] for pair in running.values())]:
                 ray.kill(recorder)
 
 
 class _RemoteRecorder:
-    """A `Recorder` in a Ray actor. A user's mistake comes back as a value, so that it keeps its sentence."""
+    """A `Recorder` in a Ray actor."""
 
     def __init__(self, task: Task, policy: str, on_episode: OnEpisode | None) -> None:
         end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
@@ -134,11 +133,11 @@ class _RemoteRecorder:
 
     def record(self, work: Work) -> Commit | UserError:
         """Record one range."""
-        try:
-            if self._recorder is None:
-                self._lock = join_runners(self._task.location)
-                actor = load_actor(self._policy, self._task.environment, self._task.own_class)
-                self._recorder = Recorder(self._task, actor)
-            return self._recorder.record(work, self._on_episode)
-        except UserError as error:
-            return error
+        return caught(lambda: self._record(work))
+
+    def _record(self, work: Work) -> Commit:
+        if self._recorder is None:
+            self._lock = join_runners(self._task.location)
+            actor = load_actor(self._policy, self._task.environment, self._task.own_class)
+            self._recorder = Recorder(self._task, actor)
+        return self._recorder.record(work, self._on_episode)

@@ -1,15 +1,19 @@
-"""The episodes that a recording has written, read back from its files."""
+"""The episodes that a recording has written: read back, and dropped where there are more than were asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
 from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.episodes.block import Block
+from hindcast.formats.dataset_folder.commits import COMMITS, Commit
 from hindcast.formats.entries import FileEntry
-from hindcast.record.recorder import Task
+from hindcast.record.recorder import Task, Work, write_range
 
 
 def recorded_blocks(
@@ -33,3 +37,40 @@ def recorded_blocks(
     indexed = [Indexed(folder.child(file.path), file, task.data, task.layout) for file in files]
     dataset = EpisodeDataset(task.data, indexed)
     yield from (dataset.read(unit, columns) for unit in dataset.units)
+
+
+def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
+    """Keep the shortest prefix of episodes that has `timesteps`, with which a recording by timesteps ends.
+
+    It may be interrupted at any point and repeated. The files dropped are still there, uncommitted.
+
+    Returns:
+        The commits that stay, by number.
+    """
+    missing, kept = timesteps, {}
+    for number in sorted(commits):
+        commit = commits[number]
+        if missing <= 0:
+            task.location.child(COMMITS, f"{number:06d}.json").delete()
+            continue
+        lengths = [length for file in commit.files for length in file.episode_lengths]
+        episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1
+        if episodes < len(lengths):
+            commit = _shortened(task, commit, episodes)
+        kept[number] = commit
+        missing -= commit.timesteps
+    return kept
+
+
+def _shortened(task: Task, commit: Commit, episodes: int) -> Commit:
+    """The range again, with its first episodes only."""
+    work = Work(commit.range, range(commit.first, commit.first + episodes))
+    return write_range(task, work, _first(task, commit, episodes), uuid.uuid4().hex[:8])
+
+
+def _first(task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
+    for block in recorded_blocks(task, commit.files):
+        yield block.take(range(min(episodes, block.num_episodes)))
+        episodes -= block.num_episodes
+        if episodes <= 0:
+            return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
 from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
@@ -116,29 +117,26 @@ class Recorder:
 
     def _record(self, work: Work, on_episode: OnEpisode | None) -> Commit:
         chunks = _chunks(self._runner.play(work.indices), on_episode)
-        return write_range(self._task, work, chunks, self._writer_id)
+        blocks = (episodes_to_block(chunk, self._task.prefix) for chunk in chunks)
+        return write_range(self._task, work, blocks, self._writer_id)
 
     def close(self) -> None:
         """Close the environments."""
         self._runner.close()
 
 
-def write_range(task: Task, work: Work, chunks: Iterable[Sequence[Episode]], writer_id: str) -> Commit:
+def write_range(task: Task, work: Work, blocks: Iterable[Block], writer_id: str) -> Commit:
     """Write a range's episodes and commit them.
 
     Raises:
         StorageError: a file could not be written; nothing of the range is counted.
     """
-    writer = task.writer(work.number, writer_id)
     episodes = 0
-    try:
-        for chunk in chunks:
-            writer.write(episodes_to_block(chunk, task.prefix))
-            episodes += len(chunk)
+    with task.writer(work.number, writer_id) as writer:
+        for block in blocks:
+            writer.write(block)
+            episodes += block.num_episodes
         files = writer.close()
-    except BaseException:
-        writer.abort()
-        raise
     commit = Commit(
         range=work.number,
         first=work.indices.start,

@@ -20,9 +20,9 @@ from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.fence import wait_for_runners
 from hindcast.record.pool import RANDOM, load_actor
+from hindcast.record.recorded import keep_prefix
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
-from hindcast.record.trim import keep_prefix
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, has_other_files, refuse_another, title
 from hindcast.run.expert import train_expert
