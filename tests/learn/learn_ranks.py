@@ -133,7 +133,7 @@ def fitted(group, toy, folder, data):
     def together(act):
         """What the first learner does, the others hear of first."""
         if group and not group.leads:
-            group.hear()
+            group.receive()
         return act()
 
     def begun():
@@ -160,7 +160,7 @@ def weights_after(group, resource, data, stops):
     def together(act, *args):
         """What the first learner does, the others hear of first."""
         if not group.leads:
-            group.hear()
+            group.receive()
         return act(*args)
 
     def begun():
@@ -232,16 +232,16 @@ def told(group):
     """What the first learner tells the others."""
     words = [["open"], ["load", "a/b"], ["end"]]
     if not group.leads:
-        return [group.hear() for _ in words]
+        return [group.receive() for _ in words]
     for word in words:
-        group.tell(word)
+        group.broadcast(word)
     return words
 
 
 def in_float64(group, resource, data, updates):
     """The loss of each update of a training, computed in float64 and without dropout."""
     if group and not group.leads:
-        group.hear()
+        group.receive()
     trainer = offline_trainer(resource, [Input(str(data))], group=group, first_learners=1)
     learner, experience = trainer.learner, trainer.experience
     learner.nets.double()

@@ -28,7 +28,6 @@ from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RES
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.report.results import Result
-from hindcast.run.callbacks import Called
 from hindcast.run.carry_out import InFiles
 from hindcast.run.choosing import with_evaluation
 from hindcast.run.claim import title
@@ -39,6 +38,7 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Trainer, new_learner
+from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.warm_start import initial_policy
 from hindcast.storage.location import resolve
 
@@ -111,19 +111,19 @@ class RunningAlgorithm:
         self._recording: EvaluationRecording | TrainingRecording | None = None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
-        self._called = Called()
+        self._callbacks = TrainingCallbacks()
         self._environment = plan.training.spec.environment if plan.training else None
         try:
             if plan.training is not None:
-                self._called = Called(plan.training.spec.callbacks)
-                self._called.algorithm = self
+                self._callbacks = TrainingCallbacks(plan.training.spec.callbacks)
+                self._callbacks.algorithm = self
                 store = OneFolder(resolve("."))
-                self._evaluations = Evaluations(plan.training, store, reporter, called=self._called)
+                self._evaluations = Evaluations(plan.training, store, reporter, callbacks=self._callbacks)
             self._trainer = _trainer_of(plan, reporter)
             self._trainer.busy = self._evaluations.processes if self._evaluations else 0
             if plan.training is None or plan.online:
                 self._warm_start(plan.initial_checkpoint)
-            self._called.tell("on_algorithm_init")
+            self._callbacks.call("on_algorithm_init")
         except BaseException:
             self.stop()
             raise
@@ -198,7 +198,7 @@ class RunningAlgorithm:
         if self._evaluation is not None:
             result[EVALUATION_RESULTS] = self._evaluation
         result["timers"]["evaluation_s"] = time.monotonic() - begun
-        self._called.tell("on_train_result", result=result)
+        self._callbacks.call("on_train_result", result=result)
         return result
 
     def evaluate(self) -> Result:
@@ -238,9 +238,9 @@ class RunningAlgorithm:
                 "offline_evaluation_held_out is missing: .evaluation(offline_evaluation_held_out=0.1) holds episodes "
                 "back."
             )
-        self._called.tell("on_evaluate_offline_start")
+        self._callbacks.call("on_evaluate_offline_start")
         judged = held_out.result(self.iteration)
-        self._called.tell("on_evaluate_offline_end", evaluation_metrics=judged)
+        self._callbacks.call("on_evaluate_offline_end", evaluation_metrics=judged)
         return judged
 
     def save_to_path(self, path: str | Path | None = None) -> str:
@@ -307,7 +307,7 @@ class RunningAlgorithm:
         if self._evaluations is not None:
             self._evaluations.collect()
         self._trainer.load(checkpoint)
-        self._called.tell("on_checkpoint_loaded")
+        self._callbacks.call("on_checkpoint_loaded")
         self._evaluation = checkpoint.training.counters.get(EVALUATION_RESULTS)
         in_parallel = self._evaluations is not None and self._evaluations.runs_in_parallel
         if in_parallel and checkpoint.training.counters.get("evaluating") is not None:
@@ -384,7 +384,7 @@ class RunningAlgorithm:
             return
         self._recording = TrainingRecording(self._output, self._reporter, self.get_policy())
         for player in players:
-            player.heard = self._recording.heard
+            player.on_episodes = self._recording.on_episodes
 
     def _judged(self) -> Result | None:
         """What held-out episodes say, where they are asked after this iteration."""

@@ -41,7 +41,7 @@ class TrainingRecording(GrowingDataset):
         self._places = range(0)
         self._size = 0
 
-    def heard(self, place: int, episodes: list[Episode]) -> None:
+    def on_episodes(self, place: int, episodes: list[Episode]) -> None:
         """Keep what was played at a place, higher than those before.
 
         What an iteration cut is recorded as truncated: nobody went on with it.

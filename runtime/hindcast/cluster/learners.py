@@ -146,17 +146,17 @@ def _take_part(
             ended: Outcome | UserError = run.carry_out()
         except Interrupted as error:
             ended = error
-    group.tell(["end"])
+    group.broadcast(["end"])
     return ended
 
 
 def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Ranks) -> None:
     """Do what the first learner tells, until the end."""
-    told = group.hear()
+    told = group.receive()
     if told == ["end"]:
         return
     trainer = offline_trainer(resource, inputs, pools, group, first_learners=told[1])
-    while (told := group.hear()) != ["end"]:
+    while (told := group.receive()) != ["end"]:
         if told[0] == "begin":
             trainer.begin()
         elif told[0] == "load":

@@ -56,5 +56,5 @@ class Group:
         """
         check()
 
-    def tell(self, what: Any) -> None:
+    def broadcast(self, what: Any) -> None:
         """As the first learner, say what all do next; JSON."""

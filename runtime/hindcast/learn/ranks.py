@@ -16,7 +16,7 @@ from hindcast.errors import Interrupted
 from hindcast.learn.group import Group, PeerLost
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor
-from hindcast.pipeline.relay import Following, Leading, find_relay, open_relay
+from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay, open_relay
 from hindcast.pipeline.share import Share
 
 _AGREE_EVERY_S = 0.25
@@ -47,8 +47,8 @@ class Ranks(Group):
         if self.leads:
             relay, name = open_relay(self.share.size - 1)
             self._from_first(name)
-            return Leading(executor, relay)
-        return Following(find_relay(self._from_first(None)))
+            return LeaderExecutor(executor, relay)
+        return FollowerExecutor(find_relay(self._from_first(None)))
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """See `Group.weighted_sum`: one sum over all tensors of a dtype, laid end to end."""
@@ -81,12 +81,12 @@ class Ranks(Group):
         if stop:
             raise interrupted or Interrupted("the first learner was asked to stop")
 
-    def tell(self, what: Any) -> None:
-        """See `Group.tell`; the others `hear` it. Of the others' own trainers nothing is sent."""
+    def broadcast(self, what: Any) -> None:
+        """See `Group.broadcast`; the others `receive` it. Of the others' own trainers nothing is sent."""
         if self.leads:
             self._from_first(what)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """As one of the others, wait for what the first one tells."""
         return self._from_first(None)
 

@@ -78,7 +78,7 @@ def find_relay(name: str) -> Any:
     return ray.get_actor(name)
 
 
-class Leading:
+class LeaderExecutor:
     """The executor of the first learner: posts what it reads."""
 
     def __init__(self, executor: DataWorkers, relay: Any) -> None:
@@ -100,7 +100,7 @@ class Leading:
             raise
 
 
-class Following:
+class FollowerExecutor:
     """The executor of the others: takes what the first one posts."""
 
     def __init__(self, relay: Any) -> None:

@@ -8,7 +8,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
 from hindcast.models.policy import Policy
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.record.runner import EnvRunner, Heard, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.threads import torch_threads
 
 
@@ -26,7 +26,7 @@ class LivePlayer:
         metrics: gets what they log.
 
     Attributes:
-        heard: called with all episodes played, and the index of the last one of them.
+        on_episodes: called with all episodes played, and the index of the last one of them.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LivePlayer:
         self._callbacks = callbacks
         self._metrics = metrics or MetricsLogger()
         self._runner: EnvRunner | None = None
-        self.heard: Heard = lambda *_: None
+        self.on_episodes: OnEpisodes = lambda *_: None
 
     def __call__(self, indices: range, timesteps: int) -> Block:
         """The episodes of these indices, in order; `timesteps` were played before."""
@@ -76,7 +76,7 @@ class LivePlayer:
             self._policy.preprocessing.reset()
             for each, training in modes.items():
                 each.training = training
-        self.heard(indices.stop - 1, episodes)
+        self.on_episodes(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")
 
     def close(self) -> None:

@@ -24,9 +24,9 @@ from hindcast.models.policy import Actions
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
 from hindcast.record.callbacks import OF_PLAY
+from hindcast.record.episode_callbacks import EpisodeCallbacks, callbacks_of, overriding
 from hindcast.record.seeding import EpisodeNoise, reset_seed
 from hindcast.record.slots import Slots, check_spaces
-from hindcast.record.told import Told, callbacks_of, overriding
 from hindcast.record.trajectories import Trajectories
 
 
@@ -68,7 +68,7 @@ class Episode:
         return float(self.columns[Columns.REWARDS].sum())
 
 
-Heard = Callable[[int, list[Episode]], None]
+OnEpisodes = Callable[[int, list[Episode]], None]
 """Hears what was played for a training: its place, which is higher each time, and the episodes."""
 
 
@@ -103,7 +103,7 @@ class EnvRunner:
         self.slots = Slots(environment, width)
         check_spaces(policy, self.slots)
         self.metrics = MetricsLogger()
-        self._told = self._tell(callbacks, policy, environment)
+        self._callbacks = self._callbacks_of(callbacks, policy, environment)
         self._policy = policy
         self._seed = seed
         self._states = states
@@ -138,12 +138,14 @@ class EnvRunner:
         """Close the environments."""
         self.slots.close()
 
-    def _tell(self, callbacks: Sequence[str], policy: Actor, environment: EnvironmentSpec) -> Told | None:
-        hearing = overriding(callbacks_of(callbacks), OF_PLAY)
-        if not hearing:
+    def _callbacks_of(
+        self, callbacks: Sequence[str], policy: Actor, environment: EnvironmentSpec
+    ) -> EpisodeCallbacks | None:
+        overridden = overriding(callbacks_of(callbacks), OF_PLAY)
+        if not overridden:
             return None
-        return Told(
-            hearing,
+        return EpisodeCallbacks(
+            overridden,
             runner=self,
             slots=self.slots,
             module=getattr(policy, "module", None),
@@ -153,16 +155,16 @@ class EnvRunner:
 
     def _reset(self, slot: int, index: int) -> dict[str, Any]:
         """Start an episode in a slot; its info."""
-        if self._told:
-            self._told.created(slot, str(index))
+        if self._callbacks:
+            self._callbacks.created(slot, str(index))
         info = self.slots.reset(slot, reset_seed(self._seed, "episode", index))
-        if self._told:
-            self._told.started(slot, info)
+        if self._callbacks:
+            self._callbacks.started(slot, info)
         return info
 
     def _say_played(self) -> None:
-        if self._told:
-            self._told.played()
+        if self._callbacks:
+            self._callbacks.played()
 
     def _finished(self, queues: Sequence[Iterator[int]], most_steps: int | None = None) -> Iterator[Episode]:
         """Episodes as they end, those of slot s from `queues[s]`; after `most_steps` steps also what is left."""
@@ -208,8 +210,8 @@ class EnvRunner:
                 rewards[slot], terminated, truncated, info = slots.step(slot, env_actions[slot])
                 if info:
                     infos[slot][history.length(slot)] = _json(slots.name, info)
-                if self._told:
-                    self._told.stepped(slot, row, rewards[slot], info, (terminated, truncated))
+                if self._callbacks:
+                    self._callbacks.stepped(slot, row, rewards[slot], info, (terminated, truncated))
                 if terminated or truncated:
                     ended.append((slot, terminated, truncated))
             history.set_last(Columns.REWARDS, rewards)

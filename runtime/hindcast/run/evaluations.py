@@ -18,10 +18,10 @@ from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
-from hindcast.run.callbacks import Called
 from hindcast.run.choosing import followed
 from hindcast.run.claim import title
 from hindcast.run.placement import HERE, Placement
+from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import calling, import_object
 
 _ENVIRONMENTS = 8
@@ -44,7 +44,7 @@ class Evaluations:
         store: of the training's checkpoints.
         reporter: hears of clamps and timeouts.
         placement: where it is carried out.
-        called: hears when an evaluation begins and ends.
+        callbacks: called when an evaluation begins and ends.
 
     Attributes:
         processes: other processes of this machine that evaluate beside training.
@@ -56,13 +56,13 @@ class Evaluations:
         store: CheckpointStore,
         reporter: Reporter,
         placement: Placement = HERE,
-        called: Called | None = None,
+        callbacks: TrainingCallbacks | None = None,
     ) -> None:
         self._spec = resource.spec.evaluation_in_environment
         self._resource = resource
         self._store = store
         self._reporter = reporter
-        self._called = called or Called()
+        self._callbacks = callbacks or TrainingCallbacks()
         self._pending: Pending | None = None
         self._workers: EvaluationWorkers | None = None
         self._last = 0
@@ -107,14 +107,14 @@ class Evaluations:
     def now(self, policy: Policy, iteration: int) -> Result:
         """Evaluate, and wait for it."""
         self._last = iteration
-        self._called.tell("on_evaluate_start")
+        self._callbacks.call("on_evaluate_start")
         return self._ended(iteration, self._summary(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
         """Begin an evaluation of the policy as it is now, beside training."""
         assert self._workers is not None
         self._last = iteration
-        self._called.tell("on_evaluate_start")
+        self._callbacks.call("on_evaluate_start")
         self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
 
     def collect(self) -> Result | None:
@@ -164,5 +164,5 @@ class Evaluations:
 
     def _ended(self, iteration: int, summary: dict[str, Any]) -> Result:
         result = {ITERATION: iteration, "env_runners": summary}
-        self._called.tell("on_evaluate_end", evaluation_metrics=result)
+        self._callbacks.call("on_evaluate_end", evaluation_metrics=result)
         return result

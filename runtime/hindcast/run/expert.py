@@ -15,12 +15,12 @@ from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Progress, Reporter
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.callbacks import Called
 from hindcast.run.claim import title
 from hindcast.run.interruption import Interruption
 from hindcast.run.online import online_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.run.training import reached
+from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.storage.location import Location
 
 _KEPT_CHECKPOINTS = 2
@@ -45,8 +45,8 @@ def train_expert(
     trainer = online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
     for note in trainer.notes:
         reporter.note(title(resource), note)
-    called = Called(resource.spec.callbacks)
-    called.algorithm = trainer
+    callbacks = TrainingCallbacks(resource.spec.callbacks)
+    callbacks.algorithm = trainer
     evaluator = EnvEvaluator(
         resource.spec.environment,
         spec.evaluation.duration,
@@ -57,17 +57,17 @@ def train_expert(
     store.remove_incomplete()
     if latest := store.latest():
         trainer.load(latest)
-        called.tell("on_algorithm_init")
-        called.tell("on_checkpoint_loaded")
+        callbacks.call("on_algorithm_init")
+        callbacks.call("on_checkpoint_loaded")
         reporter.note(title(resource), f"the expert's training goes on after iteration {trainer.iteration}")
     else:
         trainer.begin()
-        called.tell("on_algorithm_init")
+        callbacks.call("on_algorithm_init")
     log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:
         while result is None or not reached(spec.stop, result):
-            result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, called)
+            result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, callbacks)
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
             if interruption.requested or trainer.iteration % spec.checkpoint_every == 0:
@@ -80,18 +80,18 @@ def train_expert(
 
 
 def iterate_and_evaluate(
-    trainer: Trainer, evaluator: EnvEvaluator, seed: int, called: Called | None = None
+    trainer: Trainer, evaluator: EnvEvaluator, seed: int, callbacks: TrainingCallbacks | None = None
 ) -> Result:
     """One iteration, and the weights after it evaluated; its result. `seed` is the run's."""
-    called = called or Called()
+    callbacks = callbacks or TrainingCallbacks()
     result = trainer.iterate()
     begun = time.monotonic()
-    called.tell("on_evaluate_start")
+    callbacks.call("on_evaluate_start")
     report = evaluator(trainer.policy, seed_of(seed, "expert", trainer.iteration))
     result["evaluation"] = {ITERATION: trainer.iteration, "env_runners": report.summary()}
-    called.tell("on_evaluate_end", evaluation_metrics=result["evaluation"])
+    callbacks.call("on_evaluate_end", evaluation_metrics=result["evaluation"])
     result["timers"]["evaluation_s"] = time.monotonic() - begun
-    called.tell("on_train_result", result=result)
+    callbacks.call("on_train_result", result=result)
     return result
 
 

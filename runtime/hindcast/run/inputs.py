@@ -18,8 +18,8 @@ from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.folders import run_folder
 from hindcast.run.offline import Inputs
+from hindcast.run.prelearner_inputs import maps_rows, read_by_rows, training_options
 from hindcast.run.spaces import check_spaces
-from hindcast.run.told import maps_rows_of, read_by_rows, told_of
 from hindcast.run.training import SUCCESS_FILE
 
 
@@ -114,13 +114,13 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
     where = f"{title(resource)}: spec.input.{index}"
     source = read_by_rows(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
-    if not maps_rows_of(resource, source):
+    if not maps_rows(resource, source):
         return Asked(Reading.of(source, path), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
             f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
-    told = told_of(resource, source)
+    told = training_options(resource, source)
     reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, told)
     return Asked(reading, source.weight, source.top)
 

@@ -21,10 +21,10 @@ _NAME = "sampler"
 
 
 def players_of(experience: object) -> list[Any]:
-    """What plays for a training whose trainer has that experience: each tells its `heard`, see `Heard`."""
+    """What plays for a training whose trainer has that experience: each calls its `on_episodes`."""
     if isinstance(experience, OfflineData):
         return [each.play for each in experience.live if isinstance(each.play, LivePlayer)]
-    return [experience] if hasattr(experience, "heard") else []
+    return [experience] if hasattr(experience, "on_episodes") else []
 
 
 def live_source(

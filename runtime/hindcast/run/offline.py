@@ -51,7 +51,7 @@ def offline_trainer(
     spec = resource.spec
     group = group or Group()
     first_learners = first_learners or spec.learners.replicas
-    group.tell(["open", first_learners])
+    group.broadcast(["open", first_learners])
     device, clamped = learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
     if spec.learners.compile:

@@ -24,7 +24,7 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
-from hindcast.record.runner import EnvRunner, Heard, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
@@ -51,7 +51,7 @@ class Sampled:
         callbacks: "package.module:Class" of the user's, which hear of episodes.
 
     Attributes:
-        heard: called with an iteration and its episodes, those that it cut being neither terminated nor truncated.
+        on_episodes: called with an iteration and its episodes; those it cut are neither terminated nor truncated.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Sampled:
     ) -> None:
         self.timesteps_per_batch = algorithm.timesteps_per_update
         self.counters = {"sampled": 0}
-        self.heard: Heard = lambda *_: None
+        self.on_episodes: OnEpisodes = lambda *_: None
         self._algorithm = algorithm
         self._preprocessing = policy.preprocessing
         self._nets = nets
@@ -84,7 +84,7 @@ class Sampled:
         with torch_threads(1):
             episodes = self._runner.rollout(iteration * _EPISODES_PER_ITERATION, self._steps)
         self._preprocessing.reset()
-        self.heard(iteration, episodes)
+        self.on_episodes(iteration, episodes)
         seconds = time.monotonic() - begun
         rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
         self._rows = self._algorithm.prepare(self._nets, rollout)

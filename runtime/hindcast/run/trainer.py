@@ -126,7 +126,7 @@ class Trainer:
 
     def begin(self) -> None:
         """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
-        self.learner.group.tell(["begin"])
+        self.learner.group.broadcast(["begin"])
         self._prepare()
 
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
@@ -145,7 +145,7 @@ class Trainer:
             raise SpecError(f"{self._algorithm} has nothing to train on: give .offline_data(input_=...).")
         if first >= self._most_updates:
             raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to go on.")
-        learner.group.tell(["iterate"])
+        learner.group.broadcast(["iterate"])
         begun = time.monotonic()
         try:
             with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
@@ -209,7 +209,7 @@ class Trainer:
             DataError: it is damaged, or of other networks, data or order.
         """
         saved = checkpoint.training
-        self.learner.group.tell(["load", str(checkpoint.location)])
+        self.learner.group.broadcast(["load", str(checkpoint.location)])
         learner = checkpoint.learner_state()
         self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())

@@ -20,7 +20,6 @@ from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.callbacks import Called
 from hindcast.run.choosing import (
     ESTIMATED_RETURN,
     VALIDATION_LOSS,
@@ -37,6 +36,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.trainer import Trainer
+from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.without_effect import notes_on
 from hindcast.storage.location import Location
 
@@ -79,7 +79,7 @@ class TrainingRun:
         self._interruption = interruption
         self._placement = placement
         self._group = group or Group()
-        self._called = Called(resource.spec.callbacks)
+        self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._followed = followed(resource.spec)
         self._verdict: str | None = None
         self._latest: dict[str, float] = {}
@@ -136,8 +136,10 @@ class TrainingRun:
         )
         for note in trainer.notes:
             self._reporter.note(self._name, note)
-        evaluations = Evaluations(self._resource, self._store, self._reporter, self._placement, self._called)
-        self._called.algorithm = trainer
+        evaluations = Evaluations(
+            self._resource, self._store, self._reporter, self._placement, self._callbacks
+        )
+        self._callbacks.algorithm = trainer
         trainer.busy = evaluations.processes
         try:
             self._begin(trainer, evaluations)
@@ -159,7 +161,7 @@ class TrainingRun:
         latest = self._store.latest()
         if latest is None:
             trainer.begin()
-            self._called.tell("on_algorithm_init")
+            self._callbacks.call("on_algorithm_init")
             return
         if latest.training.spec_hash not in claimed_hashes(self._folder):
             raise OutputConflict(
@@ -167,8 +169,8 @@ class TrainingRun:
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
             )
         trainer.load(latest)
-        self._called.tell("on_algorithm_init")
-        self._called.tell("on_checkpoint_loaded")
+        self._callbacks.call("on_algorithm_init")
+        self._callbacks.call("on_checkpoint_loaded")
         if self._followed is not None:
             score = latest.training.metrics.get(self._followed)
             if score is not None:  # it may have been killed before it said so
@@ -202,7 +204,7 @@ class TrainingRun:
                 judged = self._judge(trainer.held_out, trainer.iteration)
             result = with_evaluation(result, evaluation, judged)
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
-            self._called.tell("on_train_result", result=result)
+            self._callbacks.call("on_train_result", result=result)
             log.append(result)
             self._hear(result)
             self._keep(trainer, evaluations, result, every)
@@ -233,7 +235,7 @@ class TrainingRun:
                 verdict = self._verdict
                 self._reporter.progress(Progress(self._name, stage, done, total, "updates", verdict=verdict))
 
-        self._called.tell("on_evaluate_offline_start")
+        self._callbacks.call("on_evaluate_offline_start")
         judged = held_out.result(iteration, progress)
         if "verdict" in judged:
             self._verdict = judged["verdict"]["sentence"]
@@ -241,7 +243,7 @@ class TrainingRun:
             if about not in self._noted:
                 self._noted.add(about)
                 self._reporter.note(self._name, f"iteration {iteration}: {note}")
-        self._called.tell("on_evaluate_offline_end", evaluation_metrics=judged)
+        self._callbacks.call("on_evaluate_offline_end", evaluation_metrics=judged)
         return judged
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:

@@ -1,8 +1,8 @@
-"""`Told`: the user's callbacks hear of episodes while these are played."""
+"""`EpisodeCallbacks`: calls the user's callbacks while episodes are played."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +28,7 @@ def callbacks_of(paths: Sequence[str]) -> list[Callbacks]:
         paths: "package.module:Class" of each.
 
     Raises:
-        SpecError: there is no such class, it is no `Callbacks`, or it overrides what nothing calls.
+        SpecError: there is no such class, it is not a `Callbacks`, or it overrides a method that is never called.
         UserCodeError: importing or making it raised.
     """
     return [_made(path) for path in paths]
@@ -43,12 +43,30 @@ def overriding(callbacks: Sequence[Callbacks], names: Sequence[str]) -> list[Cal
     ]
 
 
-class Told:
-    """Tells callbacks of what one set of environments plays.
+def call_each(
+    callbacks: Sequence[Callbacks],
+    method: str,
+    arguments: Mapping[str, Any],
+    check: Callable[[], Any] = lambda: None,
+) -> None:
+    """Call a method of each; `check` runs after each call, as part of it.
+
+    Raises:
+        UserCodeError: one raised, or what it left failed the check.
+    """
+    for each in callbacks:
+        function = getattr(each, method)
+        with calling(f"{type(each).__name__}.{method}", function):
+            function(**arguments)
+            check()
+
+
+class EpisodeCallbacks:
+    """Calls callbacks with the episodes that one set of environments plays.
 
     Args:
-        callbacks: those that override a method of what is played.
-        runner: plays.
+        callbacks: those that override a method called during play.
+        runner: plays the episodes.
         slots: its environments.
         module: the policy's network; None for a random policy.
         kwargs: of the environments.
@@ -77,7 +95,7 @@ class Told:
             "env": SimpleNamespace(envs=slots.environments, num_envs=slots.width),
             "rl_module": module,
         }
-        self._tell("on_environment_created", env_context=dict(kwargs))
+        self._call("on_environment_created", env_context=dict(kwargs))
 
     def created(self, slot: int, eps_id: str) -> None:
         """An episode is about to begin in a slot."""
@@ -124,7 +142,7 @@ class Told:
         """All that was asked for was played; what still runs is cut off."""
         if self._keeps:
             running = [episode for episode in self._playing.values() if len(episode)]
-            self._tell("on_sample_end", samples=[*self._samples, *running])
+            self._call("on_sample_end", samples=[*self._samples, *running])
         self._samples = []
         self._playing.clear()
 
@@ -133,13 +151,10 @@ class Told:
         return unflatten(here, Columns.OBS, self._structs[0])
 
     def _of_episode(self, method: str, slot: int) -> None:
-        self._tell(method, episode=self._playing[slot], env_index=slot)
+        self._call(method, episode=self._playing[slot], env_index=slot)
 
-    def _tell(self, method: str, **arguments: Any) -> None:
-        for each in self._callbacks:
-            called = getattr(each, method)
-            with calling(f"{type(each).__name__}.{method}", called):
-                called(**self._common, **arguments)
+    def _call(self, method: str, **arguments: Any) -> None:
+        call_each(self._callbacks, method, {**self._common, **arguments})
 
 
 def _made(path: str) -> Callbacks:

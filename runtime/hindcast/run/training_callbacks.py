@@ -1,29 +1,29 @@
-"""`Called`: the user's callbacks hear how a training goes."""
+"""`TrainingCallbacks`: calls the user's callbacks as a training progresses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import orjson
 
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.record.callbacks import OF_TRAINING
-from hindcast.record.told import callbacks_of, overriding
-from hindcast.user_code import calling
+from hindcast.record.episode_callbacks import call_each, callbacks_of, overriding
 
 
-class Called:
+class TrainingCallbacks:
     """The callbacks of a training.
 
     Args:
         paths: "package.module:Class" of each.
 
     Attributes:
-        algorithm: what they are told of.
+        algorithm: passed to each call.
 
     Raises:
-        SpecError: there is no such class, it is no `Callbacks`, or it overrides what nothing calls.
+        SpecError: there is no such class, it is not a `Callbacks`, or it overrides a method that is never called.
         UserCodeError: importing or making it raised.
     """
 
@@ -32,17 +32,15 @@ class Called:
         self._callbacks = overriding(callbacks_of(paths), OF_TRAINING)
         self._metrics = MetricsLogger()
 
-    def tell(self, event: str, **arguments: Any) -> None:
-        """Call the method `event` of each; a `result` gets what was logged since the last one.
+    def call(self, event: str, **arguments: Any) -> None:
+        """Call the method `event` of each callback; what was logged since the last result is merged into a `result`.
 
         Raises:
             UserCodeError: one raised, or put something into a result that is not JSON.
         """
-        for each in self._callbacks:
-            called = getattr(each, event)
-            with calling(f"{type(each).__name__}.{event}", called):
-                called(algorithm=self.algorithm, metrics_logger=self._metrics, **arguments)
-                orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
+        given = {"algorithm": self.algorithm, "metrics_logger": self._metrics, **arguments}
+        as_written = partial(orjson.dumps, arguments, option=orjson.OPT_SERIALIZE_NUMPY)
+        call_each(self._callbacks, event, given, check=as_written)
         if "result" in arguments:
             merge(arguments["result"], self._metrics.reduce())
 

@@ -48,14 +48,14 @@ def read_by_rows(resource: OfflineTraining, source: InputSource, where: str) -> 
     return _by_ray(source, method, where)
 
 
-def maps_rows_of(resource: OfflineTraining, source: InputSource) -> bool:
+def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Whether the pre-learner makes the episodes of an input."""
     kind = prelearner_class(resource.spec.pipeline)
     overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
     return source.format in MAPPED or (source.format == "RayData" and (in_rllibs_form(kind) or overrides))
 
 
-def told_of(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     """What `TrainingConfig` holds of a training, as JSON; nothing for classes that do not ask."""
     spec = resource.spec
     if not (in_rllibs_form(prelearner_class(spec.pipeline)) or reads_by_itself(spec.pipeline)):
