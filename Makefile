@@ -1,5 +1,5 @@
-# Every action anyone needs. `make demo` and `make test` need Python 3.11 and nothing else. docs/checks.md says what each
-# layer of checks proves.
+# Every development task. `make demo` and `make test` need only Python 3.11. docs/checks.md says what each layer of tests
+# proves.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,10 +22,10 @@ QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
 .PHONY: demo test test-all soak lint format interop api e2e crds images bench clean
 
-demo: $(READY)  ## record an expert and clone it, on this machine
+demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
 
-test: lint  ## style, types, contracts, and the tests that answer within minutes
+test: lint  ## style, types, contracts, and the quick tests (3 minutes)
 	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
 test-all: lint  ## everything that needs no cluster
@@ -33,13 +33,13 @@ test-all: lint  ## everything that needs no cluster
 	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
 	$(MAKE) interop
 
-soak: $(READY)  ## hours: many more kills, faults and random examples, other ones each time
+soak: $(READY)  ## hours: many more kills, faults and random examples, different ones each time
 	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
 
-interop: $(READY) $(RLLIB_READY)  ## RLlib reads what we write, and we what it writes; losses equal d3rlpy's (both in an environment of their own)
+interop: $(READY) $(RLLIB_READY)  ## compare with RLlib and d3rlpy, each way; they have their own environment
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop
 
-azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node and npm
+azurite: .cache/azurite/.ready  ## install the Azure server of tests/stores; needs node and npm
 
 .cache/azurite/.ready:
 	mkdir -p $(@D)
@@ -47,11 +47,11 @@ azurite: .cache/azurite/.ready  ## the Azure server of tests/stores; takes node 
 	cd $(@D) && npm install --ignore-scripts --no-audit --no-fund --loglevel=error azurite@3.37.0
 	touch $@
 
-api: $(READY)  ## operator and CRDs against an API server of their own (KUBECONFIG): they take KubeRay away from it
+api: $(READY)  ## operator and CRDs against a dedicated API server (KUBECONFIG): the tests remove KubeRay from it
 	$(PYTEST) -m alone tests/control_plane
 	$(PYTEST) -n $(API_WORKERS) --dist loadfile -m "not alone" tests/control_plane
 
-e2e: $(READY)  ## on the cluster that KUBECONFIG names, else on a kind cluster made for it
+e2e: $(READY)  ## on the cluster in KUBECONFIG, else on a new kind cluster
 	PYTEST="$(PYTEST)" WORKERS=$(E2E_WORKERS) PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh
 
 lint: $(READY)  ## style, types, import contracts
@@ -64,14 +64,14 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-crds: $(READY)  ## write all that is generated: CRDs, schemas in package and chart, stubs, the pages and tables of docs and chart
+crds: $(READY)  ## write all generated files: CRDs, schemas, stubs, generated docs pages and tables
 	$(BIN)/python tools/generate_crds.py
 
-images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13.0+cpu …" for one without CUDA
+images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13.0+cpu …" builds without CUDA
 	set -e; for image in $(IMAGES); do docker build $(DOCKER_BUILD_FLAGS) --target $$image $(IMAGE_LABELS) \
 		--tag hindcast-$$image:$(IMAGE_TAG) .; done
 
-bench: $(READY) $(RLLIB_READY)  ## ours and the rival side by side
+bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python
 
 $(READY): pyproject.toml constraints.txt

@@ -363,6 +363,7 @@ def test_a_function_reads(tmp_path: Path) -> None:
         config.copy().offline_data(input_read_method="read_nump").build_algo()
 
 
+@pytest.mark.soak
 @pytest.mark.minutes
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")

@@ -108,6 +108,7 @@ def test_the_lock_of_another_machine_lapses(s3):
     assert not s3.at("lock").exists()
 
 
+@pytest.mark.soak
 def test_of_two_that_begin_in_one_moment_one_writes(place):
     for race in range(repeats(10, soak=100)):
         state, ready, done = (
