@@ -152,12 +152,12 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     """The subclass of `base` at `package.module:Class`, which the user named in `field`.
 
     Raises:
-        SpecError: no such class, or it is no subclass.
+        SpecError: no such class, or it is not a subclass.
         UserCodeError: importing the module raised.
     """
     found = import_object(path, field)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise SpecError(f"{field} is {path!r}, which is no subclass of {base.__name__}.")
+        raise SpecError(f"{field} is {path!r}, which is not a subclass of {base.__name__}.")
     return found
 
 
@@ -174,7 +174,7 @@ def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
     """
     for name, advice in instead.items():
         if getattr(kind, name, None) is not getattr(base, name, None):
-            raise SpecError(f"{kind.__name__} overrides {name}, which nothing calls: {advice}.")
+            raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {advice}.")
 
 
 def source_digest(kind: Any) -> str:

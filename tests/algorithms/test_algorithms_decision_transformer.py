@@ -246,7 +246,7 @@ def test_without_the_reward_it_says_so():
     [
         ({"embedSize": 9, "numHeads": 2}, {}, "embedSize is 9, expected a multiple of numHeads, 2"),
         ({"dropout": 1.0}, {}, "config.dropout is 1.0, expected less than 1"),
-        ({}, {"recurrent": "lstm"}, "DecisionTransformer has a kind of policy of its own"),
+        ({}, {"recurrent": "lstm"}, "DecisionTransformer builds its own kind of policy"),
         ({}, {"distribution": "gaussian"}, "'gaussian' is for continuous actions"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_users_own_algorithm_is_imported(user_module):
     assert (algorithm.options.temperature, algorithm.options.lr) == (2.0, 0.5)
     with pytest.raises(SpecError, match="has no 'Other'"):
         resolve("algorithms_of_a_user:Other")
-    with pytest.raises(SpecError, match="no subclass of Algorithm"):
+    with pytest.raises(SpecError, match="not a subclass of Algorithm"):
         resolve("algorithms_of_a_user:number")
     with pytest.raises(SpecError, match=r"config\.temperatur is not a field; did you mean 'temperature'"):
         build("algorithms_of_a_user:MyBC", {"temperatur": 2.0})
@@ -115,7 +115,7 @@ def test_a_connector_that_an_own_algorithm_would_build_is_refused(user_module):
         "    def build_learner_connector(self, *args):\n"
         "        return super().build_learner_connector(*args)\n"
     )
-    with pytest.raises(SpecError, match=r"^Mine overrides build_learner_connector, which nothing calls: "):
+    with pytest.raises(SpecError, match=r"^Mine overrides build_learner_connector, which is never called: "):
         resolve("algorithms_of_a_user:Mine")
 
 

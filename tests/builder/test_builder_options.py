@@ -627,7 +627,7 @@ class TestMistakes:
     @pytest.mark.parametrize("name", ["build_env_to_module_connector", "get_default_rl_module_spec"])
     def test_an_override_that_nothing_calls_is_one_sentence(self, name: str) -> None:
         own = type("Mine", (BCConfig,), {name: lambda *_: None})
-        with pytest.raises(SpecError, match=f"^Mine overrides {name}, which nothing calls: "):
+        with pytest.raises(SpecError, match=f"^Mine overrides {name}, which is never called: "):
             own()
 
     def test_are_all_reported_at_once(self) -> None:

@@ -145,6 +145,6 @@ def test_ctrl_c_stops_with_130_and_the_command_goes_on(hindcast, recorded):
         os.kill(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "run the same command again to go on" in err
+    assert "run the same command again to resume" in err
     assert hindcast("convert", recorded, "out", "-q").code == 0
     assert open_dataset("out").num_episodes == 12

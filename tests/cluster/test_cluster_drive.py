@@ -157,11 +157,11 @@ class TestMailbox:
     def test_loses_nothing_when_its_answer_is_late(self) -> None:
         mailbox = Mailbox.open({"num_cpus": 0})
         with mailbox.reporter() as reporter:
-            reporter.note("a/b", "goes on at update 7")
+            reporter.note("a/b", "resuming at update 7")
         mailbox._box.__ray_call__.remote(lambda _: time.sleep(2))
         with pytest.raises(ray.exceptions.GetTimeoutError):
             mailbox.take(timeout=0.1)
-        assert mailbox.take(timeout=30).notes == [("a/b", "goes on at update 7")]
+        assert mailbox.take(timeout=30).notes == [("a/b", "resuming at update 7")]
 
 
 def test_pods_say_how_much_of_their_memory_was_killed() -> None:
@@ -253,7 +253,7 @@ class TestRecording:
         channel.on_report = kill
         assert carry_out(resource, tmp_path, channel) == 0
         assert killed
-        assert any("where an earlier run left off" in (report.note or "") for report in channel.reports)
+        assert any("where an earlier run stopped" in (report.note or "") for report in channel.reports)
         assert len(hashes(tmp_path / "data")) == 256
 
     def test_is_suspended_at_a_safe_point_and_goes_on_in_the_next_attempt(

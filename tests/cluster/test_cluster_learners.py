@@ -130,7 +130,7 @@ def test_a_stopped_group_goes_on_with_another_number_of_learners(
 
     heard = Heard()
     train(described(tmp_path, walks, 1, pipeline=slowly), reporter=heard)
-    assert any("goes on at update" in note for note in heard.notes)
+    assert any("resuming at update" in note for note in heard.notes)
     assert_trained_as(tmp_path, alone)
 
 
@@ -153,7 +153,7 @@ def test_two_learners_train_as_one_though_one_is_lost(
     assert group.train(resource).metrics["timesteps"] == UPDATES * 64
     assert (tmp_path / "killed").exists()
     assert "a learner was lost; the learners start again from the last checkpoint" in group.notes
-    assert any(note.startswith("goes on at update 8 ") for note in group.notes)
+    assert any(note.startswith("resuming at update 8 ") for note in group.notes)
     assert_trained_as(tmp_path, alone)
 
 

@@ -80,7 +80,7 @@ def test_suspended_resumed_and_its_head_deleted(
     assert [(run["revision"], run["attempt"]) for run in status["runs"]] == [(1, 2), (1, 1)]
     assert status["runs"][1]["outcome"] == "Suspended"
     log = f"{DATA}/{kube.namespace}/runs/clone/r1/logs/clone-t1-2.log"  # written every 15 seconds
-    kube.wait("the second attempt's log", lambda: "goes on at update" in read(kube, log))
+    kube.wait("the second attempt's log", lambda: "resuming at update" in read(kube, log))
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
     kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
@@ -90,9 +90,9 @@ def test_suspended_resumed_and_its_head_deleted(
     assert attempts == [(3, "Succeeded"), (2, "Lost"), (1, "Suspended")]
     run = copy_out(kube, "runs/clone/r1", tmp_path)
     first, *later = (f"clone-t1-{attempt}.log" for attempt in (1, 2, 3))
-    assert "goes on at" not in (run / "logs" / first).read_text()
+    assert "resuming at" not in (run / "logs" / first).read_text()
     for log in later:
-        assert "goes on at update" in (run / "logs" / log).read_text()
+        assert "resuming at update" in (run / "logs" / log).read_text()
     results = [orjson.loads(line) for line in (run / "results.jsonl").read_bytes().splitlines()]
     numbers = list(range(1, ITERATIONS + 1))
     assert [result["training_iteration"] for result in results] == numbers

@@ -63,7 +63,7 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     kube.wait("the event", lambda: {reason for reason, _ in kube.events("clone")} >= {"Succeeded"}, 60)
 
     run = copy_out(kube, "runs/clone/r1", tmp_path)
-    assert "goes on at update" in (run / "logs" / "clone-t1-1.log").read_text()
+    assert "resuming at update" in (run / "logs" / "clone-t1-1.log").read_text()
     assert evaluated(run)["episode_return_mean"] >= 100
 
 

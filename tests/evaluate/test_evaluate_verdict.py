@@ -39,7 +39,7 @@ def test_says_how_likely_it_is() -> None:
     )
     assert by_resamples(-gains, gains, "wdr", 412.3).answer == "worse"
     assert by_resamples(gains[50:], gains, "wdr", 20).sentence == (
-        "no telling whether it is better than the behaviour: 0.92 likely; 20 effective episodes"
+        "inconclusive: 0.92 likely to be better than the behaviour; 20 effective episodes"
     )
 
 

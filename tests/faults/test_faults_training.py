@@ -101,7 +101,7 @@ def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
     assert driver.process.returncode == 130
     monkeypatch.delenv("TOY_STOP_AT")
     said = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
-    assert "goes on at update 50 (iteration 1)" in said, said
+    assert "resuming at update 50 (iteration 1)" in said, said
     assert "outcome Succeeded" in said, said
 
     batches = (tmp_path / "whole.txt").read_text().split()

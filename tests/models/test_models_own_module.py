@@ -139,7 +139,7 @@ def test_trying_out_changes_nothing() -> None:
         (
             "Renames",
             {},
-            r"^Renames overrides get_train_action_dist_cls, which nothing calls: model\.distribution says",
+            r"^Renames overrides get_train_action_dist_cls, which is never called: model\.distribution says",
         ),
         (
             "OtherArguments",
@@ -155,7 +155,7 @@ def test_trying_out_changes_nothing() -> None:
         (
             "NoModule",
             {},
-            r"^spec\.model\.moduleClass is 'module_toys:NoModule', which is no subclass of RLModule\.$",
+            r"^spec\.model\.moduleClass is 'module_toys:NoModule', which is not a subclass of RLModule\.$",
         ),
         (
             "Missing",

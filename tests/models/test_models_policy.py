@@ -292,7 +292,7 @@ class TestDamage:
     def test_a_description_of_another_policy(self, saved: Path, key: str, value: object) -> None:
         self._edit(saved, key, value)
         with pytest.raises(
-            DataError, match=r"module/module\.json and the tensors beside it do not make a policy"
+            DataError, match=r"module/module\.json and the tensors next to it do not make a policy"
         ):
             Policy.load(saved)
 

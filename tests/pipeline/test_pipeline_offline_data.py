@@ -255,7 +255,7 @@ def test_ready_connectors_can_be_given(make_data):
         ("NumpyToTensor", "leave it out: batches are tensors"),
         ("nowhere.at:All", "there is no module 'nowhere'"),
         ("user_steps:Nobody", "has no 'Nobody'"),
-        ("collections:OrderedDict", "is no connector"),
+        ("collections:OrderedDict", "is not a connector"),
     ],
 )
 def test_what_is_no_connector_is_refused(name, message, make_data):
@@ -282,11 +282,11 @@ def test_a_pre_learner_can_replace_the_call(make_data):
             UserCodeError,
             "pre-learner Broken raised KeyError at .*user_steps.py",
         ),
-        ({"preLearner": "user_steps:Scale"}, SpecError, "no subclass of OfflinePreLearner"),
+        ({"preLearner": "user_steps:Scale"}, SpecError, "not a subclass of OfflinePreLearner"),
         (
             {"preLearner": "user_steps:Connected"},
             SpecError,
-            "^Connected overrides build_learner_connector, which nothing calls: it is a config's",
+            "^Connected overrides build_learner_connector, which is never called: it is a config's",
         ),
         (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},
@@ -304,10 +304,10 @@ def test_offline_data_can_be_replaced(make_data):
     kind = offline_data_class(PipelineSpec(offline_data="user_steps:Doubled"))
     batch = make_data(FakeDataset(UNITS), kind=kind).next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
-    with pytest.raises(SpecError, match="no subclass of OfflineData"):
+    with pytest.raises(SpecError, match="not a subclass of OfflineData"):
         offline_data_class(PipelineSpec(offline_data="user_steps:Scale"))
     with pytest.raises(
-        SpecError, match=r"^Buffered overrides default_iter_batches_kwargs, which nothing calls: "
+        SpecError, match=r"^Buffered overrides default_iter_batches_kwargs, which is never called: "
     ):
         offline_data_class(PipelineSpec(offline_data="user_steps:Buffered"))
 

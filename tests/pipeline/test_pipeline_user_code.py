@@ -46,5 +46,5 @@ def test_a_wrong_path_is_the_resources_error(path):
 
 def test_subclasses_only():
     assert import_subclass("json:JSONDecodeError", ValueError, "spec.x") is json.JSONDecodeError
-    with pytest.raises(SpecError, match="no subclass of ValueError"):
+    with pytest.raises(SpecError, match="not a subclass of ValueError"):
         import_subclass("json:JSONDecoder", ValueError, "spec.x")

@@ -151,9 +151,13 @@ def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: 
     [
         ("Raising", UserCodeError, r"Raising.on_train_result raised KeyError at .*test_run_callbacks.py:\d+"),
         ("Unwritable", UserCodeError, "Unwritable.on_train_result raised TypeError"),
-        ("Uncalled", SpecError, "Uncalled overrides on_learn_on_batch, which nothing calls: a connector of"),
+        (
+            "Uncalled",
+            SpecError,
+            "Uncalled overrides on_learn_on_batch, which is never called: a connector of",
+        ),
         ("Missing", SpecError, f"spec.callbacks is '{HERE}:Missing': the module '{HERE}' has no 'Missing'"),
-        ("WALK", SpecError, "which is no subclass of Callbacks"),
+        ("WALK", SpecError, "which is not a subclass of Callbacks"),
     ],
 )
 def test_mistakes(name: str, error: type[Exception], sentence: str, walks: Path, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_is_odd_is_noted_before_training(walks: Path, tmp_path: Path) -> No
 
 
 def test_an_algorithm_must_build_the_class_that_is_given(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="OwnPolicy builds a policy of its own, Plain: its networks"):
+    with pytest.raises(SpecError, match="OwnPolicy builds its own policy, Plain: its networks"):
         fit(
             tmp_path,
             walks,

@@ -198,7 +198,7 @@ class TestStop:
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
         with pytest.raises(
-            SpecError, match=r"spec\.stop: the training ended with update 5; raise it to go on"
+            SpecError, match=r"spec\.stop: the training ended with update 5; raise it to continue"
         ):
             trainer.iterate()
         assert trainer.iteration == 1
@@ -371,7 +371,7 @@ class TestGoingOn:
         with pytest.raises(Interrupted):
             train(training(tmp_path / "parts", numbered, stop={"updates": 50}), After(20))
         train(training(tmp_path / "parts", numbered, stop={"updates": 100}), reporter=heard)
-        assert heard.notes[-1].startswith("goes on at update 20")
+        assert heard.notes[-1].startswith("resuming at update 20")
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
     def test_with_another_evaluation(self, tmp_path: Path, walks: Path) -> None:

@@ -91,7 +91,7 @@ def test_options_of_a_module_of_ones_own_need_one() -> None:
     assert notes_on(training("runs", "data", model=given), is_one_machine=True) == []
     expert = {"train": {"stop": {"iterations": 1}}, "moduleClass": "module_toys:Net"}
     (note,) = notes_on(recording("data", policy=expert), is_one_machine=True)
-    assert note.startswith("spec.policy.moduleClass has no effect beside policy.train")
+    assert note.startswith("spec.policy.moduleClass has no effect with policy.train")
     (note,) = notes_on(recording("data", policy={"random": {}, "moduleClass": "a:B"}), is_one_machine=True)
     assert note == "spec.policy.moduleClass has no effect with policy.random"
 

@@ -32,7 +32,7 @@ ALGORITHMS = {
         "class Unused",
     ),
     "Shared": ("gives optimisers 'policy' and 'critic' a parameter that they share", "def optimisers"),
-    "NoPolicy": ('gave networks that are no nn.ModuleDict with a "policy"', "def networks"),
+    "NoPolicy": ('gave networks that are not an nn.ModuleDict with a "policy"', "def networks"),
     "RaisesInLosses": ("algorithm RaisesInLosses raised KeyError at", 'return batch["rewards"]'),
     "RaisesInStages": ("between stages", "raise ArithmeticError"),
     "RaisesAfterwards": ("algorithm RaisesAfterwards raised KeyError at", 'nets["target"]'),

@@ -106,7 +106,7 @@ def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, heard
     with pytest.raises(Interrupted):
         train(resource, After(3))
     train(resource, reporter=heard)
-    assert any("goes on" in note for note in heard.notes)
+    assert any("resum" in note for note in heard.notes)
 
 
 def test_a_training_whose_store_dies_is_said_and_goes_on_when_it_is_back(place, tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def resolve(name: str) -> type[Algorithm]:
         return REGISTRY[name]
     if ":" not in name:
         raise SpecError(
-            f'algorithm is {name!r}, which is no algorithm and no "package.module:Class"'
+            f'algorithm is {name!r}, which is neither an algorithm nor a "package.module:Class"'
             f"{nearest(name, REGISTRY)}"
         )
     found = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]

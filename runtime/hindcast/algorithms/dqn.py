@@ -36,7 +36,7 @@ _FOREVER = 2**63
 def _chances(epsilon: Curve) -> Curve:
     values = [epsilon] if isinstance(epsilon, int | float) else [point[1] for point in epsilon]
     if any(float(value) > 1 for value in values):
-        raise ValueError(f"epsilon is a chance, at most 1, not {epsilon}")
+        raise ValueError(f"epsilon is a probability and must be at most 1, not {epsilon}")
     return epsilon
 
 

@@ -75,7 +75,7 @@ class GrowingDataset(RecordingRun):
         if read_manifest(self._folder) is not None:
             self._refuse_finished()
         if self._commits_made:
-            self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+            self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
 
     def _conflict(self, policy: Policy) -> str | None:
         """What there is that this dataset cannot go on with."""

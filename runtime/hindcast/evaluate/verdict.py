@@ -69,14 +69,14 @@ def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
     return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone, since {why}")
 
 
-def _judged(probability: float, by: str, beside: str) -> Verdict:
+def _judged(probability: float, by: str, details: str) -> Verdict:
     if probability >= _SURE:
-        said = f"better than the behaviour: {_shown(probability)} likely; {beside}"
+        said = f"better than the behaviour: {_shown(probability)} likely; {details}"
         return Verdict("better", probability, by, said)
     if probability <= 1 - _SURE:
-        said = f"worse than the behaviour: {_shown(1 - probability)} likely; {beside}"
+        said = f"worse than the behaviour: {_shown(1 - probability)} likely; {details}"
         return Verdict("worse", probability, by, said)
-    said = f"no telling whether it is better than the behaviour: {_shown(probability)} likely; {beside}"
+    said = f"inconclusive: {_shown(probability)} likely to be better than the behaviour; {details}"
     return Verdict("unknown", probability, by, said)
 
 

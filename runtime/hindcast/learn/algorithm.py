@@ -98,11 +98,11 @@ class ModelInputs:
         model = self.model
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
-                f"spec.model: {algorithm} has a kind of policy of its own: leave recurrent and moduleClass out."
+                f"spec.model: {algorithm} builds its own kind of policy: leave recurrent and moduleClass out."
             )
         if auto is None and model.distribution != "auto":
             raise SpecError(
-                f"model.distribution is {model.distribution!r}, and {algorithm} has a policy of its own: leave it at "
+                f"model.distribution is {model.distribution!r}, and {algorithm} builds its own policy: leave it at "
                 "'auto'."
             )
         changes: dict[str, Any] = {"module_options": options}
@@ -284,5 +284,5 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
         nets = algorithm.networks(inputs)
         if not isinstance(nets, nn.ModuleDict) or "policy" not in nets:
-            raise Misuse('gave networks that are no nn.ModuleDict with a "policy"')
+            raise Misuse('gave networks that are not an nn.ModuleDict with a "policy"')
         return nets

@@ -142,7 +142,7 @@ def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
     if sizes.max(initial=1.0) > _MOST_INTEGERS:
         raise SpecError(
             f"action space: {leaf!r} is an integer Box with {int(sizes.max())} values in an element; "
-            f"at most {_MOST_INTEGERS} can be told apart. Use a float Box, or a smaller range."
+            f"at most {_MOST_INTEGERS} can be distinguished. Use a float Box, or a smaller range."
         )
     return _multi_categorical(sizes, space.low, space.shape)
 

@@ -253,7 +253,7 @@ def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, may_be_image: b
         return _Vector(space.shape, None)
     raise SpecError(
         f"observation space: {leaf!r} is a {type(space).__name__} space, which the networks cannot read; "
-        "leave it out (environment.wrappers: FilterObservation), or make numbers of it in a wrapper of yours."
+        "leave it out (environment.wrappers: FilterObservation), or convert it to numbers in a custom wrapper."
     )
 
 

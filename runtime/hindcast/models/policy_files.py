@@ -127,7 +127,9 @@ def read(files: Mapping[str, bytes], allow_classes: Allowed | None, where: str) 
         return _build(description, files, module_class)
     except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise DataError(f"{described_in} and the tensors beside it do not make a policy: {reason}") from error
+        raise DataError(
+            f"{described_in} and the tensors next to it do not make a policy: {reason}"
+        ) from error
 
 
 class _Description(BaseModel):

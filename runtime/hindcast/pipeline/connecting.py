@@ -154,8 +154,8 @@ def _is_connector(candidate: Any) -> bool:
 
 def _refuse(name: str) -> list[Any]:
     raise SpecError(
-        f"{_FIELD}: {name!r} is no connector; derive it from BlockConnector, BatchConnector or ConnectorV2, or let a "
-        "function (observation_space, action_space) return such ones."
+        f"{_FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
+        "or let a function (observation_space, action_space) return such ones."
     )
 
 
@@ -204,7 +204,7 @@ def _factory(name: str) -> Any:
         raise SpecError(_without_need(name))
     near = difflib.get_close_matches(name, PIECES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PIECES)}."
-    raise SpecError(f'{_FIELD}: {name!r} is no library connector and no "package.module:Class"; {hint}')
+    raise SpecError(f'{_FIELD}: {name!r} is neither a library connector nor a "package.module:Class"; {hint}')
 
 
 def _without_need(name: str) -> str:

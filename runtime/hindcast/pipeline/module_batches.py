@@ -183,8 +183,8 @@ def _observations(block: Block, leaf: str, column: Array, after: Array | None, n
         made[block.obs_row + 1], after, equal_nan=column.dtype.kind == "f"
     ):
         raise Misuse(
-            f"gave a 'new_obs' that is not the {leaf!r} of the next step: change both alike, or the observations in "
-            "the episodes."
+            f"gave a 'new_obs' that is not the {leaf!r} of the next step: change both in the same way, or the "
+            "observations in the episodes."
         )
     return made
 

@@ -97,7 +97,7 @@ class Needs:
         if self.gamma is None and (self.n_step > 1 or Columns.DISCOUNTS in self.columns):
             raise ValueError("n-step returns and discounts need gamma")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
-            raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
+            raise ValueError(f"gamma is {self.gamma}; it must be between 0 and 1")
         if self.targets_every is not None and not (self.targets and self.targets_every >= 1):
             raise ValueError(
                 f"targets_every is {self.targets_every}; it must be at least 1, and there must be targets"
@@ -128,11 +128,11 @@ class Needs:
             raise ValueError(f"seq_len is {self.seq_len}; it must be at least 1")
         if not 0 <= self.burn_in < self.seq_len:
             raise ValueError(
-                f"burn_in is {self.burn_in}; it must lie between 0 and seq_len - 1, {self.seq_len - 1}"
+                f"burn_in is {self.burn_in}; it must be between 0 and seq_len - 1, {self.seq_len - 1}"
             )
         if self.stride is not None and (self.burn_in or not 1 <= self.stride <= self.seq_len):
             raise ValueError(
-                f"stride is {self.stride}; it must lie between 1 and seq_len, {self.seq_len}, without burn_in"
+                f"stride is {self.stride}; it must be between 1 and seq_len, {self.seq_len}, without burn_in"
             )
 
     @property

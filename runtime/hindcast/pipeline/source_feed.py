@@ -203,8 +203,8 @@ class SourceFeed:
             )
         if not self._residency.resident:
             raise SpecError(
-                f"{self.name}: the algorithm draws from all data ({sampling}), which must lie in the learner's memory "
-                f"for that, and they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
+                f"{self.name}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
+                f"memory, but they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
                 "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
             )
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 FIELD: Final = "spec.callbacks"
 UNCALLED: Final = {
-    "on_env_runners_recreated": "runners that die are replaced by themselves; on_environment_created hears of new ones",
+    "on_env_runners_recreated": "runners that die are replaced automatically; on_environment_created is called for "
+    "new ones",
     "on_offline_eval_runners_recreated": "there are no such runners",
     "on_learn_on_batch": "a connector of scope batch sees every batch",
     "on_postprocess_trajectory": "a connector sees every recorded episode, and on_episode_end every played one",
-    "on_create_policy": "on_algorithm_init hears of the policy",
+    "on_create_policy": "on_algorithm_init is called once there is a policy",
     "on_sub_environment_created": "it is called on_environment_created",
     "on_trainer_init": "it is called on_algorithm_init",
 }

@@ -152,7 +152,7 @@ def _environment_of(location: Location) -> EnvironmentSpec:
         if spec.get("environment") is not None:
             return EnvironmentSpec.model_validate(spec["environment"])
     raise SpecError(
-        f"no environment is known for {location}: it does not lie in a run's folder; give one (--env ID)"
+        f"no environment is known for {location}: it is not in a run's folder; give one (--env ID)"
     )
 
 

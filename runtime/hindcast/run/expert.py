@@ -59,7 +59,7 @@ def train_expert(
         trainer.load(latest)
         callbacks.call("on_algorithm_init")
         callbacks.call("on_checkpoint_loaded")
-        reporter.note(title(resource), f"the expert's training goes on after iteration {trainer.iteration}")
+        reporter.note(title(resource), f"the expert's training resumes after iteration {trainer.iteration}")
     else:
         trainer.begin()
         callbacks.call("on_algorithm_init")

@@ -26,7 +26,7 @@ class Interruption:
             Interrupted: a stop was requested.
         """
         if self.requested:
-            raise Interrupted("interrupted; run the same command again to go on from here.")
+            raise Interrupted("interrupted; run the same command again to resume.")
 
 
 @contextlib.contextmanager

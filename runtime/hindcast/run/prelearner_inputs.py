@@ -118,8 +118,8 @@ def _by_ray(source: InputSource, method: str, where: str) -> InputSource:
     for name in ("columns", "filter"):
         if getattr(source, name):
             raise SpecError(
-                f"{where}.{name} has no effect: the class of yours that maps rows gets all that is in the files; leave "
-                "it out, and choose there."
+                f"{where}.{name} has no effect: your class that maps rows gets everything in the files; leave "
+                "it out, and select there."
             )
     options = {"method": method, **source.read_options}
     return source.model_copy(update={"format": "RayData", "read_options": options})

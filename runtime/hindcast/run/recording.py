@@ -88,7 +88,7 @@ class RecordingRun:
                 self._refuse_finished()
                 return self._outcome(manifest, "AlreadyFinished", begun)
             if continued:
-                self._reporter.note(self._name, f"goes on in {self._folder}, where an earlier run left off")
+                self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
             manifest = self._record()
         return self._outcome(manifest, "Succeeded", begun)
 

@@ -64,7 +64,7 @@ def _known(resource: OfflineTraining, recorded: DataSpec, name: str) -> Spaces:
         missing = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
             f"{title(resource)}: spec.{missing} is needed: there is no environment, and the data in {name} "
-            "do not say their spaces."
+            "do not state their spaces."
         )
     return Spaces(observation, action)
 

@@ -144,7 +144,7 @@ class Trainer:
         if experience is None:
             raise SpecError(f"{self._algorithm} has nothing to train on: give .offline_data(input_=...).")
         if first >= self._most_updates:
-            raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to go on.")
+            raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to continue.")
         learner.group.broadcast(["iterate"])
         begun = time.monotonic()
         try:
@@ -258,8 +258,8 @@ def new_learner(
     module = cast(RLModule, nets["policy"])
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
-            f"spec.model.moduleClass is {model.module_class!r}, and {type(algorithm).__name__} builds a policy of its "
-            f"own, {type(module).__name__}: its networks() must take inputs.policy()."
+            f"spec.model.moduleClass is {model.module_class!r}, and {type(algorithm).__name__} builds its own "
+            f"policy, {type(module).__name__}: its networks() must take inputs.policy()."
         )
     policy = Policy(module, preprocessing, spaces.observation, spaces.action)
     return policy, Learner(algorithm, nets, device, seed, group)

@@ -176,7 +176,7 @@ class TrainingRun:
             if score is not None:  # it may have been killed before it said so
                 self._store.mark_best(latest, score, self._followed)
         self._reporter.note(
-            self._name, f"goes on at update {latest.updates:,} (iteration {trainer.iteration})"
+            self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
         if evaluating is not None and evaluations.runs_in_parallel:
@@ -193,7 +193,7 @@ class TrainingRun:
                 checkpoint = trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise Interrupted(
                     f"{self._name} was interrupted at update {checkpoint.updates:,}; "
-                    "run the same command again to go on from there."
+                    "run the same command again to resume."
                 ) from None
             begun = time.monotonic()
             evaluation = evaluations.collect()

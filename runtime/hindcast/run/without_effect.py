@@ -29,7 +29,7 @@ ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "runners.memory": _POD,
     "cluster": "has no effect on one machine",
     "runPolicy": "has no effect on one machine",
-    "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command goes on",
+    "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command resumes",
 }
 
 _OF_RECORDED_DATA: Final = (
@@ -71,9 +71,7 @@ def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, st
         table = {f"pipeline.{field}": "has no effect without recorded data" for field in idle}
         return table | _of_evaluation(resource) | _of_another_model(resource.spec.model, "model")
     if (expert := resource.spec.policy.train) is not None:
-        own = {
-            "policy.moduleClass": "has no effect beside policy.train, whose model has a moduleClass of its own"
-        }
+        own = {"policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"}
         return own | _of_another_model(expert.model, "policy.train.model")
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
