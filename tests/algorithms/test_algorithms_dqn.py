@@ -110,8 +110,8 @@ def test_a_loss_of_one_quantile_is_hubers():
     ("space", "model", "sentence"),
     [
         (BOX, {}, "needs a Discrete action space, not Box"),
-        (CHOICES, {"recurrent": "lstm"}, "DQN makes its policy of action values: leave recurrent"),
-        (CHOICES, {"module_class": "a:B"}, "DQN makes its policy of action values: leave recurrent"),
+        (CHOICES, {"recurrent": "lstm"}, "DQN builds its policy from action values: leave recurrent"),
+        (CHOICES, {"module_class": "a:B"}, "DQN builds its policy from action values: leave recurrent"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(space, model, sentence):

@@ -93,7 +93,7 @@ def test_two_learners_follow_one_scale():
     ("config", "space", "model", "sentence"),
     [
         ({}, BOX, {"distribution": "deterministic"}, "MARWIL weighs log-likelihoods: use 'gaussian'"),
-        ({"bcLogstdCoeff": 0.1}, gym.spaces.Discrete(2), {}, "bcLogstdCoeff is of Gaussian policies"),
+        ({"bcLogstdCoeff": 0.1}, gym.spaces.Discrete(2), {}, "bcLogstdCoeff applies to Gaussian policies"),
         ({"beta": -1}, BOX, {}, "config.beta is -1, expected at least 0"),
     ],
 )

@@ -43,9 +43,9 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
 reference page follow."""
 _UNCALLED: Final = {
     "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
-    "training_step": "its networks, optimisers and losses say how it trains",
+    "training_step": "its networks, optimisers and losses define the training step",
 }
-"""RLlib's methods of an algorithm that have no place here, and what to do instead of overriding them."""
+"""RLlib's algorithm methods that are not supported, and what to do instead of overriding them."""
 
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
@@ -79,7 +79,7 @@ def resolve(name: str) -> type[Algorithm]:
         name: one of `REGISTRY`, or "package.module:Class" of the user's own.
 
     Raises:
-        SpecError: there is no such algorithm, the class is none, or it overrides what nothing calls.
+        SpecError: there is no such algorithm, the class is not one, or it overrides a method that is never called.
         UserCodeError: the user's module raised while it was imported.
     """
     if name in REGISTRY:
@@ -98,7 +98,7 @@ def resolve(name: str) -> type[Algorithm]:
 
 def option_schemas() -> dict[str, dict[str, Any]]:
     """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in, `x-recurrent`
-    says whether it trains policies with a recurrent state, `x-live` whether it learns from what its policy plays.
+    says whether it trains recurrent policies, `x-live` whether it learns from episodes that its policy plays.
     """
     return {
         name: algorithm.Options.model_json_schema()

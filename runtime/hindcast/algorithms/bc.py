@@ -1,4 +1,4 @@
-"""BC: behaviour cloning, supervised learning of the recorded actions."""
+"""BC: behavior cloning, supervised learning of the recorded actions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hindcast.pipeline.needs import Needs
 
 
 class BCOptions(AlgorithmOptions):
-    """Behaviour cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
+    """Behavior cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
 
-    Stochastic policies minimise the negative log-likelihood, L = -E[log π(a|s)]; deterministic ones the
-    squared error, L = E[(π(s) - a)²], averaged over the elements of an action. A policy with a recurrent state
-    learns from sequences, over whose steps the mean is taken, padding and burn-in left out.
+    Stochastic policies minimise the negative log-likelihood, L = -E[log π(a|s)]; deterministic policies the
+    squared error, L = E[(π(s) - a)²], averaged over the elements of an action. A recurrent policy learns from
+    sequences; the loss is averaged over their steps, excluding padding and burn-in.
     """
 
     lr: Schedule = 1e-4
-    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
+    value changes up to the next point: line (the default), cosine or step."""
 
 
 class BC(Algorithm):
-    """Behaviour cloning; see `BCOptions` for the objective."""
+    """Behavior cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
     recurrent = True
@@ -64,7 +64,7 @@ class BC(Algorithm):
 
 
 def _agreement(chosen: Actions, recorded: Actions, steps: torch.Size) -> Tensor:
-    """`[*steps]` share of single decisions on which both agree."""
+    """`[*steps]` share of the elements of an action on which both agree."""
     if isinstance(chosen, Tensor) and isinstance(recorded, Tensor):
         return (chosen == recorded).float().reshape(*steps, -1).mean(-1)
     assert not isinstance(chosen, Tensor) and not isinstance(recorded, Tensor)

@@ -1,4 +1,4 @@
-"""CQL: conservative Q-learning, soft actor-critic whose critics think little of actions that were not recorded."""
+"""CQL: conservative Q-learning, soft actor-critic with a penalty on the values of actions outside the data."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ _MOST_WEIGHT = 1e6
 
 
 class CQLOptions(SACOptions):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for continuous actions with bounds.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for bounded continuous actions.
 
-    With twin critics Q of which Q̄ is the slow copy, d = 1 where the episode terminated, and actions a_j at s of which
-    numActions each are uniform, from π(s) and from π(s'), of log-density l_j:
+    With twin critics Q, target critics Q̄, d = 1 where the episode terminated, and actions a_j at s with log-densities
+    l_j, numActions of them uniform, numActions from π(s) and numActions from π(s'):
     gapᵢ = E[temperature·log Σ_j exp((Qᵢ(s, a_j) - l_j) / temperature) - Qᵢ(s, a)];
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
-    L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained so that the entropy is targetEntropy.
-    With lagrangian, gapᵢ counts α'·(minQWeight·gapᵢ - lagrangianThresh), where α' is trained to hold that at 0. For the
-    first bcIters updates the policy clones instead: L_π = E[α·log π(ã|s) - log π(a|s)].
+    L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy.
+    With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep it at 0. For the
+    first bcIters updates the policy uses behavior cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
 
-    Defaults are those of the authors' code for locomotion, but no cloning first, by which they saw little difference.
-    Its networks: `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
+    Defaults are those of the authors' code for locomotion, except that there is no initial behavior cloning, which
+    they found to make little difference.
+    Its networks are `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
 
     actor_lr: Schedule = 1e-4
-    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step."""
+    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics, and of α' with lagrangian, or points."""
+    """Learning rate of the critics, and of α' with lagrangian: a number or a schedule."""
     alpha_lr: Schedule = 1e-4
-    """Learning rate of α, or points."""
+    """Learning rate of α: a number or a schedule."""
     bc_iters: Annotated[int, Field(ge=0)] = 0
-    """Updates at the start in which the policy clones."""
+    """Initial updates in which the policy is trained by behavior cloning."""
     temperature: AboveZero = 1.0
-    """Of the soft maximum in the gap."""
+    """Temperature of the log-sum-exp in the gap."""
     num_actions: Positive = 10
-    """Actions from each of the three sources."""
+    """Sampled actions from each of the three distributions."""
     min_q_weight: NonNegative = 5.0
-    """Weight of the gap; with lagrangian what multiplies it inside."""
+    """Weight of the gap; with lagrangian, its factor inside the penalty."""
     lagrangian: bool = False
-    """Train the weight of the gap."""
+    """Learn the weight α' of the gap."""
     lagrangian_thresh: NonNegative = Field(default=5.0, json_schema_extra={"x-only-with": "lagrangian"})
-    """What the weighted gap is held at."""
+    """Target value of the weighted gap."""
     deterministic_backup: bool = True
-    """Leave the entropy of a' out of the values that critics are regressed on."""
+    """Exclude the entropy of a' from the critics' targets."""
 
 
 class CQL(SAC):
@@ -100,7 +101,7 @@ class CQL(SAC):
         return Losses(losses, {**metrics, "gap_weight": weight}, joint=True)
 
     def _samples(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """`[3 N, B, *shape]` actions, `[3 N, B]` their log-densities; and `[B]` what the critics are regressed on."""
+        """`[3 N, B, *shape]` actions, `[3 N, B]` their log-densities; and `[B]` the critics' targets."""
         count, policy = self.options.num_actions, cast(RLModule, nets["policy"])
         within, following = cast(ActionRange, nets["range"]), at_next(batch)
         own, own_logp = sampled(policy, batch, step, count)

@@ -1,4 +1,4 @@
-"""Decision Transformer: imitation of what was done where a return was still to come, and asking for a high one."""
+"""Decision Transformer: imitation conditioned on the return to go."""
 
 from __future__ import annotations
 
@@ -35,46 +35,46 @@ from hindcast.pipeline.window import WindowData
 class DecisionTransformerOptions(AlgorithmOptions):
     """Decision Transformer (arXiv 2106.01345), for actions of any kind.
 
-    Over sequences of K = contextLength steps, with R_t the rewards from step t to the episode's end, undiscounted, it
-    imitates: L = E[l(π(· | R_{t-k}, s_{t-k}, a_{t-k}, …, R_t, s_t), a_t)], where l is the negative log-likelihood of
-    discrete actions and the squared error of continuous ones (averaged over an action's elements), and the sequence
-    begins at most K - 1 steps before. It acts by asking for R_0 = targetReturn, from which it takes the rewards that it
-    receives. Where an episode was cut off, R counts what was recorded.
+    Over sequences of K = contextLength steps, with the return to go R_t (the undiscounted sum of rewards from step t to
+    the episode's end), L = E[l(π(· | R_{t-k}, s_{t-k}, a_{t-k}, …, R_t, s_t), a_t)], where l is the negative
+    log-likelihood of discrete actions and the squared error of continuous ones (averaged over an action's elements),
+    and the context starts at most K - 1 steps before t. The policy acts with R_0 = targetReturn and subtracts the
+    rewards it receives. Where an episode was truncated, R counts the recorded rewards.
 
-    A sequence begins at each step of an episode, and the last ones are shorter, as the paper draws them. It draws them
-    with replacement; here each comes once in an epoch.
+    A sequence begins at each step of an episode, and the last ones are shorter, as in the paper, which draws them
+    with replacement; here each is used once per epoch.
 
-    Defaults are the paper's for locomotion, but that its learning rate rises to lr over the first 10,000 updates
-    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which shorter trainings do not have. Its networks:
+    Defaults are the paper's for locomotion, except for its warm-up of the learning rate over the first 10,000 updates
+    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings. Its networks are
     `model: {fcnetHiddens: [], observationFilter: meanStd}`.
     """
 
     train_batch_size_per_learner: Positive = 1280
-    """Timesteps in one learner's batch, contextLength for each sequence; the global batch is this times the number of
+    """Timesteps in one learner's batch, contextLength per sequence; the global batch is this times the number of
     learners."""
     grad_clip: AboveZero | None = 0.25
-    """Bound of the gradients, see gradClipBy; null leaves them as they are."""
+    """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     lr: Schedule = 1e-4
-    """Learning rate of AdamW, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Learning rate of AdamW: a number, or a schedule [[timestep, value], …]. A third item of a point says how
+    the value changes up to the next point: line (the default), cosine or step."""
     weight_decay: NonNegative = 1e-4
-    """Of AdamW (arXiv 1711.05101)."""
+    """Weight decay of AdamW (arXiv 1711.05101)."""
     target_return: float | None = None
-    """The return that the policy asks for; null is that of the best episode it has learnt from."""
+    """Return to go at the start of an episode when acting; null is the best return in the training data."""
     return_scale: AboveZero = 1000.0
-    """What returns are divided by before the network sees them: of the order of the largest."""
+    """Divisor of the returns at the network's input: of the order of the largest return."""
     context_length: Positive = 20
-    """Steps that the policy looks back on, the present one among them."""
+    """Context length K in steps, including the current one."""
     max_timestep: Positive = 1000
-    """Steps of an episode that are told apart; later ones count as the last of these."""
+    """Number of timestep embeddings; later timesteps use the last one."""
     embed_size: Positive = 128
-    """Numbers of a token, of which each step has three; a multiple of numHeads."""
+    """Embedding size of a token (each step has three); a multiple of numHeads."""
     num_layers: Positive = 3
-    """Layers of the transformer."""
+    """Transformer layers."""
     num_heads: Positive = 1
-    """Heads of its attention."""
+    """Attention heads."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the transformer's numbers that training leaves out at random."""
+    """Dropout rate of the transformer in training."""
 
 
 class DecisionTransformer(Algorithm):

@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning on recorded or played transitions; and discrete CQL, whose values stay low beside the data."""
+"""DQN: deep Q-learning on recorded or sampled transitions; and discrete CQL, which penalises unrecorded actions."""
 
 from __future__ import annotations
 
@@ -43,47 +43,48 @@ def _chances(epsilon: Curve) -> Curve:
 class DQNOptions(AlgorithmOptions):
     """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action.
 
-    With Q̄, the slow copy of Q, the discounted rewards R of the next nStep steps and the state s' and discount g behind
-    them, g being 0 where the episode terminated: L = E[w·huber(R + g·Q̄(s', a') - Q(s, a))], a' = argmax Q(s', ·)
-    (arXiv 1509.06461), or argmax Q̄(s', ·) without doubleQ. With numQuantiles over 1, Q are quantiles of the return and
-    the loss is the quantile Huber loss (arXiv 1710.10044). Weights w are 1, or of prioritizedReplay (arXiv 1511.05952).
+    With the target network Q̄, the discounted sum R of the next nStep rewards, and the state s' and discount g after
+    them (g = 0 where the episode terminated): L = E[w·huber(R + g·Q̄(s', a') - Q(s, a))], a' = argmax Q(s', ·)
+    (arXiv 1509.06461), or argmax Q̄(s', ·) without doubleQ. With numQuantiles above 1, Q predicts quantiles of the
+    return and the loss is the quantile Huber loss (arXiv 1710.10044). The weights w are 1, or the importance weights of
+    prioritizedReplay (arXiv 1511.05952).
 
-    Defaults are RLlib's, but that the copy follows slowly with every update rather than at once every 500 steps, which
-    is as good and needs no number that fits the data's size.
+    Defaults are RLlib's, except that the target network follows by Polyak averaging with every update instead of a
+    copy every 500 steps, which works as well and need not be tuned to the data's size.
     """
 
     train_batch_size_per_learner: Positive = 256
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     lr: Schedule = 5e-4
-    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
+    value changes up to the next point: line (the default), cosine or step."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     n_step: Positive = 1
-    """Steps whose rewards are taken as recorded before values are trusted."""
+    """Steps of the n-step return."""
     double_q: bool = True
-    """Let Q choose the action that Q̄ values."""
+    """Double Q-learning: Q selects the next action, Q̄ evaluates it."""
     dueling: bool = True
-    """Split values into a state's and its actions' advantages (arXiv 1511.06581)."""
+    """Dueling network: state value plus action advantages (arXiv 1511.06581)."""
     num_quantiles: Positive = 1
-    """Quantiles of the return that are learnt for each action; 1 is its mean."""
+    """Quantiles of the return learned for each action; 1 learns the mean."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """How far Q̄ moves to Q; 1 copies."""
+    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q; 1 copies."""
     target_network_update_freq: Positive = 1
-    """Updates between two moves of Q̄."""
+    """Updates between two updates of the target network."""
     prioritized_replay: bool = False
-    """Draw timesteps by their last errors, rather than each once an epoch. The data have to be resident."""
+    """Draw timesteps in proportion to their last TD errors instead of once per epoch. The data must be resident."""
     prioritized_replay_alpha: NonNegative = Field(
         default=0.6, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
-    """How much errors count: 0 draws all alike."""
+    """Exponent of the priorities: 0 draws uniformly."""
     prioritized_replay_beta: NonNegative = Field(
         default=0.4, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
-    """How much of the bias the weights take back: 1 is all of it."""
+    """Exponent of the importance weights: 1 corrects the bias fully."""
     epsilon: Annotated[Schedule, AfterValidator(_chances)] = [[0.0, 1.0], [10_000.0, 0.05]]
-    """Chance of any action where the policy explores, or points [[timestep, value], …] over the timesteps that it has
-    played. Without a sampler it is the last value, which counts where the policy is recorded."""
+    """Probability of a random action when exploring: a number, or a schedule [[timestep, value], …] over the sampled
+    timesteps. Without a sampler the last value applies, when the policy is recorded."""
 
 
 class DQN(Algorithm):
@@ -109,8 +110,8 @@ class DQN(Algorithm):
         options, model = self.options, inputs.model
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
-                f"spec.model: {type(self).__name__} makes its policy of action values: leave recurrent and moduleClass "
-                "out."
+                f"spec.model: {type(self).__name__} builds its policy from action values: leave recurrent and "
+                "moduleClass out."
             )
         own = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(
@@ -144,7 +145,7 @@ class DQN(Algorithm):
 
     @torch.no_grad()
     def _wanted(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
-        """`[B, Q]` what the quantiles are regressed on."""
+        """`[B, Q]` targets of the quantiles."""
         following = at_next(batch)
         after = target.quantiles(following)[0]
         chooser = values(following)[0] if self.options.double_q else mean_of(after)
@@ -152,25 +153,25 @@ class DQN(Algorithm):
         return bootstrapped(batch, best.T).T
 
     def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
-        """What is added to the loss.
+        """A term added to the loss.
 
         Args:
             values: `[B, n]` of all actions.
-            taken: `[B]` of the recorded ones.
-            metrics: of the update, to be added to.
+            taken: `[B]` of the recorded actions.
+            metrics: of the update; may be extended.
         """
         return 0.0
 
 
 class DiscreteCQLOptions(DQNOptions):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN, and a penalty on the values of
-    actions that were not recorded.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values of
+    actions outside the data.
 
     L = L_DQN + minQWeight·E[log Σₐ exp Q(s, a) - Q(s, a_recorded)]; L_DQN and the other options are DQN's.
     """
 
     min_q_weight: NonNegative = 1.0
-    """Weight of the penalty. Data of an expert want more of it, broad ones less."""
+    """Weight of the penalty: larger for expert data, smaller for diverse data."""
 
 
 class DiscreteCQL(DQN):

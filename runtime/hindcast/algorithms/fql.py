@@ -1,4 +1,4 @@
-"""FQL: flow Q-learning, whose policy is distilled from a flow that imitates whatever was recorded."""
+"""FQL: flow Q-learning, with a one-step policy distilled from a flow-matching behavior policy."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ from hindcast.pipeline.needs import Needs, transitions
 
 
 class FQLOptions(AlgorithmOptions):
-    """Flow Q-learning (arXiv 2502.02538), for continuous actions with bounds, which are counted as ±1.
+    """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1.
 
-    A vector field v learns to carry normal noise x to recorded actions a, so that it imitates behaviour of any shape;
-    the policy μ maps noise z to an action in one step, near to where v takes z in flowSteps steps, v̂(s, z). With twin
-    critics Q, of which Q̄ is the slow copy, d = 1 where the episode terminated, t uniform, and all z normal:
+    A vector field v is trained by flow matching to transport normal noise x to recorded actions a, which can model any
+    action distribution; the policy μ maps noise z to an action in one step, distilled from v̂(s, z), the result of
+    integrating v from z over flowSteps steps. With twin critics Q, target critics Q̄, d = 1 where the episode
+    terminated, t uniform, and z normal:
     L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
-    L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss and else 1. Squares are
-    means over an action's elements; Q in L_μ is the critics' mean, Q̄ their qAggregation.
+    L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss, otherwise 1. Squares are
+    averaged over an action's elements; Q in L_μ is the mean of the critics, Q̄ their qAggregation.
 
-    With actionChunk = h over 1 (arXiv 2507.07969) a stands for the h actions from s on, which the policy chooses at
-    once and takes in turn: r is the sum of their discounted rewards, s' what follows them, and gamma counts h times.
-    Chunks that an episode's end cuts short teach the flow alone, with the actions that they have.
+    With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
+    once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is
+    gammaʰ. Chunks cut short by an episode's end train the flow only, with the actions they have.
 
-    Acting greedily takes z = 0; the authors draw z in evaluation too (`evaluation: {explore: true}`).
+    Greedy actions use z = 0; the authors sample z in evaluation too (`evaluation: {explore: true}`).
 
-    Defaults are the authors'. Their networks: `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
+    Defaults are the authors'. Their networks are `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
     """
 
     train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch, actionChunk for each item; the global batch is this times the number of
-    learners."""
+    """Timesteps in one learner's batch, actionChunk per item; the global batch is this times the number of learners."""
     actor_lr: Schedule = 3e-4
-    """Learning rate of the Adams of μ and v, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step."""
+    """Learning rate of μ and v (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics, or points."""
+    """Learning rate of the critics: a number or a schedule."""
     alpha: NonNegative = 10.0
-    """Weight of staying with the flow beside the critics: more clones. The one option to be chosen for each task, over
-    powers of ten where rewards are of another scale."""
+    """Weight of the distillation loss relative to the critics: larger values stay closer to the data. The one option to
+    tune per task, over powers of ten for different reward scales."""
     normalize_q_loss: bool = False
-    """Divide the critics' part of the policy's loss by their mean absolute value, so that alpha does not depend on the
-    scale of rewards."""
+    """Divide the Q term of the policy loss by the mean absolute Q, so that alpha does not depend on the reward
+    scale."""
     flow_steps: Positive = 10
-    """Steps of Euler's method along the flow."""
+    """Euler steps of the flow."""
     q_aggregation: Literal["mean", "min"] = "mean"
-    """What counts of both critics in the next state: min where values rise beyond returns."""
+    """How the target critics are combined: use min where values overestimate returns."""
     action_chunk: Positive = 1
-    """Actions that are chosen at once: more than 1 where rewards are sparse and behaviour goes on for several steps."""
+    """Actions chosen at once: above 1 for sparse rewards and temporally extended behavior."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """How far each update moves Q̄ to Q."""
+    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
     critic_layer_norm: bool = True
-    """Normalise each layer of the critics (arXiv 1607.06450), which keeps their values from diverging."""
+    """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 
 
 class FQL(Algorithm):
@@ -134,14 +134,14 @@ class FQL(Algorithm):
 
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
-        """`[B]` what the critics are regressed on."""
+        """`[B]` the critics' targets."""
         policy, following = cast(OneStepPolicy, nets["policy"]), at_next(batch)
         actions = policy.range.from_unit(policy.unbounded(following, noise))
         values = nets["target_critics"](following, actions)
         return bootstrapped(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
-        """`[B, h]` the mean over an action's elements."""
+        """`[B, h]` squared error, averaged over an action's elements."""
         field, noise = cast(VectorField, nets["behaviour"]), normal_like(recorded, step)
         time = torch.rand((len(recorded), 1), generator=step.generator, device=recorded.device)
         between = (1.0 - time) * noise + time * recorded
@@ -150,7 +150,7 @@ class FQL(Algorithm):
         return errors.unflatten(-1, (self.options.action_chunk, -1)).mean(-1)
 
     def _distilled(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """How far the policy is from the flow, a scalar; and `[B]` the values of its actions."""
+        """The distillation loss, a scalar; and `[B]` the values of the policy's actions."""
         policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
         with torch.no_grad():
             flowed = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
@@ -168,7 +168,7 @@ def known_actions(batch: Tensors) -> Tensor:
 
 
 def from_first_steps(batch: Tensors) -> Tensors:
-    """Of sequences their actions, and all else of the first step, whose n-step return is the sequence's."""
+    """For sequences, all actions and the other columns of the first step, whose n-step return is the sequence's."""
     if Columns.LOSS_MASK not in batch:
         return batch
     filled = with_padding_filled(batch)

@@ -1,4 +1,4 @@
-"""IQL: implicit Q-learning, which asks for the values of recorded actions alone."""
+"""IQL: implicit Q-learning, which evaluates recorded actions only."""
 
 from __future__ import annotations
 
@@ -34,37 +34,38 @@ from hindcast.pipeline.needs import Needs, transitions
 class IQLOptions(AlgorithmOptions):
     """Implicit Q-learning (arXiv 2110.06169), for actions of any kind.
 
-    With u = min Q̄(s, a) - V(s), critics Q of which Q̄ is the slow copy, and d = 1 where the episode terminated:
+    With u = min Q̄(s, a) - V(s), critics Q, target critics Q̄, and d = 1 where the episode terminated:
     L_V = E[|expectile - 1(u < 0)|·u²], L_Q = Σᵢ E[(r + gamma·(1 - d)·V(s') - Qᵢ(s, a))²],
-    L_π = -E[min(exp(beta·u), weightClip)·log π(a|s)]. In each update V moves first; policy and critics see the new V
-    and the old Q̄, which then follows.
+    L_π = -E[min(exp(beta·u), weightClip)·log π(a|s)]. Each update steps V first; policy and critics use the new V
+    and the old Q̄, which is updated last.
 
-    Defaults are the paper's for locomotion; with its other tasks expectile 0.9 and beta 10 (mazes), or beta 0.5 (hands,
-    kitchens). Its networks: `model: {fcnetActivation: relu, freeLogStd: true}`. Returns are to be of the order of 1,000
-    with rewards of the order of 1: beta weighs advantages as they are.
+    Defaults are the paper's for locomotion. Its other tasks use expectile 0.9 and beta 10 (AntMaze), or beta 0.5
+    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, freeLogStd: true}`. beta multiplies unscaled
+    advantages: scale rewards so that returns are around 1,000.
     """
 
     train_batch_size_per_learner: Positive = 256
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
-    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step. The default falls to 0 over the paper's million updates of 256 timesteps."""
+    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step. The default decays to 0 over
+    the paper's million updates of 256 timesteps."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics, or points."""
+    """Learning rate of the critics: a number or a schedule."""
     value_lr: Schedule = 3e-4
-    """Learning rate of V, or points."""
+    """Learning rate of V: a number or a schedule."""
     beta: NonNegative = 3.0
-    """Inverse temperature: 0 clones, more is greedier."""
+    """Inverse temperature: 0 is behavior cloning, larger values are greedier."""
     expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
-    """Which expectile of Q over the recorded actions V is: 0.5 is their mean, towards 1 the best of them."""
+    """Expectile of Q over the recorded actions that V estimates: 0.5 is the mean, towards 1 the maximum."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """How far each update moves Q̄ to Q."""
+    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
     twin_q: bool = True
-    """Two critics, of which the smaller value counts (arXiv 1802.09477), rather than one."""
+    """Use the minimum of two critics (arXiv 1802.09477) instead of one critic."""
     weight_clip: Annotated[float, Field(gt=0)] = 100.0
-    """Bound of the weights exp(beta·u)."""
+    """Upper bound on the weights exp(beta·u)."""
 
 
 class IQL(Algorithm):
@@ -112,7 +113,7 @@ class IQL(Algorithm):
         polyak(nets["target_critics"], nets["critics"], self.options.tau)
 
     def _value_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, `[B]` what the recorded actions are worth, and the mean of V."""
+        """The loss, `[B]` target values of the recorded actions, and the mean of V."""
         with torch.no_grad():
             worth = nets["target_critics"](batch).amin(0)
         values = nets["value"](batch)

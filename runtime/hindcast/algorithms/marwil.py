@@ -1,4 +1,4 @@
-"""MARWIL: monotonic advantage re-weighted imitation learning, cloning that prefers what turned out well."""
+"""MARWIL: monotonic advantage re-weighted imitation learning, behavior cloning weighted by advantages."""
 
 from __future__ import annotations
 
@@ -37,35 +37,36 @@ class MARWILOptions(AlgorithmOptions):
 
     With the λ-return R of the whole episode, the advantage A = R - V(s) and its scale c, where c² follows E[A²]:
     L = -E[min(exp(beta·A/c), weightClip)·(log π(a|s) + bcLogstdCoeff·mean(log σ))] + vfCoeff·½E[A²].
-    Weights have no gradient. The scale is that of the updates before: the first update weighs all alike.
-    A beta of 0 is behaviour cloning with a value function beside it.
+    No gradient flows through the weights. The scale comes from previous updates, so the first update weights all
+    samples equally. With beta = 0 this is behavior cloning plus a value function.
 
-    Defaults are RLlib's, but that the scale follows the data (RLlib's start of 100 and rate of 1e-8 are
-    a constant of 10, whatever the returns are), and that weights are clipped at 20 (arXiv 1910.00177).
+    Defaults are RLlib's, with two exceptions: the scale follows the data (RLlib's start of 100 and rate of 1e-8 amount
+    to a constant 10, whatever the returns are), and weights are clipped at 20 (arXiv 1910.00177).
     """
 
     lr: Schedule = 1e-4
-    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
+    value changes up to the next point: line (the default), cosine or step."""
     beta: NonNegative = 1.0
-    """How much more is imitated what turned out better than expected; 0 imitates everything alike."""
+    """Exponential weight of the advantages: larger values favour actions that did better than expected; 0 is behavior
+    cloning."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     lambda_: Fraction = Field(default=1.0, alias="lambda")
-    """λ of the returns: 1 takes the recorded rewards to the episode's end, 0 one of them and the value after it."""
+    """λ of the returns: 1 uses all recorded rewards to the end of the episode, 0 one reward and the value after it."""
     vf_coeff: NonNegative = 1.0
     """Weight of the value loss."""
     weight_clip: AboveZero | None = 20.0
-    """Bound of the weights exp(beta·A/c); null for none."""
+    """Upper bound on the weights exp(beta·A/c); null for no bound."""
     bc_logstd_coeff: NonNegative = 0.0
-    """Weight of the mean log standard deviation beside the log-likelihood: over 0 keeps Gaussian policies wide."""
+    """Weight of the mean log standard deviation, added to the log-likelihood: above 0 keeps Gaussian policies wide."""
     moving_average_sqd_adv_norm_start: AboveZero | None = None
-    """Where c² starts; null for the mean of the updates so far."""
+    """Initial value of c²; null starts from the mean of the updates so far."""
     moving_average_sqd_adv_norm_update_rate: Annotated[float, Field(gt=0, le=1)] = 1e-2
-    """How far each update moves c² to its batch's mean of A²."""
+    """Moving-average rate: c² ← (1 - rate)·c² + rate·mean(A²) with each batch."""
     targets_every: Positive | None = 1000
-    """Updates after which the returns, as far as they rest on V, are computed anew; null for only when a window of the
-    data is entered."""
+    """Recompute the returns, which depend on V, every so many updates; null recomputes them only when a new window of
+    the data is entered."""
 
 
 class MARWIL(Algorithm):
@@ -90,7 +91,7 @@ class MARWIL(Algorithm):
             )
         if options.bc_logstd_coeff and not policy.action_head.log_std_columns:
             raise SpecError(
-                "config.bcLogstdCoeff is of Gaussian policies, and the actions are discrete: leave it at 0."
+                "config.bcLogstdCoeff applies to Gaussian policies only, and the actions are discrete: leave it at 0."
             )
         start, rate = (
             options.moving_average_sqd_adv_norm_start,
@@ -131,11 +132,11 @@ class MARWIL(Algorithm):
 
 
 class AdvantageScale(nn.Module):
-    """The root of a moving average of squared advantages.
+    """The square root of a moving average of squared advantages.
 
     Args:
-        start: of the average; None weighs what was seen alone, as Adam corrects its averages' bias.
-        rate: how far an update moves it.
+        start: initial value of the average; None corrects the bias of the first updates, as Adam does.
+        rate: of the moving average.
     """
 
     _mean_square: Tensor
@@ -148,7 +149,7 @@ class AdvantageScale(nn.Module):
         self.register_buffer("_weight", torch.tensor(1.0 if start else 0.0))
 
     def forward(self, advantages: Tensor) -> Tensor:
-        """Advantages over their scale; 0 where there is none yet."""
+        """Advantages divided by their scale; 0 before the first update."""
         return torch.where(self._weight > 0, advantages / (self.scale() + 1e-8), 0.0)
 
     def scale(self) -> Tensor:
@@ -156,6 +157,6 @@ class AdvantageScale(nn.Module):
         return (self._mean_square / self._weight.clamp(min=1e-8)).sqrt()
 
     def follow(self, advantages: Tensor) -> None:
-        """Take an update's advantages into the average. The mean over several learners is the learner's matter."""
+        """Add an update's advantages to the average. The learner averages it over several learners."""
         self._mean_square.lerp_(advantages.square().mean(), self._rate)
         self._weight.lerp_(torch.ones_like(self._weight), self._rate)

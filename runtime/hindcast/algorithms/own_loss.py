@@ -1,4 +1,4 @@
-"""A user's loss on an algorithm of the library, in RLlib's form: a learner class with `compute_loss_for_module`."""
+"""A user's loss for a built-in algorithm, in RLlib's form: a learner class with `compute_loss_for_module`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from hindcast.user_code import Misuse, calling
 _OPTIMISER: Final = "policy"
 UNCALLED: Final = {
     "compute_losses": "override compute_loss_for_module: there is one module",
-    "configure_optimizers_for_module": "the algorithm's options say how its optimiser goes; others are an algorithm's, "
+    "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others need your own "
+    "algorithm, "
     'AlgorithmConfig("package.module:Class")',
     "after_gradient_based_update": "override after_update(self, nets, step)",
     "before_gradient_based_update": "override after_update(self, nets, step)",
-    "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by bound gradients",
-    "build": "override networks(self, inputs): it says which networks there are",
+    "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by clip gradients",
+    "build": "override networks(self, inputs)",
 }
-"""RLlib's methods of learners that have no place here, and what to do instead of overriding them."""
+"""RLlib's learner methods that are not supported, and what to do instead of overriding them."""
 
 
 class OwnLoss(Algorithm):
@@ -100,15 +101,15 @@ class OwnLoss(Algorithm):
 
 
 class BCTorchLearner(OwnLoss, BC):
-    """Behaviour cloning with a loss of the user's."""
+    """Behavior cloning with the user's loss."""
 
 
 class MARWILTorchLearner(OwnLoss, MARWIL):
-    """MARWIL with a loss of the user's."""
+    """MARWIL with the user's loss."""
 
 
 class DQNTorchLearner(OwnLoss, DQN):
-    """DQN with a loss of the user's."""
+    """DQN with the user's loss."""
 
 
 class _Update:

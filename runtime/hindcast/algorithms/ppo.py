@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation, which makes the experts that recordings are taken from."""
+"""PPO: proximal policy optimisation, which trains the experts that are recorded."""
 
 from __future__ import annotations
 
@@ -40,40 +40,39 @@ class PPOOptions(AlgorithmOptions):
     L = -E[min(r·A, clip(r, 1 ± clipParam)·A)] + vfLossCoeff·E[min((V - V_target)², vfClipParam)]
     - entropyCoeff·E[H(π)] + klCoeff·E[KL(π_old ‖ π)].
 
-    Defaults are the paper's for continuous control, with RLlib's batch sizes. RLlib has
-    lr 5e-5, λ 1, 30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 that takes over
-    four times the updates to a return of 450, because the value loss stays clipped.
+    Defaults are the paper's for continuous control, with RLlib's batch sizes. RLlib's own defaults are lr 5e-5, λ 1,
+    30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 these take over four times as many updates
+    to a return of 450, because the value loss stays clipped.
     """
 
     train_batch_size_per_learner: Positive = 4000
     """Timesteps sampled per iteration."""
     lr: Schedule = 3e-4
-    """Learning rate of Adam, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
+    value changes up to the next point: line (the default), cosine or step."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     lambda_: Fraction = Field(default=0.95, alias="lambda")
-    """GAE's λ: 0 trusts the value function, 1 the sampled returns."""
+    """GAE's λ: 0 relies on the value function, 1 on the sampled returns."""
     num_epochs: Positive = 10
     """Passes over each batch."""
     minibatch_size: Positive = 128
-    """Timesteps per update."""
+    """Timesteps per mini-batch, one update each."""
     clip_param: Annotated[float, Field(gt=0)] = 0.2
     """How far the probability ratio may move from 1 before its gradient vanishes."""
     vf_loss_coeff: NonNegative = 1.0
     """Weight of the value loss."""
     vf_clip_param: Annotated[float, Field(gt=0)] | None = None
-    """Bound of the squared value error, beyond which a step's gradient vanishes; null for none. Depends on
-    the scale of the returns."""
+    """Upper bound on the squared value error, beyond which its gradient vanishes; null for no bound. Depends on the
+    scale of the returns."""
     entropy_coeff: Schedule = 0.0
-    """Weight of the entropy bonus, or points [[timestep, value], …], joined by lines or as a third item says: line,
-    cosine, step."""
+    """Weight of the entropy bonus: a number or a schedule, as for lr."""
     use_kl_loss: bool = False
     """Whether to add the KL penalty."""
     kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
-    """Weight of the KL penalty at the start; it follows klTarget afterwards."""
+    """Initial weight of the KL penalty; it is then adapted to klTarget."""
     kl_target: float = Field(default=0.01, gt=0, json_schema_extra={"x-only-with": "useKlLoss"})
-    """KL divergence per iteration that the weight is steered to."""
+    """Target KL divergence per iteration."""
 
     @model_validator(mode="after")
     def _minibatch_fits(self) -> Self:
@@ -139,9 +138,9 @@ class PPO(OnlineAlgorithm):
         }
 
     def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
-        """`numEpochs` passes in an order that follows from (seed, iteration, epoch); none is short.
+        """`numEpochs` passes in an order that depends on (seed, iteration, epoch); no mini-batch is short.
 
-        Epochs concatenate: a minibatch may span two; what is left after the last is dropped.
+        A mini-batch may span two epochs; the remainder after the last one is dropped.
         """
         epochs = range(self.options.num_epochs)
         order = np.concatenate(
@@ -180,7 +179,7 @@ class PPO(OnlineAlgorithm):
     def after_iteration(
         self, nets: nn.ModuleDict, rows: Tensors, metrics: dict[str, float]
     ) -> dict[str, float]:
-        """Steer the KL weight; `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`."""
+        """Adapt the KL weight; `vf_explained_var` and, with the KL penalty, `curr_kl_coeff`."""
         found = {"vf_explained_var": _explained_variance(rows)}
         if self.options.use_kl_loss:
             penalty = cast(KLPenalty, nets["kl_penalty"])
@@ -199,7 +198,7 @@ class KLPenalty(nn.Module):
         self.register_buffer("coefficient", torch.tensor(coefficient))
 
     def steer(self, kl: float, target: float) -> None:
-        """Raise or lower the weight when the divergence is off its target by more than a factor of 2."""
+        """Raise or lower the weight where the divergence is off its target by more than a factor of 2."""
         if kl > 2.0 * target:
             self.coefficient *= 1.5
         elif kl < 0.5 * target:
@@ -207,7 +206,7 @@ class KLPenalty(nn.Module):
 
 
 def _explained_variance(batch: Mapping[str, Tensor]) -> float:
-    """Share of the value targets' variance that the values they were computed from explain; 1 is all."""
+    """Share of the variance of the value targets that the predicted values explain."""
     targets, values = batch[Columns.VALUE_TARGETS], batch[Columns.VF_PREDS]
     spread = targets.var(correction=0).clamp(min=1e-8)
     return float(1 - (targets - values).var(correction=0) / spread)

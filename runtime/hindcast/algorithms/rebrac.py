@@ -1,4 +1,4 @@
-"""ReBRAC: TD3+BC with a penalty in the critics' targets too, and critics that are normalised."""
+"""ReBRAC: TD3+BC with a behavior penalty in the critics' targets too, and layer-normalised critics."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from hindcast.pipeline.needs import Needs
 
 
 class ReBRACOptions(TD3Options):
-    """ReBRAC (arXiv 2305.09836), for continuous actions with bounds. Actions are counted in half their range.
+    """ReBRAC (arXiv 2305.09836), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q of which Q̄ is the slow copy, π̄ that of the policy, d = 1 where the episode terminated, a' the
-    recorded action in s', and ã = π̄(s') + ε, ε normal, clipped:
+    With twin critics Q, target critics Q̄, target policy π̄, d = 1 where the episode terminated, a' the recorded action
+    in s', and ã = π̄(s') + ε, ε clipped normal noise:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', ã) - criticBeta·|ã - a'|²) - Qᵢ(s, a))²];
-    L_π = E[actorBeta·|π(s) - a|² - w·min Q(s, π(s))], w = 1 / mean|min Q| with normalizeQ and else 1, every policyDelay
-    updates, after which both copies follow. Where an episode was truncated, or its recording stops, no a' is known, and
-    there is no penalty.
+    L_π = E[actorBeta·|π(s) - a|² - w·min Q(s, π(s))], w = 1 / mean|min Q| with normalizeQ, otherwise 1, every
+    policyDelay updates, followed by the target networks. Where an episode was truncated or its recording ends, a' is
+    unknown, and there is no penalty.
 
-    Defaults are the paper's for locomotion. It chooses both betas for each dataset, from 0.001 to 0.1 and from 0 to
-    0.5; the defaults are those of its code for Hopper-medium. Its networks: `model: {fcnetHiddens: [256, 256, 256],
-    fcnetActivation: relu}`.
+    Defaults are the paper's for locomotion. It tunes both betas per dataset, actorBeta from 0.001 to 0.1 and criticBeta
+    from 0 to 0.5; the defaults are those of its code for Hopper-medium. Its networks are
+    `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
 
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = 1e-3
-    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step."""
+    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step."""
     critic_lr: Schedule = 1e-3
-    """Learning rate of the critics, or points."""
+    """Learning rate of the critics: a number or a schedule."""
     actor_beta: NonNegative = 0.01
-    """Weight of imitation beside the critics: more clones."""
+    """Weight of behavior cloning relative to the critics: larger values stay closer to the data."""
     critic_beta: NonNegative = 0.01
-    """Weight of the penalty on values of actions that are far from those recorded next."""
+    """Weight of the penalty on next actions that differ from the recorded ones."""
     normalize_q: bool = True
-    """Divide the critics' part of the policy's loss by their mean absolute value, so that betas do not depend on the
-    scale of rewards."""
+    """Divide the Q term of the policy loss by the mean absolute Q, so that the betas do not depend on the reward
+    scale."""
     critic_layer_norm: bool = True
-    """Normalise each layer of the critics (arXiv 1607.06450), which keeps their values from diverging."""
+    """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 
 
 class ReBRAC(TD3):
@@ -78,5 +78,5 @@ class ReBRAC(TD3):
 
 
 def _distance(actions: Tensor, recorded: Tensor, within: ActionRange) -> Tensor:
-    """`[B]` the squared distance of actions `[B, *shape]`, in half their range."""
+    """`[B]` squared distance between actions `[B, *shape]`, in units of half their range."""
     return ((actions - recorded) / within.half_range).square().flatten(1).sum(-1)

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic, whose policy is as random as it can be for the return that it gets."""
+"""SAC: soft actor-critic, which maximises return plus entropy."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from hindcast.pipeline.needs import Needs, transitions
 
 
 class SACOptions(AlgorithmOptions):
-    """Soft actor-critic (arXiv 1812.05905), for continuous actions with bounds.
+    """Soft actor-critic (arXiv 1812.05905), for bounded continuous actions.
 
-    With twin critics Q of which Q̄ is the slow copy, and d = 1 where the episode terminated:
+    With twin critics Q, target critics Q̄, and d = 1 where the episode terminated:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', a') - α·log π(a'|s')) - Qᵢ(s, a))²] with a' ~ π(s');
-    L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained so that the entropy is targetEntropy. The policy
-    sees the critics that have just moved.
+    L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy. The
+    policy loss uses the updated critics.
 
-    Defaults are the paper's. Its networks: `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
+    Defaults are the paper's. Its networks are `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
     """
 
     train_batch_size_per_learner: Positive = 256
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = 3e-4
-    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step."""
+    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics, or points."""
+    """Learning rate of the critics: a number or a schedule."""
     alpha_lr: Schedule = 3e-4
-    """Learning rate of α, or points."""
+    """Learning rate of α: a number or a schedule."""
     initial_alpha: AboveZero = 1.0
-    """α at the start."""
+    """Initial value of α."""
     target_entropy: float | None = None
-    """Entropy of the policy that α is trained for, in nats; null for minus one for each element of an action, were its
-    range ±1."""
+    """Target entropy of the policy, in nats; null is minus the number of action elements, for actions scaled to
+    ±1."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """How far each update moves Q̄ to Q."""
+    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
 
 
 class SAC(Algorithm):
@@ -121,7 +121,7 @@ class SAC(Algorithm):
         return Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
 
     def _worth(self, nets: nn.ModuleDict, batch: Tensors, step: Step, actions: Tensor) -> Tensor:  # noqa: ARG002
-        """`[B]` what the policy is to make great: the value of its actions, `[B, *shape]`."""
+        """`[B]` what the policy maximises: the values of its actions, `[B, *shape]`."""
         return cast(Critics, nets["critics"])(batch, actions).amin(0)
 
     def _target_entropy(self, within: ActionRange) -> Tensor | float:
@@ -131,10 +131,10 @@ class SAC(Algorithm):
 
 
 class LogWeight(nn.Module):
-    """A positive number that is trained by its logarithm.
+    """A positive number, trained through its logarithm.
 
     Args:
-        start: its value at the start.
+        start: its initial value.
 
     Attributes:
         log: the parameter.

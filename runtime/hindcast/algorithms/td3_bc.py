@@ -1,4 +1,4 @@
-"""TD3+BC: deterministic policy gradients that stay close to the recorded actions; and what others of TD3 share."""
+"""TD3+BC: TD3 with a behavior cloning term; and the parts that other algorithms based on TD3 share."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ from hindcast.pipeline.needs import Needs, transitions
 
 
 class TD3Options(AlgorithmOptions):
-    """Of all that train a deterministic policy as TD3 does (arXiv 1802.09477)."""
+    """Options of algorithms based on TD3 (arXiv 1802.09477)."""
 
     train_batch_size_per_learner: Positive = 256
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = 3e-4
-    """Learning rate of the policy's Adam, or points [[timestep, value], …], joined by lines or as a third item says:
-    line, cosine, step."""
+    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
+    how the value changes up to the next point: line (the default), cosine or step."""
     critic_lr: Schedule = 3e-4
-    """Learning rate of the critics, or points."""
+    """Learning rate of the critics: a number or a schedule."""
     gamma: Fraction = 0.99
-    """Discount of future rewards."""
+    """Discount factor."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """How far the slow copies move to the networks."""
+    """Target network update rate: target ← (1 - tau)·target + tau·network."""
     policy_delay: Positive = 2
-    """Updates of the critics for one of the policy and of the slow copies."""
+    """Critic updates per update of the policy and the target networks."""
     target_noise: NonNegative = 0.2
-    """Standard deviation of ε."""
+    """Standard deviation of the target policy noise ε, in units of half the action range."""
     target_noise_clip: NonNegative = 0.5
-    """Bound of |ε|."""
+    """Clipping bound of |ε|."""
 
 
 class TD3BCOptions(TD3Options):
-    """TD3+BC (arXiv 2106.06860), for continuous actions with bounds. Actions are counted in half their range.
+    """TD3+BC (arXiv 2106.06860), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q of which Q̄ is the slow copy, π̄ that of the policy, and d = 1 where the episode terminated:
-    L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε normal, clipped;
-    L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, after which both copies follow.
+    With twin critics Q, target critics Q̄, target policy π̄, and d = 1 where the episode terminated:
+    L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε clipped normal noise;
+    L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, followed by the target networks.
 
-    Defaults are the paper's. Its networks: `model: {fcnetActivation: relu, observationFilter: meanStd}`.
+    Defaults are the paper's. Its networks are `model: {fcnetActivation: relu, observationFilter: meanStd}`.
     """
 
     alpha: NonNegative = 2.5
-    """Weight of the critic beside that of imitation; 0 clones."""
+    """Weight of the critic relative to behavior cloning; 0 is behavior cloning alone."""
 
 
 class TD3(Algorithm):
-    """Twin critics, a deterministic policy that moves less often, and slow copies of both."""
+    """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
     options: TD3Options
 
@@ -129,12 +129,12 @@ class TD3(Algorithm):
         return inputs.critics(members=2)
 
     def _penalty(self, batch: Tensors, actions: Tensor, within: ActionRange) -> Tensor | float:  # noqa: ARG002
-        """What the values of `actions`, `[B, *shape]`, in the next states are lowered by, `[B]`."""
+        """`[B]` penalty subtracted from the values of `actions`, `[B, *shape]`, in the next states."""
         return 0.0
 
     @abstractmethod
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
-        """The policy's loss, with its metrics."""
+        """The policy's loss and metrics."""
 
     def _moves_policy(self, step: Step) -> bool:
         return (step.updates + 1) % self.options.policy_delay == 0

@@ -45,10 +45,10 @@ class AlgorithmOptions(Model):
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     grad_clip: Annotated[float, Field(gt=0)] | None = None
-    """Bound of the gradients, see gradClipBy; null leaves them as they are."""
+    """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
-    """What gradClip bounds: the norm of all gradients of an optimiser together (global_norm), the norm of
-    each parameter's gradient (norm), or each of its values (value)."""
+    """What gradClip limits: the norm of all gradients of an optimiser together (global_norm), the norm of each
+    parameter's gradient (norm), or each gradient value (value)."""
 
 
 @dataclass(frozen=True)
