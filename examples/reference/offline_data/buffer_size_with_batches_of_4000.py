@@ -13,7 +13,7 @@ config = (
     )
     .offline_data(
         # Read in RLlib's new stack `SingleAgentEpisode` data.
-        # changed: a comma that the page lacks.
+        # changed: a comma that is missing on the page.
         input_read_episodes=True,
         # Define an input read batch size of 10 episodes.
         input_read_batch_size=10,

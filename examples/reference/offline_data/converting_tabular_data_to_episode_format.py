@@ -14,7 +14,7 @@ from recording_expert_data_in_tabular_format import tabular_data_path
 
 from hindcast import SingleAgentEpisode
 
-# changed: rows are to come as they lie in the files. Unasked, Ray mixes pieces of files, and with them episodes.
+# changed: rows must keep the order of the files. By default Ray interleaves pieces of files, and so episodes.
 data.DataContext.get_current().execution_options.preserve_order = True
 
 # Load the dataset with the tabular data.
@@ -34,9 +34,9 @@ eps_extra_model_outputs = defaultdict(list)
 episodes = []
 
 # Start iterating over the rows of your experience data.
-# changed: without prefetch_batches, which Ray's iter_rows refuses by now.
+# changed: without prefetch_batches, which Ray's iter_rows now refuses.
 for i, row in enumerate(ds.iter_rows()):
-    # changed: every row is buffered. The page leaves out each episode's last one, its last action and reward with it.
+    # changed: every row is buffered. The page omits each episode's last row, with its action and reward.
     eps_obs.append(row["obs"])
     eps_actions.append(row["actions"])
     eps_rewards.append(row["rewards"])

@@ -9,7 +9,7 @@ from hindcast import AlgorithmConfig, BCConfig
 from hindcast.pipeline.connector_v2 import ConnectorV2
 
 
-# changed: a connector, of which the page has the name alone.
+# changed: a connector; the page only gives its name.
 class CustomLearnerConnector(ConnectorV2):
     def __init__(self, parameter_1, parameter_2):
         super().__init__()
@@ -38,7 +38,7 @@ config = (
     )
 )
 
-# changed: an iteration with it, to see it run.
+# changed: one iteration, to run it.
 trained = BCConfig.from_dict(config.to_dict()).environment("CartPole-v1")
 with trained.offline_data(input_=data_path, dataset_num_iters_per_learner=5).build() as algo:
     algo.train()

@@ -14,7 +14,7 @@ from hindcast.pipeline.connector_pieces import (
 )
 
 
-# changed: the class around the method, which the page leaves out, and its decorator `override`.
+# changed: with the class around the method, which the page omits; without its decorator `override`.
 class Config(MARWILConfig):
     def build_learner_connector(
         self,
@@ -52,7 +52,7 @@ class Config(MARWILConfig):
         return pipeline
 
 
-# changed: an iteration with it, to see it run.
+# changed: one iteration, to run it.
 config = Config().environment("CartPole-v1").offline_data(input_=data_path, dataset_num_iters_per_learner=5)
 with config.build() as algo:
     algo.train()

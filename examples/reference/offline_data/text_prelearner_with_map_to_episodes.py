@@ -13,7 +13,7 @@ from ray import data
 
 from hindcast import SCHEMA, OfflinePreLearner, SingleAgentEpisode
 
-# changed: without the decorator `override`, and with the class in place of the name EpisodeType.
+# changed: without the decorator `override`, and with the class instead of the name EpisodeType.
 class TextOfflinePreLearner(OfflinePreLearner):
 
     @staticmethod
@@ -83,7 +83,7 @@ class TextOfflinePreLearner(OfflinePreLearner):
         return {"episodes": episodes}
 
 # Define the dataset.
-# changed: lines of our own in place of a public bucket's.
+# changed: local lines instead of a file in a public bucket.
 Path("this.txt").write_text("the cat sat\nthe dog ran\nthe cat ran home\n")
 ds = data.read_text("this.txt")
 

@@ -23,7 +23,7 @@ config = (
         # Weigh the value function loss smaller than
         # the policy loss.
         vf_loss_coeff=0.01,
-        # changed: RLlib's defaults are said; Hindcast's are the paper's.
+        # changed: RLlib's defaults are set explicitly; Hindcast's are the paper's.
         lambda_=1.0,
         vf_clip_param=10.0,
     )
@@ -36,7 +36,7 @@ config = (
             vf_share_layers=True,
         ),
     )
-    # changed: an evaluation is asked for. The page stops at one that never comes, and trains for ever.
+    # changed: with an evaluation. The page stops at a metric that never appears, and trains forever.
     .evaluation(evaluation_interval=1, evaluation_duration=20, evaluation_config={"explore": True})
 )
 
@@ -47,7 +47,7 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "PPO",
     param_space=config,
-    # changed: tune.RunConfig and tune.CheckpointConfig, since Ray's `train` refuses these options by now.
+    # changed: tune.RunConfig and tune.CheckpointConfig, because Ray's `train` now refuses these options.
     run_config=tune.RunConfig(
         stop={
             metric: 450.0,

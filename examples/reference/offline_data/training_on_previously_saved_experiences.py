@@ -73,7 +73,7 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "BC",
     param_space=config,
-    # changed: tune.RunConfig and tune.CheckpointConfig, since Ray's `train` refuses these options by now.
+    # changed: tune.RunConfig and tune.CheckpointConfig, because Ray's `train` now refuses these options.
     run_config=tune.RunConfig(
         name="docs_rllib_offline_bc",
         # Stop behavior cloning when we reach 450 in return.

@@ -8,7 +8,7 @@ from hindcast import AlgorithmConfig
 config=(
     AlgorithmConfig()
     .offline_data(
-        # changed: a bucket in place of <your-bucket>.
+        # changed: a bucket instead of <your-bucket>.
         input_="gs://your-bucket/dir1",
     )
 )

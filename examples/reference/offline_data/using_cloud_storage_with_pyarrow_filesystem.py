@@ -22,7 +22,7 @@ config= (
     AlgorithmConfig()
     .offline_data(
         # NOTE: Use a relative file path now
-        # changed: a bucket in place of <public-bucket>.
+        # changed: a bucket instead of <public-bucket>.
         input_="public-bucket/dir1",
         input_filesystem=gcs,
     )

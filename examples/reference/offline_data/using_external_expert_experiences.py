@@ -8,7 +8,7 @@ from hindcast import BCConfig, Columns
 config = (
     BCConfig()
     .offline_data(
-        # changed: a path in place of <input_path>.
+        # changed: a path instead of <input_path>.
         input_=["path/of/your/data"],
         # Provide the schema of your data (map to column names known to RLlib).
         input_read_schema={

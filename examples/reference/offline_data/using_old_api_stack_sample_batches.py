@@ -10,7 +10,7 @@ from ray import data
 
 from hindcast import OfflinePreLearner, PPOConfig
 
-# changed: some batches of the page's kind, which are the reader's there.
+# changed: records some batches of the page's kind; on the page the reader has them.
 recorder = PPOConfig().environment("CartPole-v1").evaluation(evaluation_duration=20)
 with recorder.offline_data(output="/tmp/sample_batches", output_format="SampleBatch").build() as algo:
     algo.evaluate()

@@ -2,8 +2,8 @@
 #
 # Pages: 2019; block 5
 
-# changed: a recording in place of hdfs:/archive/cartpole, which is written hdfs://host:port/archive/cartpole; an end; a
-# name, since the page's runs are all called after their algorithm.
+# changed: a recording instead of hdfs:/archive/cartpole (spelled hdfs://host:port/archive/cartpole here); a stop; a name,
+# because the page's runs are all named after their algorithm.
 hindcast train \
     --run=DQN \
     --env=CartPole-v0 \

@@ -2,7 +2,7 @@
 #
 # Pages: 2019; block 1
 
-# changed: PPO in place of PG, which is not here. It is the trained expert that is recorded: evaluation_duration says how much.
+# changed: PPO instead of PG, which does not exist here. The trained expert is recorded: evaluation_duration says how much.
 hindcast train \
     --run=PPO \
     --env=CartPole-v0 \

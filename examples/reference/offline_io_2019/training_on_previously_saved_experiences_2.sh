@@ -2,7 +2,7 @@
 #
 # Pages: 2019; block 3
 
-# changed: an end, which every resource has; without it RLlib goes on until it is interrupted.
+# changed: a stop, which every resource needs; without one RLlib runs until it is interrupted.
 hindcast train \
     --run=DQN \
     --env=CartPole-v0 \
