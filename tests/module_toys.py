@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hindcast.algorithms.bc import BC
 from hindcast.learn.algorithm import ModelInputs
 from hindcast.models.encoders import Encoder
-from hindcast.models.rl_module import PolicyModule, RLModule
+from hindcast.models.rl_module import PolicyModule, RLModule, ValueFunctionAPI
 
 Outputs = dict[str, Tensor]
 
@@ -90,6 +90,42 @@ class Plain(RLModule):
 
     def _forward(self, batch: Mapping[str, Tensor]) -> Any:
         return {"action_dist_inputs": self.pi(batch["obs"])}
+
+
+class RLlibForm(RLModule, ValueFunctionAPI):
+    """Written as for RLlib: its `__init__`, options in `model_config`, values by `compute_values`."""
+
+    def __init__(  # noqa: PLR0917  RLlib's
+        self,
+        observation_space: Any = None,
+        action_space: Any = None,
+        inference_only: bool = False,
+        learner_only: bool = False,
+        model_config: Any = None,
+        catalog_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            observation_space=observation_space,
+            action_space=action_space,
+            inference_only=inference_only,
+            learner_only=learner_only,
+            model_config=model_config,
+        )
+        assert not kwargs or kwargs.keys() == {"value"}
+
+    def setup(self) -> None:
+        assert "h" in self.model_config
+        h = self.model_config["h"]
+        self.body = nn.Linear(4, h)
+        self.pi = nn.Linear(h, self.action_space.n)
+        self.vf = nn.Linear(h, self.model_config.get("vf_outputs", 1))
+
+    def _forward(self, batch: Any, **kwargs: Any) -> Any:
+        return {"action_dist_inputs": self.pi(torch.tanh(self.body(batch["obs"])))}
+
+    def compute_values(self, batch: Any, embeddings: Any = None) -> Tensor:
+        return self.vf(torch.tanh(self.body(batch["obs"]))).squeeze(-1)
 
 
 class Raises(Plain):

@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from hindcast.builder.batch_io.sample_batch import SampleBatchBuilder as SampleBatchBuilder
     from hindcast.builder.config import AlgorithmConfig as AlgorithmConfig
     from hindcast.builder.model_config import DefaultModelConfig as DefaultModelConfig
+    from hindcast.builder.module_spec import MultiRLModuleSpec as MultiRLModuleSpec
     from hindcast.builder.module_spec import RLModuleSpec as RLModuleSpec
     from hindcast.builder.user_objects import register_env as register_env
     from hindcast.episodes.columns import Columns as Columns
     from hindcast.episodes.episode import SingleAgentEpisode as SingleAgentEpisode
     from hindcast.models.policy import Policy as Policy
+    from hindcast.models.rl_module import PolicyModule as DefaultBCTorchRLModule  # noqa: F401
     from hindcast.models.rl_module import RLModule as RLModule
+    from hindcast.models.rl_module import RLModule as TorchRLModule  # noqa: F401
+    from hindcast.models.rl_module import ValueFunctionAPI as ValueFunctionAPI
     from hindcast.pipeline.batch_prelearner import SCHEMA as SCHEMA
     from hindcast.pipeline.connector_v2 import ConnectorV2 as ConnectorV2
     from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline as LearnerConnectorPipeline
@@ -66,6 +70,7 @@ _WHERE = {
     "LearnerConnectorPipeline": "hindcast.pipeline.connector_v2",
     "MARWILTorchLearner": "hindcast.algorithms.own_loss",
     "MultiAgentBatch": "hindcast.pipeline.module_batches",
+    "MultiRLModuleSpec": "hindcast.builder.module_spec",
     "OfflineData": "hindcast.pipeline.offline_data",
     "OfflinePreLearner": "hindcast.pipeline.prelearner",
     "Policy": "hindcast.models.policy",
@@ -74,6 +79,9 @@ _WHERE = {
     "PrioritizedEpisodeReplayBuffer": "hindcast.pipeline.replay_buffer",
     "RLModule": "hindcast.models.rl_module",
     "RLModuleSpec": "hindcast.builder.module_spec",
+    "TorchRLModule": "hindcast.models.rl_module:RLModule",
+    "DefaultBCTorchRLModule": "hindcast.models.rl_module:PolicyModule",
+    "ValueFunctionAPI": "hindcast.models.rl_module",
     "RunningAlgorithm": "hindcast.builder.algorithm",
     "SCHEMA": "hindcast.pipeline.batch_prelearner",
     "SingleAgentEpisode": "hindcast.episodes.episode",
@@ -82,7 +90,10 @@ _WHERE = {
     "register_input": "hindcast.builder.batch_io.inputs",
     "register_env": "hindcast.builder.user_objects",
 }
-"""Public name -> module that has it; the algorithms' configs and the names of results come besides."""
+"""Public name -> module that has it, with ":Name" where it has another name there.
+
+The algorithms' configs and the names of results come in addition.
+"""
 
 
 def __getattr__(name: str) -> Any:
@@ -91,9 +102,10 @@ def __getattr__(name: str) -> Any:
         where = "hindcast.builder.algorithm_configs"
     elif where is None and name.isupper() and not name.startswith("_"):
         where = "hindcast.names"
-    if where is None or not hasattr(module := import_module(where), name):
+    path, _, own = (where or "").partition(":")
+    if where is None or not hasattr(module := import_module(path), own or name):
         raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
-    return getattr(module, name)
+    return getattr(module, own or name)
 
 
 def __dir__() -> list[str]:

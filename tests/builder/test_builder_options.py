@@ -20,6 +20,7 @@ from hindcast import (
     BCConfig,
     BCTorchLearner,
     DefaultModelConfig,
+    MultiRLModuleSpec,
     OfflineData,
     OfflinePreLearner,
     PPOConfig,
@@ -29,6 +30,7 @@ from hindcast import (
 from hindcast.api.loading import validate_resource
 from hindcast.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
+from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import OF_PLAY, OF_TRAINING
 from module_toys import Net
 
@@ -848,6 +850,15 @@ class TestModuleSpec:
         assert config.plan().model == model
         assert config.replaced == []
 
+    def test_rllibs_other_ways_to_name_the_network(self) -> None:
+        spec = RLModuleSpec("module_toys:RLlibForm", {"h": 9, "max_seq_len": 7})
+        many = MultiRLModuleSpec(rl_module_specs={"default_policy": spec})
+        model = bc().rl_module(rl_module_spec=many).to_resource().spec.model
+        assert model.module_class == "module_toys:RLlibForm"
+        assert (model.module_options, model.max_seq_len) == ({"h": 9, "max_seq_len": 7}, 7)
+        default = RLModuleSpec(PolicyModule, {"fcnet_hiddens": [8]})
+        assert bc().rl_module(rl_module_spec=default).to_resource().spec.model.fcnet_hiddens == [8]
+
     @pytest.mark.parametrize("module_class", [None, Net])
     def test_a_default_model_config_is_that_of_rl_module(self, module_class: Any) -> None:
         spec = RLModuleSpec(module_class, DefaultModelConfig(fcnet_hiddens=[8]))
@@ -881,6 +892,10 @@ class TestModuleSpec:
             (
                 RLModuleSpec(Net, load_state_path="there"),
                 "load_state_path is 'there': give initial_checkpoint",
+            ),
+            (
+                MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)}),
+                "rl_module_specs has 'p1': several agents are not available yet",
             ),
             (RLModuleSpec("Net"), "spec.model.moduleClass is 'Net', expected \"package.module:Name\""),
             ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),

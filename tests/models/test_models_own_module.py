@@ -40,6 +40,19 @@ def test_the_class_is_imported_and_gets_its_options() -> None:
     assert module.forward_train(BATCH)["action_dist_inputs"].shape == (5, 3)
 
 
+def test_a_module_written_for_rllib_reads_its_model_config() -> None:
+    module = build("RLlibForm", value=True, h=16)
+    assert isinstance(module, module_toys.RLlibForm)
+    assert module.pi.in_features == 16
+    assert torch.equal(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
+    assert dict(module.model_config) == {"h": 16}
+    assert try_out(module) == []
+    again = module_toys.RLlibForm(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
+    assert again.pi.in_features == 5
+    with pytest.raises(UserCodeError, match=r"^making RLlibForm raised AssertionError at "):
+        build("RLlibForm", units=5)
+
+
 def test_the_default_network_can_be_extended() -> None:
     plain, scaled = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
     outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain, scaled)]
@@ -144,7 +157,7 @@ def test_trying_out_changes_nothing() -> None:
         (
             "OtherArguments",
             {},
-            r"^spec\.model\.moduleClass does not fit OtherArguments\.__init__ \({file}\): too many ",
+            r"^spec\.model\.moduleClass does not fit OtherArguments\.__init__ \({file}\): missing a ",
         ),
         (
             "Net",

@@ -1,6 +1,6 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -156,7 +156,7 @@ class ModelSpec(Model):
     module_class: ClassPath | None = None
     """An `RLModule` of one's own in place of the default networks, "package.module:Class"."""
     module_options: FreeForm = {}
-    """Keyword arguments of its `setup()`."""
+    """Keyword arguments of its `setup()`, or what this reads as `self.model_config["name"]`."""
 
     @model_validator(mode="after")
     def _check_burn_in(self) -> Self:
@@ -166,3 +166,21 @@ class ModelSpec(Model):
                 "sequence would be learnt from"
             )
         return self
+
+    def keys(self) -> list[str]:
+        """The names of the module's options. With `[]`, `in` and `get` this is RLlib's `model_config` dictionary."""
+        return list(self.module_options)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An option of the module, else a field of this section by its name in Python, else the default."""
+        if name in self.module_options:
+            return self.module_options[name]
+        return getattr(self, name) if name in type(self).model_fields else default
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return self.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.module_options or name in type(self).model_fields

@@ -1,9 +1,9 @@
-"""`RLModuleSpec`: RLlib's description of a network of one's own, and what becomes of each field."""
+"""`RLModuleSpec`: RLlib's description of a custom network, and what becomes of each field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -13,22 +13,26 @@ from hindcast.builder.model_config import DefaultModelConfig, model_fields, repl
 from hindcast.builder.options import MODULE, OPTIONS
 from hindcast.builder.user_objects import importable
 from hindcast.errors import SpecError
+from hindcast.names import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule
 
 _NAME: Final = "rl_module_spec"
+_DEFAULT: Final = "hindcast.models.rl_module:PolicyModule"
+_SEQUENCES: Final = "max_seq_len"
 
 
 @dataclass
 class RLModuleSpec:
-    """A policy network of one's own, for `config.rl_module(rl_module_spec=...)`.
+    """A custom policy network, for `config.rl_module(rl_module_spec=...)`.
 
     Attributes:
         module_class: a subclass of `hindcast.RLModule` at the top level of a module, or its "package.module:Class".
             None is the default network.
-        model_config: a dictionary is the keyword arguments of the class's `setup()`: JSON. A `DefaultModelConfig`, or,
-            where there is no class, a dictionary is what `rl_module(model_config=...)` takes.
+        model_config: a dictionary is JSON: the keyword arguments of the class's `setup()`, or what a `setup()` without
+            arguments reads as `self.model_config["name"]`; `max_seq_len` is the network's too. A `DefaultModelConfig`,
+            or, where there is no class, a dictionary is what `rl_module(model_config=...)` takes.
         observation_space, action_space, inference_only, learner_only: follow from the rest of the config.
         catalog_class, load_state_path: refused.
     """
@@ -43,7 +47,18 @@ class RLModuleSpec:
     load_state_path: str | None = None
 
 
-Given = RLModuleSpec | Mapping[str, Any]
+@dataclass
+class MultiRLModuleSpec:
+    """RLlib's specs of several modules, of which there is one here.
+
+    Attributes:
+        rl_module_specs: `{"default_policy": RLModuleSpec(…)}`.
+    """
+
+    rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
+
+
+Given = RLModuleSpec | MultiRLModuleSpec | Mapping[str, Any]
 
 
 def spec_as_dict(spec: Given) -> dict[str, Any]:
@@ -52,6 +67,8 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
     Raises:
         SpecError: it is no spec, has a field that is refused, or a class that cannot be imported by its name.
     """
+    if isinstance(spec, MultiRLModuleSpec):
+        return spec_as_dict(_only_spec(spec))
     if isinstance(spec, RLModuleSpec):
         given = {field.name: getattr(spec, field.name) for field in fields(spec)}
     elif isinstance(spec, Mapping):
@@ -66,7 +83,19 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
             raise SpecError(f"{_NAME}: {name} is {value!r}: {OPTIONS[MODULE][name].remark}.")
     if "module_class" in given:
         given["module_class"] = importable(f"{_NAME}: module_class", given["module_class"])
+        if given["module_class"] == _DEFAULT:
+            del given["module_class"]
     return given
+
+
+def _only_spec(specs: MultiRLModuleSpec) -> Given:
+    if set(specs.rl_module_specs) != {DEFAULT_MODULE_ID}:
+        names = ", ".join(map(repr, specs.rl_module_specs)) or "none"
+        raise SpecError(
+            f"{_NAME}: rl_module_specs has {names}: several agents are not available yet; give "
+            f"{{{DEFAULT_MODULE_ID!r}: RLModuleSpec(...)}}."
+        )
+    return specs.rl_module_specs[DEFAULT_MODULE_ID]
 
 
 def module_fields(spec: Given) -> dict[str, Any]:
@@ -88,7 +117,8 @@ def module_fields(spec: Given) -> dict[str, Any]:
         raise SpecError(
             f"{_NAME}: model_config of {path} is no JSON ({error}): give numbers, text, lists and dictionaries."
         ) from error
-    return own | {"moduleOptions": options}
+    length = {"maxSeqLen": options[_SEQUENCES]} if _SEQUENCES in options else {}
+    return own | length | {"moduleOptions": options}
 
 
 def names_a_class(spec: Given | None) -> bool:

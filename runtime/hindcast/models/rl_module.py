@@ -55,45 +55,58 @@ class RLModule(nn.Module):
     is `_forward` unless it is. All that training changes is a parameter or a buffer (`register_buffer`): these are in
     checkpoints, and attributes of Python are lost where a training goes on in another process.
 
+    A subclass may override `__init__` with RLlib's arguments, and hands on what it gets: `super().__init__(…)`.
+
     Args:
         observation_space: what the module sees (`Preprocessing.observation_space`).
         action_space: what the module puts out (`Preprocessing.action_space`).
-        model: the networks' options.
+        model_config: the networks' options; a dictionary is `model.moduleOptions` alone.
         value: whether a value head is wanted.
+        inference_only, learner_only, catalog_class: RLlib's, for subclasses that hand them on; nothing here sets them.
 
     Attributes:
-        observation_space, action_space, model_config, value: the arguments.
+        observation_space, action_space, value, inference_only, learner_only: the arguments.
+        model_config: the options: `model_config["units"]` and `.get("units", 64)` as in RLlib, or `.fcnet_hiddens`.
         action_head: outputs needed per action, the noise that a sample needs, the distribution's family.
         sees_rewards: whether acting tells it what it received: batches hold `prev_rewards`, `[B]` float32, the reward
             of the step before, which means nothing where an episode begins.
-        takes_options: whether `setup()` is called with `model.moduleOptions`, as that of a user's own class always is.
 
     Raises:
         SpecError: the options do not fit the spaces.
     """
 
-    takes_options: ClassVar[bool] = True
     sees_rewards: ClassVar[bool] = False
 
     def __init__(
-        self, observation_space: gym.Space, action_space: gym.Space, model: ModelSpec, value: bool = False
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        model_config: ModelSpec | Mapping[str, Any] | None = None,
+        value: bool = False,
+        *,
+        inference_only: bool = False,
+        learner_only: bool = False,
+        catalog_class: None = None,  # noqa: ARG002
     ) -> None:
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space
-        self.model_config = model
+        self.inference_only = inference_only
+        self.learner_only = learner_only
+        self.model_config = _model_of(model_config)
         self.value = value
-        self.action_head: ActionHead = distribution_for(action_space, model)
+        self.action_head: ActionHead = distribution_for(action_space, self.model_config)
         self._is_the_users = is_the_users(type(self))
         self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first.shape or ())
-        self.setup(**(model.module_options if self.takes_options or self._is_the_users else {}))
+        self.setup(**(self.model_config.module_options if _takes_options(type(self)) else {}))
 
     def setup(self, **options: Any) -> None:
         """Build the layers. Weights come from torch's global generator.
 
         Args:
-            options: `model.moduleOptions`. A subclass names those that it takes, with their defaults.
+            options: `model.moduleOptions`. A subclass names those that it takes, with their defaults; or, as in RLlib,
+                takes none and reads `self.model_config["units"]`.
         """
 
     def get_initial_state(self) -> dict[str, Tensor]:
@@ -130,7 +143,9 @@ class RLModule(nn.Module):
 
     def initial_state_on(self, device: torch.device) -> dict[str, Tensor]:
         """`get_initial_state` on a device, wherever a subclass makes it."""
-        return {name: start.to(device) for name, start in self.get_initial_state().items()}
+        return {
+            name: torch.as_tensor(start, device=device) for name, start in self.get_initial_state().items()
+        }
 
     def is_stateful(self) -> bool:
         """Whether it carries a state from step to step."""
@@ -204,6 +219,8 @@ class RLModule(nn.Module):
             initial = self.initial_state_on(batch[self._first_leaf].device)
             state = {each: start.expand(lead[0], *start.shape) for each, start in initial.items()}
             outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
+            if self.value and name == "_forward_train" and self._values_separately(outputs):
+                outputs = {**outputs, Columns.VF_PREDS: self.compute_values(batch)}
         wanted = {Columns.ACTION_DIST_INPUTS: (*lead, self.action_head.inputs_size)}
         if self.value and name == "_forward_train":
             wanted[Columns.VF_PREDS] = lead
@@ -215,10 +232,19 @@ class RLModule(nn.Module):
             )
         return outputs
 
+    def _values_separately(self, outputs: Any) -> bool:
+        """Whether the training pass leaves values to `compute_values`, as modules in RLlib's form do."""
+        own = type(self).compute_values is not RLModule.compute_values
+        return own and isinstance(outputs, Mapping) and Columns.VF_PREDS not in outputs
+
     def _lead(self, batch: Batch) -> tuple[int, ...]:
         """`[B]` or `[B, T]` of a batch of observations."""
         rows = batch[self._first_leaf]
         return tuple(rows.shape[: rows.dim() - self._first_rank])
+
+
+class ValueFunctionAPI:
+    """RLlib's mark of a module that defines `compute_values(batch)`; any module may define it without."""
 
 
 class PolicyModule(RLModule):
@@ -231,8 +257,6 @@ class PolicyModule(RLModule):
     With `recurrent`, a recurrent layer follows each encoder. The state is that of the policy's; a value head with an
     encoder of its own begins at zero in each batch, so that it values sequences, not single steps.
     """
-
-    takes_options = False
 
     def setup(self) -> None:  # type: ignore[override]
         model = self.model_config
@@ -334,11 +358,24 @@ def build_module(
     kind = module_class or module_class_of(model)
     if not is_the_users(kind):
         return kind(observation_space, action_space, model, value)
-    arguments = (observation_space, action_space, model, value)
-    _check_takes(kind.__init__, _FIELD, None, *arguments)
-    _check_takes(kind.setup, "spec.model.moduleOptions", None, **model.module_options)
+    arguments = _taken(
+        kind,
+        {
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "inference_only": False,
+            "learner_only": False,
+            "model_config": model,
+            "catalog_class": None,
+            "value": value,
+        },
+    )
+    _check_takes(kind.__init__, _FIELD, None, **arguments)
+    if _takes_options(kind):
+        _check_takes(kind.setup, "spec.model.moduleOptions", None, **model.module_options)
     with calling(f"making {kind.__name__}"):
-        module = kind(*arguments)
+        module = kind(**arguments)
+    module.value = value  # an `__init__` in RLlib's form does not hand it on
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SpecError(
             f"{_FIELD}: {kind.__name__} ({definition(kind)}) has no weights that could be trained."
@@ -363,6 +400,23 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     kind = import_subclass(model.module_class, RLModule, _FIELD)
     refuse_uncalled(kind, RLModule, _UNCALLED)
     return kind
+
+
+def _model_of(config: ModelSpec | Mapping[str, Any] | None) -> ModelSpec:
+    return config if isinstance(config, ModelSpec) else ModelSpec(module_options=dict(config or {}))
+
+
+def _takes_options(kind: type[RLModule]) -> bool:
+    """Whether `setup` names options; in RLlib's form it takes none."""
+    return len(inspect.signature(kind.setup).parameters) > 1
+
+
+def _taken(kind: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that `__init__` takes: all, unless a subclass names them one by one."""
+    parameters = inspect.signature(kind.__init__).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(arguments)
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def _check_takes(function: Any, field: str, *arguments: Any, **options: Any) -> None:
