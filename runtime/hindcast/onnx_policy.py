@@ -1,45 +1,45 @@
-"""`OnnxPolicy`: acts with what `hindcast export` wrote, by onnxruntime and NumPy alone."""
+"""`OnnxPolicy`: acts with what `hindcast export` wrote. Needs numpy and onnxruntime, and nothing else.
+
+`hindcast export` writes a copy of this file next to the policy, as policy.py, so that a machine which acts needs no
+Hindcast: nothing is imported here but those two packages and the standard library.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.columns import Columns
-from hindcast.episodes.nested import flatten, unflatten
-from hindcast.errors import DataError
-
 FORMAT_VERSION = 1
-PROGRAM, DESCRIPTION = "policy.onnx", "policy.json"
+PROGRAM, DESCRIPTION, LOADER = "policy.onnx", "policy.json", "policy.py"
+_OBS, _REWARD, _ACTIONS = "obs", "prev_rewards", "actions"
 
 
 class OnnxPolicy:
     """An exported policy in one environment: `policy(obs)` gives the action, `policy.reset()` begins an episode.
 
-    Needs the packages numpy and onnxruntime (`pip install 'hindcast-rl[onnx]'`), and no torch.
-
     Args:
         folder: that `hindcast export` wrote.
 
     Raises:
-        DataError: there is no such policy, or it is of a newer format.
+        ValueError: there is no such policy, or it is of a newer format.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        import onnxruntime
+        import onnxruntime  # here, since exporting reads the names above without it
 
         description = Path(folder, DESCRIPTION)
         if not description.is_file() or not Path(folder, PROGRAM).is_file():
-            raise DataError(
+            raise ValueError(
                 f"{folder} holds no {PROGRAM} and {DESCRIPTION}: write them with hindcast export CHECKPOINT {folder}"
             )
         said = json.loads(description.read_bytes())
         if said["formatVersion"] > FORMAT_VERSION:
-            raise DataError(
+            raise ValueError(
                 f"{description} is of format {said['formatVersion']}, and this version of Hindcast reads "
                 f"{FORMAT_VERSION}: upgrade Hindcast."
             )
@@ -61,26 +61,44 @@ class OnnxPolicy:
         """The environment's action for one raw observation.
 
         Args:
-            obs: nested as the observation space is.
+            obs: nested as the observation space is: dicts and tuples of arrays and numbers.
             reward: of the step before, which a Decision Transformer looks at.
 
         Raises:
-            DataError: the observation is not one of the policy's space.
+            ValueError: the observation is not one of the policy's space.
         """
-        leaves = {**flatten(obs, Columns.OBS), Columns.PREV_REWARDS: reward}
+        leaves = {**dict(_leaves(obs, _OBS)), _REWARD: reward}
         given = {each["name"]: self._state.get(each["name"]) for each in self._inputs}
         given |= {each["name"]: _row(each, leaves) for each in self._inputs if "start" not in each}
         found = dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
         self._state = {each["name"]: found[each["follows"]] for each in self._inputs if "start" in each}
-        return unflatten({name: rows[0] for name, rows in found.items()}, Columns.ACTIONS, self._struct)
+        return _nested({name: rows[0] for name, rows in found.items()}, _ACTIONS, self._struct)
 
 
 def _row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
     name, shape = port["name"], tuple(port["shape"])
     if name not in leaves or np.shape(leaves[name]) != shape:
         found = f"of shape {list(np.shape(leaves[name]))}" if name in leaves else "missing"
-        raise DataError(f"the observation's {name} is {found}; the policy takes shape {list(shape)}")
+        raise ValueError(f"the observation's {name} is {found}; the policy takes shape {list(shape)}")
     return np.asarray(leaves[name], port["dtype"])[None]
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Name -> leaf of a nested value: `obs/camera`, `obs/pose/0`; `obs` of a value without parts."""
+    if not isinstance(value, Mapping | tuple):
+        yield name, value
+        return
+    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _leaves(part, f"{name}/{key}")
+
+
+def _nested(leaves: Mapping[str, Any], name: str, struct: Any) -> Any:
+    """The value with these leaves, nested as `struct` is."""
+    if isinstance(struct, dict):
+        return {key: _nested(leaves, f"{name}/{key}", part) for key, part in struct.items()}
+    if isinstance(struct, tuple):
+        return tuple(_nested(leaves, f"{name}/{number}", part) for number, part in enumerate(struct))
+    return leaves[name]
 
 
 def _struct(space: dict[str, Any]) -> Any:

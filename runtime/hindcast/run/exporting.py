@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hindcast import onnx_policy
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
 from hindcast.models.exported import ExportedPolicy
 from hindcast.models.policy import Policy
-from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, PROGRAM
+from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
 from hindcast.run.evaluation import policy_at
 from hindcast.storage.location import resolve
 
@@ -59,9 +60,10 @@ def export_policy(
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
         folder: where to write; plain path or URI.
-        form: "onnx" (`policy.onnx`, for `hindcast.onnx_policy` or any runtime), "torch" (`policy.pt2`, of
-            `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first two take raw observations
-            and give the environment's actions; `policy.json` says which, and how states go on.
+        form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
+            "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
+            two take raw observations and give the environment's actions; `policy.json` says which, and how states are
+            carried.
         module_class: the policy's `model.moduleClass`, where it has one.
 
     Raises:
@@ -75,17 +77,21 @@ def export_policy(
         return Exported(where, [str(target.child(name)) for name in policy.to_files()], None, 0)
     function = ExportedPolicy(policy)
     if form == "torch":
-        name, data = TORCH_PROGRAM, _torch_program(function)
-        step = _run_torch(data)
+        program = _torch_program(function)
+        files, step = {TORCH_PROGRAM: program}, _run_torch(program)
     else:
-        name, data = PROGRAM, _onnx_program(function)
-        step = _run_onnx(data, function)
+        program = _onnx_program(function)
+        files, step = {PROGRAM: program, LOADER: _loader()}, _run_onnx(program, function)
     difference = _compared(policy, function, step)
-    target.child(name).write_bytes(data)
-    target.child(DESCRIPTION).write_bytes(json.dumps(_description(policy, function), indent=1).encode())
-    return Exported(
-        where, [str(target.child(each)) for each in (name, DESCRIPTION)], difference, _STEPS * _SLOTS
-    )
+    files[DESCRIPTION] = json.dumps(_description(policy, function), indent=1).encode()
+    for name, data in files.items():
+        target.child(name).write_bytes(data)
+    return Exported(where, [str(target.child(name)) for name in files], difference, _STEPS * _SLOTS)
+
+
+def _loader() -> bytes:
+    """The source of `hindcast.onnx_policy`, which imports nothing of Hindcast."""
+    return Path(onnx_policy.__file__).read_bytes()
 
 
 def _torch_program(function: ExportedPolicy) -> bytes:
