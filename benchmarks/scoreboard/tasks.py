@@ -116,7 +116,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """Options of ours where neither the common rates and batches nor the defaults will do."""
 
 BETAS = {"expert": 0.1, "medium": 0.01, "replay": 0.01, "random": 0.01}
-"""ReBRAC's weights of its penalties, actor and critic alike, in both libraries. Its paper chooses them for each dataset;
+"""ReBRAC's weights of its actor's and its critics' penalty, in both libraries. Its paper chooses them for each dataset;
 these are its choices for Hopper's datasets of the same names, fixed before the board was run."""
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
