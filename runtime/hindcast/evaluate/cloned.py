@@ -1,7 +1,7 @@
-"""What the behaviour would have done, learnt from what it did: propensities where none were recorded.
+"""A clone of the behaviour policy: its propensities where none were recorded.
 
-The clone is fitted to the episodes on which it is used, which makes estimates better than true propensities do (Hanna,
-Niekum, Stone 2019, arXiv 1806.01347); on others its errors would multiply along each episode.
+The clone is fitted to the episodes that it is used on, which makes estimates better than true propensities do (Hanna,
+Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from hindcast.api.model import ModelSpec
+from hindcast.evaluate.fitting import FitOptions, fit
 from hindcast.evaluate.recorded import steps_of
 from hindcast.evaluate.target import Batch, noise_for
 from hindcast.learn.batches import actions_of
-from hindcast.learn.schedules import Curve, value_at
 from hindcast.models.distributions import Distribution
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
@@ -29,23 +29,16 @@ _SAMPLES = 64
 _ROWS = 1 << 13
 
 
-@dataclass(frozen=True)
-class CloneFit:
-    """How the behaviour is cloned.
+@dataclass(frozen=True, kw_only=True)
+class CloneFit(FitOptions):
+    """How the behaviour is cloned; the weights with the least loss on a tenth of the episodes are kept.
 
     Attributes:
-        updates: of Adam at most; the weights of the least loss on a tenth of the episodes count.
-        patience: updates without less of it after which it ends.
-        batch_size: timesteps of an update.
-        lr: learning rate at the start; it falls to 0 along a cosine.
-        hiddens: units of the layers.
+        patience: updates without a smaller loss there, after which the fit ends.
     """
 
     updates: int = 5_000
     patience: int = 500
-    batch_size: int = 256
-    lr: float = 1e-3
-    hiddens: tuple[int, ...] = (64, 64)
 
 
 class Calibration(NamedTuple):
@@ -67,7 +60,7 @@ class Clone:
     Args:
         policy: whose spaces, and whose view of observations.
         window: what to imitate.
-        fit: how.
+        options: of the fit.
         seed: of weights and batches.
         check: called now and then; what it raises ends the fit.
     """
@@ -76,19 +69,19 @@ class Clone:
         self,
         policy: Policy,
         window: WindowData,
-        fit: CloneFit,
+        options: CloneFit,
         seed: int,
         check: Callable[[int], None] = lambda _: None,
     ) -> None:
         module = policy.module
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = ModelSpec(fcnet_hiddens=list(fit.hiddens), fcnet_activation="relu")
+            model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
             self._module = build_module(module.observation_space, module.action_space, model, False)
         self._generator = torch.Generator().manual_seed(seed)
         self._window = window
         self._learnt, self._held = _apart(window, self._generator)
-        self._learn(fit, check)
+        self._learn(options, check)
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:
@@ -104,27 +97,22 @@ class Clone:
         even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
         return Calibration(-float(logp.mean()), float((ranks - even).abs().max()))
 
-    def _learn(self, fit: CloneFit, check: Callable[[int], None]) -> None:
-        window, learnt = self._window, self._learnt
-        optimiser = torch.optim.Adam(self._module.parameters(), lr=fit.lr)
+    def _learn(self, options: CloneFit, check: Callable[[int], None]) -> None:
         least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
-        falling: Curve = [[0, fit.lr, "cosine"], [fit.updates, 0.0]]
-        for update in range(fit.updates):
-            check(update)
+        for update in fit(
+            self._module, self._learnt, options, self._loss, generator=self._generator, check=check
+        ):
             if update % _EVERY == 0:
                 loss = self._loss_of_held()
                 if loss < least:
                     least, best, best_at = loss, copy.deepcopy(self._module.state_dict()), update
-                if update - best_at >= fit.patience:
+                if update - best_at >= options.patience:
                     break
-            chosen = learnt[torch.randint(len(learnt), (fit.batch_size,), generator=self._generator)]
-            batch = window.gather(chosen)
-            loss_of_batch = -self._distribution(batch).logp(actions_of(batch)).mean()
-            optimiser.param_groups[0]["lr"] = value_at(falling, update)
-            optimiser.zero_grad(set_to_none=True)
-            loss_of_batch.backward()
-            optimiser.step()
         self._module.load_state_dict(best)
+
+    def _loss(self, steps: Tensor) -> Tensor:
+        batch = self._window.gather(steps)
+        return -self._distribution(batch).logp(actions_of(batch)).mean()
 
     @torch.no_grad()
     def _loss_of_held(self) -> float:

@@ -22,7 +22,7 @@ Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,18 +87,6 @@ class Evidence:
     def sums(self, of_steps: F64) -> F64:
         """`[N]` of `[S]`."""
         return np.asarray(np.add.reduceat(of_steps, self.first))
-
-    def followed_by(self, other: Evidence) -> Evidence:
-        """The episodes of both; the other one has ratios and values where this one does."""
-        return replace(
-            self,
-            length=np.concatenate([self.length, other.length]),
-            rewards=np.concatenate([self.rewards, other.rewards]),
-            log_ratio=_joined(self.log_ratio, other.log_ratio),
-            values=None
-            if self.values is None or other.values is None
-            else Values(*(np.concatenate(pair) for pair in zip(self.values, other.values, strict=True))),
-        )
 
 
 def episode_weights(evidence: Evidence, clip: float | None = None) -> F64:
@@ -185,10 +173,6 @@ def continued(evidence: Evidence) -> F64:
     if evidence.values is None:
         return np.zeros(len(evidence.length))
     return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.last)
-
-
-def _joined(first: F64 | None, second: F64 | None) -> F64 | None:
-    return None if first is None or second is None else np.concatenate([first, second])
 
 
 def _weighted(evidence: Evidence, weights: F64, terms: F64, counts: F64) -> F64:

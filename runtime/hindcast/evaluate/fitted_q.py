@@ -13,35 +13,29 @@ from torch import Tensor
 
 from hindcast.api.model import ModelSpec
 from hindcast.evaluate.estimators import F64, Values
+from hindcast.evaluate.fitting import FitOptions, fit
 from hindcast.evaluate.recorded import over_steps, steps_of
 from hindcast.evaluate.target import Batch, Target
 from hindcast.learn.batches import bootstrapped
-from hindcast.learn.schedules import Curve, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.window import WindowData
 
 
-@dataclass(frozen=True)
-class Fit:
+@dataclass(frozen=True, kw_only=True)
+class Fit(FitOptions):
     """How a model is fitted.
 
     Attributes:
-        updates: of Adam.
-        members: models fitted side by side, each to a resample of the episodes: how far they differ says how much
+        members: models fitted in parallel, each to a resample of the episodes: how far they differ says how much
             the fit depends on which episodes there are.
-        batch_size: timesteps of an update.
-        lr: learning rate at the start; it falls to 0 along a cosine.
-        tau: how far the slow copy moves to the models with each update. With 0.05 and 10,000 updates nothing is left
-            of its first values up to a discount of 0.99.
+        tau: target network update rate. With 0.05 and 10,000 updates nothing of the initial values is left up to a
+            discount of 0.99.
         samples: of the policy's actions in a state, where they cannot be listed.
-        hiddens: units of the layers.
     """
 
     updates: int = 10_000
     members: int = 5
-    batch_size: int = 256
-    lr: float = 1e-3
     tau: float = 0.05
     samples: int = 8
     hiddens: tuple[int, ...] = (128, 128)
@@ -54,7 +48,7 @@ class FittedQ:
         target: whose Q.
         window: the transitions; holds `new_obs` and `discounts`.
         episodes: `[N]` bool, those of the window that it is fitted to.
-        fit: how.
+        options: of the fit.
         seed: of weights, batches and resamples.
         check: called now and then; what it raises ends the fit.
     """
@@ -64,7 +58,7 @@ class FittedQ:
         target: Target,
         window: WindowData,
         episodes: Tensor,
-        fit: Fit,
+        options: Fit,
         *,
         seed: int,
         check: Callable[[int], None],
@@ -72,9 +66,9 @@ class FittedQ:
         module = target.module
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = ModelSpec(fcnet_hiddens=list(fit.hiddens), fcnet_activation="relu")
-            self._critics = Critics(module.observation_space, module.action_space, model, fit.members)
-        self._target, self._fit = target, fit
+            model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
+            self._critics = Critics(module.observation_space, module.action_space, model, options.members)
+        self._target, self._fit = target, options
         self._generator = torch.Generator().manual_seed(seed)
         rewards = window.columns["rewards"].float()
         self._scale = float(rewards.abs().mean()) or 1.0
@@ -91,23 +85,18 @@ class FittedQ:
         return self._expected(self._critics, batch).T.double() * self._scale
 
     def _learn(self, window: WindowData, steps: Tensor, check: Callable[[int], None]) -> None:
-        fit, slow = self._fit, cast(Critics, frozen_copy(self._critics))
-        optimiser = torch.optim.Adam(self._critics.parameters(), lr=fit.lr)
+        target = cast(Critics, frozen_copy(self._critics))
         weights = self._resampled(window)
-        falling: Curve = [[0, fit.lr, "cosine"], [fit.updates, 0.0]]
-        for update in range(fit.updates):
-            check(update)
-            chosen = steps[torch.randint(len(steps), (fit.batch_size,), generator=self._generator)]
+
+        def loss(chosen: Tensor) -> Tensor:
             batch = window.gather(chosen)
             batch["rewards"] = batch["rewards"].float() / self._scale
-            wanted = bootstrapped(batch, self._expected(slow, at_next(batch)))
+            wanted = bootstrapped(batch, self._expected(target, at_next(batch)))
             errors = (self._critics(batch) - wanted).square()
-            loss = (weights[:, chosen] * errors).mean(1).sum()
-            optimiser.param_groups[0]["lr"] = value_at(falling, update)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            polyak(slow, self._critics, fit.tau)
+            return (weights[:, chosen] * errors).mean(1).sum()
+
+        for _ in fit(self._critics, steps, self._fit, loss, generator=self._generator, check=check):
+            polyak(target, self._critics, self._fit.tau)
 
     @torch.no_grad()
     def _expected(self, critics: Critics, batch: Batch) -> Tensor:
@@ -139,14 +128,14 @@ class CrossFitted(NamedTuple):
 
 
 def cross_fitted(
-    target: Target, window: WindowData, fit: Fit, seed: int, check: Callable[[int], None]
+    target: Target, window: WindowData, options: Fit, seed: int, check: Callable[[int], None]
 ) -> CrossFitted:
     """Two models, each fitted to half of the episodes and used on the others (Kallus, Uehara 2020, arXiv 1908.08526).
 
     Args:
         target: whose values.
         window: at least two episodes.
-        fit: how.
+        options: of the fits.
         seed: of the halves and the fits.
         check: see `FittedQ`; counts the updates of both.
     """
@@ -161,9 +150,9 @@ def cross_fitted(
             target,
             window,
             fitted,
-            fit,
+            options,
             seed=seed + number,
-            check=partial(_later, check, number * fit.updates),
+            check=partial(_later, check, number * options.updates),
         )
         by_member = window.over_observations(model.states)
         states = torch.where(used.repeat_interleave(window.length + 1), by_member.mean(1), states)
