@@ -68,8 +68,8 @@ class EvaluationSpec(Model):
     sample_timeout_seconds: Annotated[float, Field(gt=0), OPERATIONAL] = 120.0
     """Seconds after which an evaluation is given up."""
     custom_function: ClassPath | None = None
-    """One's own evaluation, "package.module:function", called with (policy, environment, seed) in the driver's
-    process; it returns numbers by name."""
+    """A custom evaluation, "package.module:function", called with (policy, environment, seed), or as RLlib does with
+    (algorithm, eval_workers), in the driver's process; it returns metrics by name."""
     offline: OfflineEvaluationSpec | None = None
     """Evaluation by recorded episodes, which needs no environment. Default: none."""
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
 from hindcast.builder.batch_io.inputs import ReadInputs, has_readers
-from hindcast.builder.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
+from hindcast.builder.groups import LearnerGroup
 from hindcast.builder.names import UnknownName
 from hindcast.builder.plan import Plan
+from hindcast.builder.python_names import in_python, python_names
 from hindcast.builder.recording import EvaluationRecording
 from hindcast.builder.restoring import load_policy, part_named
 from hindcast.builder.saving import CONFIG, OneFolder, config_json, saved_config
@@ -31,6 +32,7 @@ from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.choosing import with_evaluation
 from hindcast.run.claim import title
+from hindcast.run.env_runners import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.live import players_of
@@ -98,6 +100,7 @@ class RunningAlgorithm:
         UserError: what is wrong with the options, the environment or the data.
     """
 
+    @python_names()
     def __init__(self, config: AlgorithmConfig) -> None:
         self._read = ReadInputs()
         self.config = _without_readers(config, self._read)
@@ -176,6 +179,7 @@ class RunningAlgorithm:
             raise SpecError("env is missing: .environment(env=...) names the environment to play in.")
         return EnvRunnerGroup(LocalEnvRunner(described, self.get_policy(), self.config["seed"] or 0))
 
+    @python_names()
     def train(self) -> Result:
         """One iteration; with an `output`, what the policy plays to learn from is recorded.
 
@@ -201,6 +205,7 @@ class RunningAlgorithm:
         self._callbacks.call("on_train_result", result=result)
         return result
 
+    @python_names()
     def evaluate(self) -> Result:
         """Evaluate the policy as it is; with an `output` to which `train()` adds nothing, record what is played.
 
@@ -222,6 +227,7 @@ class RunningAlgorithm:
             self._note_once(_EXPERIENCE_ALONE)
         return self._evaluations.now(self.get_policy(), self.iteration)
 
+    @python_names()
     def evaluate_offline(self) -> Result:
         """Judge the policy as it is by the held-out episodes.
 
@@ -400,6 +406,7 @@ class RunningAlgorithm:
             self._note(message)
 
     def _note(self, message: str) -> None:
+        message = in_python(message)
         self.notes.append(message)
         _LOG.warning(message)
 

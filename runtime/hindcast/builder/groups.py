@@ -1,4 +1,4 @@
-"""RLlib's groups of a running algorithm, each with one member here: the learner, and who plays with its policy."""
+"""RLlib's group of learners, which has one member here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from hindcast.api.environment import EnvironmentSpec
-from hindcast.episodes.convert import block_to_episodes
-from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.errors import SpecError
-from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.rng import seed_of
-from hindcast.record.live import LivePlayer
 
 T = TypeVar("T")
 Weights = Mapping[str, Mapping[str, Tensor]]
@@ -69,64 +63,3 @@ class LearnerGroup:
         except RuntimeError as error:
             lines = " ".join(str(error).split())
             raise SpecError(f"weights are of another model: {lines}") from error
-
-
-class LocalEnvRunner:
-    """Plays episodes with an algorithm's policy.
-
-    Args:
-        environment: where.
-        policy: samples its actions, with the weights of the moment.
-        seed: of the run; with an episode's number it fixes its start and the policy's noise.
-
-    Attributes:
-        module: the policy's network.
-    """
-
-    def __init__(self, environment: EnvironmentSpec, policy: Policy, seed: int) -> None:
-        self.module = policy.module
-        self._policy = policy
-        self._play = LivePlayer(environment, policy, seed_of(seed, "env_runner"))
-        self._played = 0
-
-    def sample(
-        self, *, num_episodes: int | None = None, num_timesteps: int | None = None
-    ) -> list[SingleAgentEpisode]:
-        """The next episodes, whole ones: as many, or until they have as many timesteps.
-
-        Raises:
-            SpecError: not exactly one of the two is given.
-        """
-        if (num_episodes is None) == (num_timesteps is None):
-            raise SpecError("sample(): give num_episodes or num_timesteps.")
-        if num_episodes is not None:
-            return self._next(num_episodes)
-        found: list[SingleAgentEpisode] = []
-        while sum(map(len, found)) < (num_timesteps or 0):
-            found += self._next(1)
-        return found
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._play.close()
-
-    def _next(self, count: int) -> list[SingleAgentEpisode]:
-        indices = range(self._played, self._played + count)
-        block = self._play(indices, timesteps=0)
-        self._played = indices.stop
-        return block_to_episodes(block, self._policy.observation_space, self._policy.action_space)
-
-
-class EnvRunnerGroup:
-    """Who plays with the policy: one runner, in this process.
-
-    Attributes:
-        local_env_runner: it.
-    """
-
-    def __init__(self, runner: LocalEnvRunner) -> None:
-        self.local_env_runner = runner
-
-    def foreach_env_runner(self, func: Callable[[LocalEnvRunner], T]) -> list[T]:
-        """What a function gives for the runner."""
-        return [func(self.local_env_runner)]

@@ -17,10 +17,11 @@ class LivePlayer:
 
     Args:
         environment: where; made when it is first played in.
-        policy: samples its actions; shares its weights with the learner.
+        policy: chooses actions; shares its weights with the learner.
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         width: environments stepped side by side.
         states: episodes have the policy's recurrent state after each step.
+        explore: sample actions; False takes the policy's mode.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
         callbacks: "package.module:Class" of the user's, which hear of episodes.
         metrics: gets what they log.
@@ -37,6 +38,7 @@ class LivePlayer:
         width: int = 1,
         *,
         states: bool = False,
+        explore: bool = True,
         prepare: Callable[[int], None] = lambda _: None,
         callbacks: Sequence[str] = (),
         metrics: MetricsLogger | None = None,
@@ -46,6 +48,7 @@ class LivePlayer:
         self._policy = policy
         self._seed = seed
         self._states = states
+        self._explore = explore
         self._prepare = prepare
         self._callbacks = callbacks
         self._metrics = metrics or MetricsLogger()
@@ -60,7 +63,7 @@ class LivePlayer:
                 self._policy,
                 self.width,
                 self._seed,
-                explore=True,
+                explore=self._explore,
                 states=self._states,
                 callbacks=self._callbacks,
             )

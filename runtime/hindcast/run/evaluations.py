@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hindcast.api import OfflineTraining
-from hindcast.evaluate.environment import EnvEvaluator
+from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
-from hindcast.names import EPISODE_RETURN_MEAN
+from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.choosing import followed
 from hindcast.run.claim import title
+from hindcast.run.evaluation_function import EvaluationFunction
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.training_callbacks import TrainingCallbacks
-from hindcast.user_code import calling, import_object
 
 _ENVIRONMENTS = 8
 
@@ -79,6 +79,10 @@ class Evaluations:
             self._spec.explore,
             callbacks=resource.spec.callbacks,
         )
+        function = self._spec.custom_function
+        self._function = function and EvaluationFunction(
+            function, resource.spec.environment, self._spec.explore
+        )
         if self.runs_in_parallel or (self._spec.runners and self._spec.custom_function is None):
             runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
@@ -108,7 +112,7 @@ class Evaluations:
         """Evaluate, and wait for it."""
         self._last = iteration
         self._callbacks.call("on_evaluate_start")
-        return self._ended(iteration, self._summary(policy, self._seed(iteration)))
+        return self._ended(iteration, self._results(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
         """Begin an evaluation of the policy as it is now, beside training."""
@@ -132,10 +136,10 @@ class Evaluations:
                 "(spec.evaluation.sampleTimeoutSeconds)",
             )
             return None
-        result = self._ended(pending.iteration, report.summary(self._spec.reference_returns))
+        result = self._ended(pending.iteration, self._of_report(report))
         checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
         if checkpoint is not None and followed(self._resource.spec) == EPISODE_RETURN_MEAN:
-            self._store.mark_best(checkpoint, result["env_runners"][EPISODE_RETURN_MEAN])
+            self._store.mark_best(checkpoint, result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN])
         return result
 
     def wanted_at_end(self, iteration: int) -> bool:
@@ -147,22 +151,22 @@ class Evaluations:
         if self._workers is not None:
             self._workers.close()
 
-    def _summary(self, policy: Policy, seed: int) -> dict[str, Any]:
+    def _results(self, policy: Policy, seed: int) -> dict[str, Any]:
+        if self._function:
+            return self._function(policy, seed, self._callbacks.algorithm)
+        workers = self._workers
+        return self._of_report(
+            workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
+        )
+
+    def _of_report(self, report: EnvReport) -> dict[str, Any]:
         assert self._spec is not None
-        if self._spec.custom_function is None:
-            workers = self._workers
-            report = (
-                workers.gather(workers.submit(policy, seed)) if workers else self._evaluator(policy, seed)
-            )
-            return report.summary(self._spec.reference_returns)
-        function = import_object(self._spec.custom_function, "spec.evaluation.customFunction")
-        with calling(f"spec.evaluation.customFunction {self._spec.custom_function!r}"):
-            return dict(function(policy, self._resource.spec.environment, seed))
+        return {ENV_RUNNER_RESULTS: report.summary(self._spec.reference_returns)}
 
     def _seed(self, iteration: int) -> int:
         return seed_of(self._resource.spec.seed, "evaluation", iteration)
 
-    def _ended(self, iteration: int, summary: dict[str, Any]) -> Result:
-        result = {ITERATION: iteration, "env_runners": summary}
+    def _ended(self, iteration: int, results: dict[str, Any]) -> Result:
+        result = {**results, ITERATION: iteration}
         self._callbacks.call("on_evaluate_end", evaluation_metrics=result)
         return result
