@@ -139,6 +139,11 @@ def mixed(expert, tmp_path_factory):
         ("MARWIL", {"lr": 1e-3}, 500),
         ("IQL", {"actorLr": 1e-3, "criticLr": 1e-3, "valueLr": 1e-3, "expectile": 0.8}, 1500),
         ("DiscreteCQL", {"lr": 1e-3, "minQWeight": 5.0}, 3000),
+        (
+            "DQN",
+            {"lr": 1e-3, "nStep": 3, "dueling": False, "tau": 1.0, "targetNetworkUpdateFreq": 100},
+            3000,
+        ),
     ],
 )
 def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mixed, tmp_path):

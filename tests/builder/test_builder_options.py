@@ -207,6 +207,8 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "free_log_std": (True, True),
     "log_std_clip_param": (3.0, 3.0),
     "vf_share_layers": (True, True),
+    "log_std_min": (-5.0, -5.0),
+    "log_std_max": (2.0, 2.0),
     "distribution": ("gaussian", "gaussian"),
     "observation_filter": ("MeanStdFilter", "meanStd"),
     "frame_stack": (4, 4),

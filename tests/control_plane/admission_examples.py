@@ -69,6 +69,10 @@ ANYWHERE = {
         good=({"burnIn": 19}, {"burnIn": 20, "maxSeqLen": 21}, {"maxSeqLen": 1}),
         bad=({"burnIn": 20}, {"burnIn": 3, "maxSeqLen": 3}),
     ),
+    "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip": Examples(
+        good=({"logStdMin": -5, "logStdMax": 2}, {"logStdMin": -5.5, "logStdClip": 1}, {"logStdMax": -19}),
+        bad=({"logStdMin": 2, "logStdMax": -5}, {"logStdMin": 20}, {"logStdMax": -2, "logStdClip": 1.5}),
+    ),
 }
 
 # Rules by the place in the spec and their sentence.

@@ -33,11 +33,11 @@ def iql(given, batch):
     }
     load(nets, given)
     load({"target_critics": members(impl._modules.targ_q_funcs)}, given)
-    # Ours has its log standard deviation as it is, and its mean where d3rlpy has tanh of it.
+    # Ours has its log standard deviation as it is, where d3rlpy's is a sigmoid between its bounds.
     log_std = nn.Parameter(torch.zeros(1, 2))
 
     def forward(self, x, *_):
-        mean = self._mu(self._encoder(x))
+        mean = torch.tanh(self._mu(self._encoder(x)))
         return ActionOutput(mean, mean, log_std)
 
     policy.forward = MethodType(forward, policy)

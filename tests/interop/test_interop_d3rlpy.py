@@ -113,8 +113,8 @@ def losses_of(algorithm, nets, batch=TENSORS):
 
 
 def iql():
-    """d3rlpy's policy has tanh of the mean and a sigmoid of the deviations: both take our policy's."""
-    algorithm, nets = made("IQL", {"expectile": 0.8}, free_log_std=True)
+    """d3rlpy's log deviations are a sigmoid between their bounds: it takes our policy's."""
+    algorithm, nets = made("IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian")
     with torch.no_grad():
         nets["policy"].log_std.log_std.zero_()
     weights = weights_of(nets, "policy", "value", "critics", "target_critics")

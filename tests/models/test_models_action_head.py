@@ -85,6 +85,7 @@ def test_log_std_columns_of_a_composite_space() -> None:
         (Discrete(2), "deterministic", "'deterministic' is for continuous actions"),
         (Box(-1.0, 1.0, (2,)), "categorical", "'categorical' is for discrete actions"),
         (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'squashedGaussian' needs bounds"),
+        (Box(-np.inf, 1.0, (2,)), "boundedGaussian", "'boundedGaussian' needs bounds.* use 'gaussian'"),
         (Text(5), "auto", "is a Text space"),
         (Dict(a=Text(5)), "auto", "'actions/a' is a Text space"),
         (Box(0, 10**6, (2,), dtype=np.int64), "auto", "1000001 values"),

@@ -11,6 +11,7 @@ from hindcast.errors import SpecError
 from hindcast.models.distributions import (
     BELOW_ONE,
     Bernoulli,
+    BoundedGaussian,
     Categorical,
     Deterministic,
     DiagGaussian,
@@ -151,7 +152,7 @@ class TestDiagGaussian:
         assert (inputs.grad != 0).all()
 
     def test_log_std_is_clipped(self) -> None:
-        distribution = DiagGaussian(torch.tensor([[0.0, 50.0]]), (1,), log_std_clip=2.0)
+        distribution = DiagGaussian(torch.tensor([[0.0, 50.0]]), (1,), log_std_range=(-2.0, 2.0))
         assert distribution.entropy().item() == pytest.approx(2.0 + 0.5 * math.log(2 * math.pi * math.e))
 
     def test_a_scalar_box(self) -> None:
@@ -163,6 +164,22 @@ class TestDiagGaussian:
         distribution = DiagGaussian(torch.zeros(5, 12), (2, 3))
         assert distribution.logp(torch.zeros(5, 2, 3, dtype=torch.float64)).dtype == torch.float32
         assert distribution.sample(torch.randn(5, 6)).shape == (5, 2, 3)
+
+
+class TestBoundedGaussian:
+    def test_is_a_gaussian_around_a_mean_within_the_bounds(self) -> None:
+        inputs = torch.randn(30, 4) * 3
+        low, high = torch.tensor([-2.0, 0.0]), torch.tensor([4.0, 1.0])
+        ours = BoundedGaussian(inputs, (2,), low, high, log_std_range=(-5.0, 2.0))
+        mean = torch.tensor([1.0, 0.5]) + torch.tensor([3.0, 0.5]) * torch.tanh(inputs[:, :2])
+        theirs = distributions.Independent(
+            distributions.Normal(mean, inputs[:, 2:].clamp(-5.0, 2.0).exp()), 1
+        )
+        torch.testing.assert_close(ours.mode(), mean)
+        actions = mean + torch.randn(30, 2)
+        torch.testing.assert_close(ours.logp(actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+        noise = torch.randn(30, 2)
+        torch.testing.assert_close(ours.sample(noise), mean + theirs.base_dist.stddev * noise)
 
 
 class TestSquashedGaussian:
@@ -220,7 +237,7 @@ class TestDeterministic:
 
     def test_has_no_log_probability(self) -> None:
         distribution = Deterministic(torch.zeros(1, 2), (2,))
-        with pytest.raises(SpecError, match="'gaussian' or 'squashedGaussian'"):
+        with pytest.raises(SpecError, match="use 'gaussian'"):
             distribution.logp(torch.zeros(1, 2))
 
     def test_samples_its_mode_without_noise(self) -> None:

@@ -60,6 +60,7 @@ class TestAct:
             (MultiBinary(3), "auto"),
             (Box(-2.0, 3.0, (2,)), "auto"),
             (Box(-2.0, 3.0, (2, 2), dtype=np.float64), "squashedGaussian"),
+            (Box(-2.0, 3.0, (2, 2)), "boundedGaussian"),
             (Box(-2.0, 3.0, (2,)), "deterministic"),
             (COMPOSITE_ACTION, "auto"),
         ],

@@ -43,6 +43,11 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
         {"observationFilter": "meanStd"},
     ),
     "beyond its bounds": (VECTOR, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
+    "bounded": (
+        VECTOR,
+        gym.spaces.Box(-2, 2, (2, 2)),
+        {"distribution": "boundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True},
+    ),
     "squashed": (VECTOR, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "squashedGaussian"}),
     "deterministic": (VECTOR, gym.spaces.Box(-2, 2, (1,), np.float64), {"distribution": "deterministic"}),
     "float64": (

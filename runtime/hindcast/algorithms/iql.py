@@ -40,8 +40,8 @@ class IQLOptions(AlgorithmOptions):
     and the old Q̄, which is updated last.
 
     Defaults are the paper's for locomotion. Its other tasks use expectile 0.9 and beta 10 (AntMaze), or beta 0.5
-    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, freeLogStd: true}`. beta multiplies unscaled
-    advantages: scale rewards so that returns are around 1,000.
+    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: boundedGaussian, freeLogStd: true,
+    logStdMin: -5, logStdMax: 2}`. beta multiplies unscaled advantages: scale rewards so that returns are around 1,000.
     """
 
     train_batch_size_per_learner: Positive = 256
@@ -83,8 +83,8 @@ class IQL(Algorithm):
         policy = inputs.policy(value=False)
         if not policy.action_head.stochastic:
             raise SpecError(
-                "model.distribution is 'deterministic', and IQL weighs log-likelihoods: use 'gaussian' or "
-                "'squashedGaussian'."
+                "model.distribution is 'deterministic', and IQL weighs log-likelihoods: use 'gaussian', "
+                "'boundedGaussian' or 'squashedGaussian'."
             )
         critics = inputs.critics(members=2 if self.options.twin_q else 1)
         return nn.ModuleDict(

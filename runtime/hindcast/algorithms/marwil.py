@@ -86,8 +86,8 @@ class MARWIL(Algorithm):
         policy, options = inputs.policy(value=True), self.options
         if not policy.action_head.stochastic:
             raise SpecError(
-                "model.distribution is 'deterministic', and MARWIL weighs log-likelihoods: use 'gaussian' or "
-                "'squashedGaussian'."
+                "model.distribution is 'deterministic', and MARWIL weighs log-likelihoods: use 'gaussian', "
+                "'boundedGaussian' or 'squashedGaussian'."
             )
         if options.bc_logstd_coeff and not policy.action_head.log_std_columns:
             raise SpecError(
@@ -114,7 +114,8 @@ class MARWIL(Algorithm):
         inputs = outputs[Columns.ACTION_DIST_INPUTS]
         likelihood = policy.distribution(inputs).logp(actions_of(batch))
         if options.bc_logstd_coeff:
-            log_stds = inputs[..., list(policy.action_head.log_std_columns)]
+            head = policy.action_head
+            log_stds = inputs[..., list(head.log_std_columns)].clamp(*head.log_std_range)
             likelihood = likelihood + options.bc_logstd_coeff * log_stds.mean(-1)
         advantages = batch[Columns.VALUE_TARGETS] - outputs[Columns.VF_PREDS]
         seen = advantages.detach()

@@ -9,7 +9,13 @@ from hindcast.api.environment import Named, NamedOrText
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
-    "auto", "categorical", "gaussian", "squashedGaussian", "deterministic", "squashedDeterministic"
+    "auto",
+    "categorical",
+    "gaussian",
+    "squashedGaussian",
+    "boundedGaussian",
+    "deterministic",
+    "squashedDeterministic",
 ]
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
 
@@ -94,6 +100,12 @@ class ModelSpec(Model):
             "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from",
             at=".burnIn",
         ),
+        Rule(
+            "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
+            "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
+            "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip",
+            at=".logStdMin",
+        ),
     )
 
     fcnet_hiddens: Hiddens = [256, 256]
@@ -120,11 +132,16 @@ class ModelSpec(Model):
     """What their biases begin with. Default: zeros."""
     distribution: Distribution = "auto"
     """Distribution of actions. `auto`: the algorithm's own, mostly categorical for discrete, gaussian for continuous
-    spaces. Squashed ones stay within the bounds of the actions."""
+    spaces. Squashed ones stay within the bounds of the actions. `boundedGaussian` is a Gaussian whose mean, by tanh, is
+    within them (the policy of IQL's paper)."""
     free_log_std: bool = False
     """Gaussian log standard deviations are parameters of their own that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0
     """Log standard deviations are clipped to ± this value."""
+    log_std_min: float | None = None
+    """Lower end of that range, in place of -logStdClip. Default: none."""
+    log_std_max: float | None = None
+    """Upper end of it, in place of logStdClip: 2 is usual for SAC and CQL. Default: none."""
     conv_filters: Filters | None = None
     """Convolutions over image observations, each [channels, kernel, stride]. Default: by the image's size."""
     conv_activation: Activation = "relu"
@@ -157,6 +174,22 @@ class ModelSpec(Model):
     """An `RLModule` of one's own in place of the default networks, "package.module:Class"."""
     module_options: FreeForm = {}
     """Keyword arguments of its `setup()`, or what this reads as `self.model_config["name"]`."""
+
+    @property
+    def log_std_range(self) -> tuple[float, float]:
+        """Between which log standard deviations are clipped."""
+        low, high = self.log_std_min, self.log_std_max
+        return (-self.log_std_clip if low is None else low, self.log_std_clip if high is None else high)
+
+    @model_validator(mode="after")
+    def _check_log_std(self) -> Self:
+        low, high = self.log_std_range
+        if low >= high:
+            raise ValueError(
+                f"clips log standard deviations to [{low:g}, {high:g}]: logStdMin must be less than logStdMax; one "
+                "that is not given is -logStdClip or logStdClip"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_burn_in(self) -> Self:

@@ -58,6 +58,8 @@ class DefaultModelConfig:
     fusionnet_kernel_initializer_kwargs: dict[str, Any] | None = None
     fusionnet_bias_initializer: Initializer = None
     fusionnet_bias_initializer_kwargs: dict[str, Any] | None = None
+    log_std_min: float | None = None
+    log_std_max: float | None = None
     distribution: str = "auto"
     observation_filter: str = "none"
     frame_stack: int = 1
@@ -69,6 +71,8 @@ class DefaultModelConfig:
 METHOD: Final = "DefaultModelConfig"
 _LEFT_OUT: Final = frozenset(
     {
+        "log_std_min",
+        "log_std_max",
         "distribution",
         "observation_filter",
         "frame_stack",

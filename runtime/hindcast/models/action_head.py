@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
 from hindcast.models.distributions import (
     Bernoulli,
+    BoundedGaussian,
     Categorical,
     Deterministic,
     DiagGaussian,
@@ -28,8 +30,16 @@ from hindcast.models.distributions import (
     SquashedGaussian,
 )
 
-_CONTINUOUS = ("gaussian", "squashedGaussian", "deterministic", "squashedDeterministic")
+_GAUSSIANS = {
+    "gaussian": DiagGaussian,
+    "auto": DiagGaussian,
+    "boundedGaussian": BoundedGaussian,
+    "squashedGaussian": SquashedGaussian,
+}
+_BOUNDED = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
+_CONTINUOUS = ("gaussian", "deterministic", *_BOUNDED)
 _MOST_INTEGERS = 4096
+_NO_RANGE = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class ActionHead:
         discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
         stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
+        log_std_range: what the distribution clips these to.
     """
 
     from_inputs: Callable[[Tensor], Distribution]
@@ -53,6 +64,7 @@ class ActionHead:
     discrete: bool = False
     stochastic: bool = True
     log_std_columns: tuple[int, ...] = ()
+    log_std_range: tuple[float, float] = _NO_RANGE
 
 
 def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
@@ -64,7 +76,7 @@ def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
 
     Args:
         action_space: the module's (`Preprocessing.action_space`): within ±1 where actions are normalised.
-        model: uses `distribution` and `log_std_clip`.
+        model: uses `distribution` and `log_std_range`.
 
     Raises:
         SpecError: the distribution does not fit the space, or the space cannot be acted in.
@@ -87,7 +99,7 @@ def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
     if distribution == "categorical" and floats:
         raise SpecError(
             f"model.distribution: 'categorical' is for discrete actions, and {floats[0]!r} is continuous "
-            f"({_describe(leaves)}); use 'auto', 'gaussian', 'deterministic', or a squashed one of these."
+            f"({_describe(leaves)}); use 'auto', 'gaussian', 'deterministic', or a bounded or squashed one."
         )
 
 
@@ -149,7 +161,7 @@ def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
 
 def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHead:
     size = int(np.prod(space.shape))
-    bounds = _bounds(leaf, space, model) if model.distribution.startswith("squashed") else {}
+    bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED else {}
     if model.distribution in ("deterministic", "squashedDeterministic"):
         return ActionHead(
             from_inputs=partial(
@@ -160,13 +172,14 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
             noise="normal",
             stochastic=False,
         )
-    gaussian = SquashedGaussian if bounds else DiagGaussian
+    gaussian = _GAUSSIANS[model.distribution]
     return ActionHead(
-        from_inputs=partial(gaussian, shape=space.shape, log_std_clip=model.log_std_clip, **bounds),
+        from_inputs=partial(gaussian, shape=space.shape, log_std_range=model.log_std_range, **bounds),
         inputs_size=2 * size,
         noise_size=size,
         noise="normal",
         log_std_columns=tuple(range(size, 2 * size)),
+        log_std_range=model.log_std_range,
     )
 
 
@@ -174,7 +187,7 @@ def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Ten
     if not space.is_bounded():
         raise SpecError(
             f"model.distribution: {model.distribution!r} needs bounds, and {leaf!r} has none on some side "
-            f"({space}); use {'gaussian' if model.distribution == 'squashedGaussian' else 'deterministic'!r}."
+            f"({space}); use {'gaussian' if model.distribution in _GAUSSIANS else 'deterministic'!r}."
         )
     low, high = (torch.from_numpy(bound.ravel().astype(np.float32)) for bound in (space.low, space.high))
     return {"low": low, "high": high}
@@ -203,6 +216,9 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
             inputs_columns[leaf].start + column
             for leaf, head in heads.items()
             for column in head.log_std_columns
+        ),
+        log_std_range=next(
+            (head.log_std_range for head in heads.values() if head.log_std_columns), _NO_RANGE
         ),
     )
 

@@ -182,13 +182,15 @@ class DiagGaussian(Distribution):
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations.
         shape: of an action.
-        log_std_clip: the logarithms are clamped to ± this.
+        log_std_range: the logarithms are clamped to it.
     """
 
-    def __init__(self, inputs: Tensor, shape: Shape, log_std_clip: float = 20.0) -> None:
+    def __init__(
+        self, inputs: Tensor, shape: Shape, log_std_range: tuple[float, float] = (-20.0, 20.0)
+    ) -> None:
         mean, log_std = inputs.chunk(2, -1)
         self._mean = mean
-        self._log_std = log_std.clamp(-log_std_clip, log_std_clip)
+        self._log_std = log_std.clamp(*log_std_range)
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
@@ -222,6 +224,32 @@ class DiagGaussian(Distribution):
         return values.reshape(*self._mean.shape[:-1], *self._shape)
 
 
+class BoundedGaussian(DiagGaussian):
+    """A normal distribution whose mean is `low + (high - low) (tanh(u) + 1) / 2`.
+
+    The policy of IQL (arXiv 2110.06169). Its density reaches beyond the bounds, which clip what it samples.
+
+    Args:
+        inputs: `[B, 2 D]` u, then logarithms of the standard deviations, in the actions' own units.
+        shape: of an action.
+        low: `[D]` lower bounds.
+        high: `[D]` upper bounds.
+        log_std_range: the logarithms are clamped to it.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        shape: Shape,
+        low: Tensor,
+        high: Tensor,
+        log_std_range: tuple[float, float] = (-20.0, 20.0),
+    ) -> None:
+        super().__init__(inputs, shape, log_std_range)
+        low = _on_device(low, inputs.device)
+        self._mean = _squashed(self._mean, low, (_on_device(high, inputs.device) - low) * 0.5)
+
+
 class SquashedGaussian(DiagGaussian):
     """`low + (high - low) (tanh(u) + 1) / 2` with u from a diagonal Gaussian (arXiv 1801.01290, appendix C).
 
@@ -234,13 +262,18 @@ class SquashedGaussian(DiagGaussian):
         shape: of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
-        log_std_clip: the logarithms are clamped to ± this.
+        log_std_range: the logarithms are clamped to it.
     """
 
     def __init__(
-        self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor, log_std_clip: float = 20.0
+        self,
+        inputs: Tensor,
+        shape: Shape,
+        low: Tensor,
+        high: Tensor,
+        log_std_range: tuple[float, float] = (-20.0, 20.0),
     ) -> None:
-        super().__init__(inputs, shape, log_std_clip)
+        super().__init__(inputs, shape, log_std_range)
         self._low = _on_device(low, inputs.device)
         self._half = (_on_device(high, inputs.device) - self._low) * 0.5
 
@@ -469,5 +502,5 @@ def _on_device(constant: Tensor, device: torch.device) -> Tensor:
 def _no_density() -> SpecError:
     return SpecError(
         "model.distribution: the actions of this policy have no log-probabilities, and they are needed here; "
-        "use 'gaussian' or 'squashedGaussian'."
+        "use 'gaussian', 'boundedGaussian' or 'squashedGaussian'."
     )
