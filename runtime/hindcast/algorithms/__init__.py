@@ -56,7 +56,7 @@ def build(name: str, config: Mapping[str, Any], at: str = "config") -> Algorithm
     Args:
         name: see `resolve`.
         config: options, camelCase or snake_case; the rest have their defaults.
-        at: where the config stands in the resource, for messages.
+        at: where the config is in the resource, for messages.
 
     Raises:
         SpecError: no such algorithm, or a wrong option.
@@ -97,7 +97,7 @@ def resolve(name: str) -> type[Algorithm]:
 
 
 def option_schemas() -> dict[str, dict[str, Any]]:
-    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can stand in, `x-recurrent`
+    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can be used in, `x-recurrent`
     says whether it trains recurrent policies, `x-live` whether it learns from episodes that its policy plays.
     """
     return {

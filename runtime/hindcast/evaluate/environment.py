@@ -69,7 +69,7 @@ class EnvEvaluator:
         unit: "episodes", or "timesteps": the shortest prefix of episodes that reaches them.
         num_envs: slots stepped side by side.
         explore: sample actions; False takes the policy's mode.
-        callbacks: "package.module:Class" of the user's, which hear of episodes.
+        callbacks: "package.module:Class" of the user's, called with episodes.
 
     Attributes:
         open_ended: the duration is "auto".

@@ -1,4 +1,4 @@
-"""Evaluation in other processes while training goes on here."""
+"""Evaluation in other processes while training continues here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Players(Protocol):
         """Begin to play the shares with a saved policy; one future for each.
 
         Raises:
-            BrokenExecutor: here or from a future: a process died; these players are of no use any more.
+            BrokenExecutor: here or from a future: a process died; these players can no longer be used.
         """
 
     def close(self) -> None:

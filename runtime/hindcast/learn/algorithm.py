@@ -189,18 +189,18 @@ class Losses:
 
 
 class Algorithm(ABC):
-    """One algorithm. The objective and its source stand in the docstring of its `Options`.
+    """One algorithm. The docstring of its `Options` has the objective and its source.
 
     Attributes:
         Options: its options.
         compiled: names of methods that torch.compile takes as one graph each (`spec.learners.compile`): those that
             compute losses, and neither draw noise from `Step.generator`, look at a number of `Step` nor change a
             buffer. They take the networks first.
-        kinds: the resources that it can stand in.
+        kinds: the resources that it can be used in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
             trains policies with a recurrent state.
         live: whether it learns from what its own policy plays while it is trained (an input's `sampler`): its losses
-            are right on actions of any earlier policy, and its policy explores.
+            are valid for actions of any earlier policy, and its policy explores.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -235,8 +235,8 @@ class Algorithm(ABC):
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
         """Columns over the whole episodes of a window, `[S, ...]` each, where `needs().targets` says so.
 
-        Batches hold them beside the other columns. Called without gradients and with the networks in evaluation mode,
-        when a window is entered and every `needs().targets_every` updates while it is in use.
+        Batches hold them in addition to the other columns. Called without gradients, with the networks in evaluation
+        mode, when a window is entered and every `needs().targets_every` updates while it is in use.
 
         Args:
             nets: as they are at that moment.
@@ -247,7 +247,7 @@ class Algorithm(ABC):
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
         """Runs before the policy plays while it is trained (see `live`), `timesteps` after the first it played.
 
-        To be overridden where exploring changes with them; what changes lies in buffers of the networks.
+        To be overridden where exploring changes with them; what changes must be buffers of the networks.
         """
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027

@@ -10,7 +10,7 @@ from torch import Tensor
 from hindcast.episodes.columns import Columns, leaves_of, root
 
 _OF_SEQUENCES = (Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN)
-"""Columns that tell of a sequence as a whole, or of its padding."""
+"""Columns about a sequence as a whole or its padding."""
 
 
 def num_timesteps(batch: Mapping[str, Tensor]) -> int:

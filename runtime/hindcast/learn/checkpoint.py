@@ -117,7 +117,7 @@ class CheckpointStore:
 
     Args:
         location: folder that holds them; made on the first save.
-        keep: how many of the newest are kept; the best is kept besides.
+        keep: how many of the newest are kept, in addition to the best.
     """
 
     def __init__(self, location: Location, keep: int = 3) -> None:
@@ -133,7 +133,7 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint, then remove those no longer kept.
 
-        Where the same weights are there already, only `checkpoint.json` is written anew.
+        Where the same weights are there already, only `checkpoint.json` is rewritten.
 
         Args:
             policy: with the learner's policy weights at this moment.
@@ -193,7 +193,7 @@ class CheckpointStore:
         Args:
             checkpoint: that was evaluated.
             score: more is better.
-            by: which figure it is; that of another one is no longer compared with.
+            by: name of the figure; scores of another figure are not compared.
         """
         best = self.best_score(by)
         if not math.isfinite(score) or (best is not None and score <= best):

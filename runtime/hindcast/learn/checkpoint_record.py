@@ -28,7 +28,7 @@ class _Json(BaseModel):
 
 
 class TrainingState(_Json):
-    """What resuming needs beside the learner.
+    """What resuming needs in addition to the learner.
 
     Attributes:
         iteration: iterations finished.

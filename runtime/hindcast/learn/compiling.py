@@ -27,7 +27,7 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
         backend: of torch.compile. "inductor" compiles C++ for a CPU and Triton for a GPU.
 
     Raises:
-        SpecError: the algorithm names no method, or there is no compiler. The methods themselves raise it where torch
+        SpecError: the algorithm names no methods, or there is no compiler. The methods themselves raise it where torch
             cannot take them whole.
     """
     name = type(algorithm).__name__

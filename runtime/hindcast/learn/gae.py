@@ -1,6 +1,6 @@
 """Returns and advantages over many episodes at once (GAE: arXiv 1506.02438).
 
-Episodes lie end to end along the first axis. A sum that runs backwards through an episode is a linear
+Episodes are laid end to end along the first axis. A sum that runs backwards through an episode is a linear
 recurrence, solved for all steps together by doubling: log2(longest episode) passes, no loop over timesteps,
 no padding.
 
@@ -21,7 +21,7 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
 
     Args:
         values_S: `[S, ...]` float.
-        decay_S: same shape; what lies behind the last row counts as 0.
+        decay_S: same shape; anything after the last row counts as 0.
 
     Returns:
         `[S, ...]`, of the same dtype.

@@ -57,4 +57,4 @@ class Group:
         check()
 
     def broadcast(self, what: Any) -> None:
-        """As the first learner, say what all do next; JSON."""
+        """As the first learner, tell the others what all do next; JSON."""

@@ -124,10 +124,10 @@ class Learner:
         return self.group.whole(priorities.detach(), len(priorities) * timesteps // own)
 
     def metrics(self) -> dict[str, float]:
-        """Means since the last call; starts anew.
+        """Means since the last call; starts again.
 
-        Beside the algorithm's own: `total_loss`, the sum of an update's losses, `gradient_norm` and `learning_rate`;
-        of several optimisers also `total_loss/<name>`, and the other two as `gradient_norm/<name>` and so on.
+        The algorithm's own, and `total_loss`, the sum of an update's losses, `gradient_norm` and `learning_rate`; of
+        several optimisers also `total_loss/<name>`, and the other two as `gradient_norm/<name>` and so on.
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.

@@ -42,7 +42,7 @@ class MetricSums:
             weight: share of the batch that they are of; the other learners add those of the others.
 
         Raises:
-            Misuse: a metric is no scalar.
+            Misuse: a metric is not a scalar.
         """
         names = tuple(metrics)
         values = _stacked(metrics)
@@ -90,7 +90,7 @@ class MetricSums:
         return list(self._sums.values())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Sums by group of metrics, and JSON that tells the groups."""
+        """Sums by group of metrics, and JSON that describes the groups."""
         groups = [{"names": list(names), "updates": self._counts[names]} for names in self._sums]
         sums = {str(group): values for group, values in enumerate(self._sums.values())}
         return sums, {"since": self._since, "until": self._until, "groups": groups}

@@ -31,7 +31,7 @@ _OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with a learning rate or options of their own, beside the others of their optimiser.
+    """Parameters with their own learning rate or options within an optimiser.
 
     Attributes:
         parameters: no parameter belongs to two groups.
@@ -74,7 +74,7 @@ class Optimiser:
 
     Args:
         spec: parameters and learning rate.
-        grad_clip: bound of the gradients; None leaves them.
+        grad_clip: clipping threshold; None disables clipping.
         grad_clip_by: what is bounded: the norm of all gradients together, each parameter's, or each value.
         name: the optimiser's, for messages.
 

@@ -87,7 +87,7 @@ class Ranks(Group):
             self._from_first(what)
 
     def receive(self) -> Any:
-        """As one of the others, wait for what the first one tells."""
+        """As one of the others, wait for what the first one broadcasts."""
         return self._from_first(None)
 
     def _from_first(self, what: Any) -> Any:

@@ -39,7 +39,7 @@ def _checked(schedule: float | list[list[float | JoinedBy]]) -> float | list[lis
 Schedule = Annotated[Annotated[float, Field(ge=0)] | Points, AfterValidator(_checked)]
 """A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
 
-A point's third item says how the value goes on to the next point: by a "line" where there is none, by half a
+A point's third item says how the value changes up to the next point: by a "line" where there is none, by half a
 "cosine", or by a "step" that keeps it until then: `[[0, 0], [1000, 3e-4, cosine], [1000000, 0]]`.
 """
 

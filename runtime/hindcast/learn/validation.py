@@ -23,8 +23,8 @@ def validation_metrics(
 ) -> dict[str, float]:
     """The algorithm's losses and metrics over all batches, weighted by the steps that are learnt from.
 
-    The networks are copied, in evaluation mode, and no generator of the learner moves: training goes on as if this had
-    not been called.
+    The networks are copied, in evaluation mode, and no generator of the learner moves: training continues as if
+    this had not been called.
 
     Args:
         algorithm: the learner's, its losses not compiled.

@@ -1,4 +1,4 @@
-"""`Watch`: what a user's algorithm gets wrong and no single update shows; it costs the first updates alone."""
+"""`Watch`: mistakes in a user's algorithm that no single update shows; costs only the first updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Pair = tuple[str, str]
 
 
 class Watch:
-    """Notes in the first updates what `refuse` says later, with all that it was told of.
+    """Collects in the first updates what `refuse` reports later.
 
     Args:
         algorithm: the user's, or one of the library.
@@ -92,10 +92,10 @@ def _trained_parameters(
 
 
 def _attributes(algorithm: Algorithm) -> dict[str, str]:
-    return {name: _told(value) for name, value in vars(algorithm).items()}
+    return {name: _fingerprint(value) for name, value in vars(algorithm).items()}
 
 
-def _told(value: Any) -> str:
+def _fingerprint(value: Any) -> str:
     """A text that changes with a value, without waiting for a device."""
     if isinstance(value, Tensor):
         return f"{id(value)} {value._version}"

@@ -22,7 +22,7 @@ class ActionRange(nn.Module):
         half_range: `[*shape]` float32.
 
     Raises:
-        SpecError: the space is no float Box, or has no bounds.
+        SpecError: the space is not a float Box, or has no bounds.
     """
 
     low: Tensor

@@ -132,7 +132,7 @@ class ActionToEnv:
             rows: `[B, *shape]`.
 
         Returns:
-            `[B, *shape]` in the rows' dtype, float32 where that is no float.
+            `[B, *shape]` in the rows' dtype, float32 where that is not a float.
         """
         if leaf not in self._scaled:
             return rows

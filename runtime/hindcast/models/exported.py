@@ -28,8 +28,8 @@ class Port(NamedTuple):
     Attributes:
         dtype: of its values.
         shape: of one row.
-        start: `[*shape]` of a state, its value before an episode's first step; None of what is no state.
-        follows: the output that is this state's next value; None of what is no state.
+        start: `[*shape]` of a state, its value before an episode's first step; None where it is not a state.
+        follows: the output that is this state's next value; None where it is not a state.
     """
 
     dtype: np.dtype

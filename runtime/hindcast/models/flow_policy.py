@@ -75,7 +75,7 @@ class OneStepPolicy(RLModule):
     """A map of noise to actions that needs one pass, for actions of one bounded float Box.
 
     Exploring it takes a row's noise, and acting greedily none. Its actions have no log-probabilities. With chunks it
-    chooses several actions at once, takes them in turn, whatever it sees meanwhile, and then chooses anew; those that
+    chooses several actions at once, takes them in turn, whatever it sees meanwhile, and then chooses again; those that
     are left are its state.
 
     Attributes:

@@ -189,7 +189,7 @@ class Policy:
         self._alone = self.begin(seed)
 
     def begin(self, seed: int | None = None) -> Playing:
-        """An episode that is played beside others, for `decide`; with a seed, its exploration is the same each time."""
+        """An episode played alongside others, for `decide`; with a seed, its exploration is the same each time."""
         return Playing(
             self.preprocessing.fork(), SlotStates(self._initial_state), np.random.default_rng(seed)
         )

@@ -28,7 +28,7 @@ Scope = Literal["step", "episode", "batch"]
 
 @dataclass(frozen=True)
 class Context:
-    """What a connector is told beside its data.
+    """What a connector receives in addition to its data.
 
     Attributes:
         seed: the run's.
@@ -67,7 +67,7 @@ class Connector:
         scope: see the module.
         stochastic: it uses `context.rng`, so that its result differs between epochs.
         reads: stored columns that it reads; None if that is not known, then all are read.
-        columns: columns that shall stand in batches because of it, beside those the algorithm needs.
+        columns: columns that batches hold because of it, in addition to those the algorithm needs.
     """
 
     scope: ClassVar[Scope] = "episode"
@@ -123,7 +123,7 @@ class AddColumns(BlockConnector):
 
     Args:
         columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
-        recorded: all recorded columns of single steps besides.
+        recorded: also all recorded columns of single steps.
     """
 
     scope: ClassVar[Scope] = "step"

@@ -1,4 +1,4 @@
-"""What a user's steps on the way to a batch must give, checked where it costs little."""
+"""Checks on what a user's pipeline steps return, where they cost little."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
         lengths: of its episodes.
 
     Raises:
-        Misuse: it is no block, or their number or lengths, or the rows of a column, are others.
+        Misuse: it is not a block, or their number or lengths, or the rows of a column, are others.
     """
     if not isinstance(new, Block):
         raise Misuse(f"returned a {type(new).__name__}; it must return a Block.")
@@ -50,7 +50,7 @@ def check_batch(batch: Mapping[str, Tensor], items: int) -> None:
     """Refuse a batch of other items than were asked for.
 
     Raises:
-        Misuse: it is no dictionary of tensors, or their lengths are others.
+        Misuse: it is not a dictionary of tensors, or their lengths are others.
     """
     if not isinstance(batch, Mapping):
         raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary of tensors.")
@@ -73,13 +73,13 @@ def check_again(once: Mapping[str, Any], again: Mapping[str, Any], unless: str =
         Misuse: they differ.
     """
     for leaf in sorted(once.keys() | again.keys()):
-        if leaf not in once or leaf not in again or not _alike(once[leaf], again[leaf]):
+        if leaf not in once or leaf not in again or not _matching(once[leaf], again[leaf]):
             raise Misuse(
                 f"made two different columns {leaf!r} of the same data: {_REPEATABLE.format(unless)}."
             )
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _matching(one: Any, other: Any) -> bool:
     """Whether all but the last bits are the same."""
     if isinstance(one, Tensor):
         one, other = one.detach(), other.detach()

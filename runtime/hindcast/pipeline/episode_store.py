@@ -34,9 +34,9 @@ class Found(NamedTuple):
 
 
 class EpisodeStore:
-    """Episodes as they come; the oldest leave, whole, where a bound is passed. The newest one always stays.
+    """Episodes as they come; the oldest are dropped whole where a limit is exceeded. The newest one always stays.
 
-    A fragment that begins where another one of its episode ends goes on with it, and the episode counts as new.
+    A fragment that begins where another one of its episode ends is joined to it, and the episode counts as new.
 
     Args:
         capacity: most timesteps.
@@ -44,7 +44,7 @@ class EpisodeStore:
 
     Attributes:
         blocks: what is held, in order; not to be changed.
-        evicted: episodes that have left.
+        evicted: episodes that were dropped.
 
     Raises:
         ValueError: a capacity below 1.
@@ -76,7 +76,7 @@ class EpisodeStore:
         return int(self._nbytes.sum())
 
     def add(self, block: Block) -> None:
-        """Take episodes in, and let the oldest go.
+        """Add episodes, and drop the oldest where a limit is exceeded.
 
         Raises:
             ValueError: their columns are not those of the episodes held.
@@ -125,14 +125,16 @@ class EpisodeStore:
         wanted, found, kept, remains = set(eps_id.tolist()), [], [], []
         for block in self.blocks:
             over = block.terminated | block.truncated
-            goes_on = np.array([name in wanted for name in block.eps_id.tolist()], dtype=np.bool_) & ~over
-            remains.append(~goes_on)
-            if not goes_on.any():
+            is_continued = (
+                np.array([name in wanted for name in block.eps_id.tolist()], dtype=np.bool_) & ~over
+            )
+            remains.append(~is_continued)
+            if not is_continued.any():
                 kept.append(block)
                 continue
-            found.append(block.take(np.flatnonzero(goes_on)))
-            if not goes_on.all():
-                kept.append(block.take(np.flatnonzero(~goes_on)))
+            found.append(block.take(np.flatnonzero(is_continued)))
+            if not is_continued.all():
+                kept.append(block.take(np.flatnonzero(~is_continued)))
         if found:
             self.blocks, self._nbytes = kept, self._nbytes[np.concatenate(remains)]
         return found

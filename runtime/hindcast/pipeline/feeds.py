@@ -2,8 +2,8 @@
 
 Both kinds deliver the same batches. Targets are computed when the first item of a window is about to be delivered,
 never earlier, with the weights of that moment, and hold until they are due again or the window is used up. A position
-in the middle of a window comes with its targets: weights have moved since, so computing them anew would give others,
-and keeping the weights of then would still give other bits on another kind of machine.
+in the middle of a window comes with its targets: weights have moved since, so recomputing them would give others,
+and the saved weights would still give other bits on another kind of machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Feed(Protocol):
         ...
 
     def tensors(self) -> Batch:
-        """What belongs to the position beside `state`, on the CPU: the targets of the window that is in use."""
+        """What belongs to the position in addition to `state`, on the CPU: the targets of the window in use."""
         ...
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -84,7 +84,7 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the data and stop any thread. The feed can go on from its cursor afterwards."""
+        """Release the data and stop any thread. The feed can resume from its cursor afterwards."""
         ...
 
 
@@ -150,7 +150,7 @@ class WindowFeed(ABC):
         return {name: column.to("cpu", copy=True).contiguous() for name, column in columns.items()}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`. What is held is let go of, since the observation filter may have been restored too."""
+        """See `Feed`. What is held is released, since the observation filter may have been restored too."""
         refuse_other(state, self.state(), "the seed, the window size or the sampling has")
         self.close()
         self._cursor = int(state["cursor"])

@@ -10,7 +10,7 @@ from hindcast.pipeline.loader import Loaded
 
 
 class Filler:
-    """Loads windows ahead, one at a time: at most one is waiting or being loaded beside the one in use.
+    """Loads windows ahead, one at a time: at most one is waiting or being loaded in addition to the one in use.
 
     Args:
         windows: makes the generator of windows; it is used, and closed, in the thread.

@@ -1,4 +1,4 @@
-"""`MetricsLogger`: numbers that a user's own pieces log, and what of them stands in results."""
+"""`MetricsLogger`: metrics that a user's own pieces log, reduced for results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MetricsLogger:
             window: of the last so many alone; None for all since the last result.
 
         Raises:
-            ValueError: it is no number, or there is no such reduction.
+            ValueError: it is not a number, or there is no such reduction.
         """
         reduction = _AS_RLLIB.get(reduce, reduce or "")
         if reduction not in _REDUCTIONS:
@@ -84,7 +84,7 @@ class MetricsLogger:
         return default if logged is None else _REDUCTIONS[logged[0]](logged[2])
 
     def reduce(self) -> dict[str, Any]:
-        """What a result holds, nested; logging begins anew."""
+        """What a result holds, nested; logging starts again."""
         logged, self._logged = self._logged, {}
         found: dict[str, Any] = {}
         for (*parents, name), (reduction, _window, values) in sorted(logged.items()):
@@ -99,7 +99,7 @@ class MetricsLogger:
         return [(list(key), *logged) for key, logged in self._logged.items()]
 
     def drain(self) -> Dumped:
-        """As `dump`; logging begins anew."""
+        """As `dump`; logging starts again."""
         dumped = self.dump()
         self._logged.clear()
         return dumped

@@ -21,7 +21,7 @@ _DERIVED: Final[dict[str, frozenset[str]]] = {
 STATES: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that initial states are read from, the better one first."""
 _SAMPLED_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
-"""Bytes an item beside the data: whether it was drawn, its priority and its part of sums."""
+"""Bytes per item in addition to the data: whether it was drawn, its priority and its part of sums."""
 _FLAGS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
 
 
@@ -42,8 +42,8 @@ class Needs:
 
     With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
     an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the one
-    before to warm up a recurrent state, and an epoch learns from each timestep once. What lies behind the end of an
-    episode is zero. Batches hold besides `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
+    before to warm up a recurrent state, and an epoch learns from each timestep once. Steps after the end of an
+    episode are zero. Batches also hold `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
     burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
     `trainBatchSizePerLearner` timesteps has a T-th as many sequences (rounded down): burn-in and padding count. n-step
     columns reach behind a sequence's end. With `stride` = s they begin at an episode's steps 0, s, 2·s and so on to its
@@ -68,7 +68,7 @@ class Needs:
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
         targets: whether the algorithm computes further columns over whole episodes (`Algorithm.targets`), when a
             window is entered.
-        targets_every: updates after which they are computed anew while the window is in use; None for not at all.
+        targets_every: updates after which they are recomputed while the window is in use; None never does.
         sampling: see above. Targets are of windows, which only "epochs" has.
         alpha: of "prioritized", at least 0: how much priorities count.
         beta: of "prioritized", at least 0: how much of the bias the weights take back; 1 is all of it.
@@ -153,7 +153,7 @@ class Needs:
 
     @property
     def derived_bytes(self) -> int:
-        """Bytes a step on the device beside the columns: what n-step items are gathered from, and priorities."""
+        """Bytes per step on the device without the columns: what n-step items are gathered from, and priorities."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
         followed = Columns.NEXT_ACTIONS in self.columns
         return (16 if self.n_step > 1 or asked else 0) + followed + _SAMPLED_BYTES[self.sampling]

@@ -48,14 +48,14 @@ _UNCALLED: Final = {
     "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads",
     "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) says how far ahead",
 }
-"""RLlib's methods of `OfflineData` that have no place here, and what to do instead of overriding them."""
+"""RLlib's methods of `OfflineData` that are not supported, and what to do instead of overriding them."""
 
 
 class Source(NamedTuple):
     """A dataset to train on.
 
     Attributes:
-        name: the user's path or the recording's name; stands in checkpoints and messages.
+        name: the user's path or the recording's name; used in checkpoints and messages.
         dataset: opened.
         weight: share of batches relative to other sources' weights.
     """
@@ -116,7 +116,7 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     """`OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
 
     Raises:
-        SpecError: there is no such class, it is no subclass, or it overrides what nothing calls.
+        SpecError: there is no such class, it is not a subclass, or it overrides a method that is never called.
         UserCodeError: importing it raised.
     """
     if pipeline.offline_data is None:
@@ -275,12 +275,12 @@ class OfflineData:
         return self._feed.cursor
 
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Begin an iteration, or go on in it after so many updates; how many batches are left of it."""
+        """Begin or resume an iteration after so many updates; how many batches are left of it."""
         self._waited = self._feed.metrics()["data_wait_seconds"]
         return self.updates_per_iteration - updates % self.updates_per_iteration
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Iterations finished, where one that an earlier, lower stop cut short goes on."""
+        """Iterations finished; one that an earlier, lower stop cut short is resumed."""
         return min(iteration, updates // self.updates_per_iteration)
 
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
@@ -439,7 +439,7 @@ class OfflineData:
             )
 
     def _course(self) -> State:
-        """What fixes the batches, besides the order of the data."""
+        """What fixes the batches in addition to the order of the data."""
         return {"batchSize": self.batch_size, "weights": self._weights}
 
     def _refuse_other_batches(self, state: State) -> None:

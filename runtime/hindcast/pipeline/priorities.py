@@ -21,8 +21,8 @@ class Priorities:
     """A priority for each of `size` places; a place without one is never drawn.
 
     A sum tree with 32 children a node, one tensor a level: drawing and setting are a fixed number of operations on
-    whole batches, on the device of the tensors, and nothing waits for it. Nodes are computed anew from their children,
-    so no rounding gathers in them, and learners that set the same priorities hold the same bits.
+    whole batches, on the device of the tensors, without synchronising with it. Nodes are recomputed from their
+    children, so no rounding errors accumulate, and learners that set the same priorities hold the same bits.
 
     Args:
         size: places, at least 1.
@@ -65,12 +65,12 @@ class Priorities:
     def set(self, places_B: Tensor, priority_B: Tensor) -> None:
         """Give the places `[B]` int64 these priorities, whose signs do not count: errors can be given as they are.
 
-        Of a place that is named twice the greater priority holds.
+        For a place that is named twice the greater priority counts.
         """
         values = ((priority_B.abs() + _SMALLEST) ** self._alpha).to(torch.float32)
         finite = torch.isfinite(values)
         self._wrong |= ~finite.all()
-        values = torch.where(finite, values, _SMALLEST)  # until `check` is asked, draws go on
+        values = torch.where(finite, values, _SMALLEST)  # until `check` is called, draws continue
         self._sums[0].index_fill_(0, places_B, 0.0).scatter_reduce_(0, places_B, values, "amax")
         self._refresh(places_B // _FANOUT)
 
@@ -122,7 +122,7 @@ class Priorities:
             own.copy_(tensors[name])
 
     def _refresh(self, nodes: Tensor | slice) -> None:
-        """Compute nodes of the level above the places anew, and all above them."""
+        """Recompute nodes of the level above the places, and all above them."""
         sums = _children(self._sums[0], nodes).double()
         least = sums.masked_fill(sums == 0, torch.inf)
         for level, (above, least_above) in enumerate(zip(self._sums[1:], self._least, strict=True), 1):

@@ -23,10 +23,10 @@ Key = tuple[str, int]
 
 
 class Relay:
-    """An actor that hands references on. It goes with the learner that made it.
+    """An actor that passes references on. It ends with the learner that made it.
 
     Args:
-        followers: learners beside the first; what all of them have taken is let go of.
+        followers: learners other than the first; what all of them have taken is released.
     """
 
     def __init__(self, followers: int) -> None:
@@ -37,14 +37,14 @@ class Relay:
         self._left: Counter[Key] = Counter()
 
     async def post(self, key: Key, place: int, found: list[Any] | UserError) -> None:
-        """What stands at a place of a stream: a list with one reference, or why there is none."""
+        """Publish an item of a stream: a list with one reference, or the error in its place."""
         async with self._news:
             if self._left[key] < self._followers:
                 self._posts[key][place] = found
                 self._news.notify_all()
 
     async def take(self, key: Key, place: int) -> list[Any] | UserError:
-        """Wait for what stands at a place."""
+        """Wait for an item of a stream."""
         async with self._news:
             await self._news.wait_for(lambda: place in self._posts[key])
             found: list[Any] | UserError = self._posts[key][place]
@@ -54,7 +54,7 @@ class Relay:
             return found
 
     async def leave(self, key: Key) -> None:
-        """A follower has enough of a stream."""
+        """A follower stops reading a stream."""
         async with self._news:
             self._left[key] += 1
             if self._left[key] == self._followers:

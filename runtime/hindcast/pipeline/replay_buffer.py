@@ -31,9 +31,9 @@ _PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 class EpisodeReplayBuffer:
     """Episodes to draw from, uniformly over timesteps and with replacement (RLlib's class of the same name).
 
-    Episodes are kept in columns, and drawn without a Python object per timestep. A fragment that goes on with one that
-    is held becomes part of its episode. Where a bound is passed the oldest episodes leave, whole; the newest always
-    stays.
+    Episodes are kept in columns, and drawn without a Python object per timestep. A fragment that continues one that
+    is held becomes part of its episode. Where a limit is exceeded, the oldest episodes are dropped whole; the newest
+    always stays.
 
     Episodes that are drawn are in NumPy mode.
 
@@ -119,9 +119,9 @@ class EpisodeReplayBuffer:
 
         Returns:
             `[B, T, ...]` arrays `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated`, `is_truncated`.
-            Where an episode ends, its row goes on with another one from its beginning. An observation stands beside
+            Where an episode ends, its row continues with another one from its beginning. An observation comes with
             the reward that came with it and the action that followed: 0, and the last action again, where none is.
-            Or B episodes of at most T steps; those of one step have `n_step` and `weights` (all 1) besides.
+            Or B episodes of at most T steps; those of one step also have `n_step` and `weights` (all 1).
 
         Raises:
             ValueError: nothing is held, or what is asked for contradicts itself.
@@ -160,7 +160,7 @@ class EpisodeReplayBuffer:
         return self._added
 
     def get_state(self) -> dict[str, Any]:
-        """All that the next sample depends on: arrays, lists of text, numbers. Nothing of it needs pickle."""
+        """All that the next sample depends on: arrays, lists of text, numbers. No part needs pickle."""
         return {
             "blocks": [_state_of(block) for block in self._store.blocks],
             "spaces": [None if space is None else space_to_state(space) for space in self._spaces],
@@ -172,7 +172,7 @@ class EpisodeReplayBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on as the buffer that `state` was taken from, with its seed; the bounds stay this one's."""
+        """Continue as the buffer that `state` was taken from, with its seed; the bounds stay this one's."""
         self._store.replace(
             [_block_from(each) for each in state["blocks"]], int(state["num_episodes_evicted"])
         )
@@ -429,7 +429,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             self._take_priorities()
 
     def _keep_priorities(self) -> None:
-        """Write the priorities beside their steps."""
+        """Write the priorities into their column."""
         powers, first = self._priorities.powers.numpy(), 0
         for block in self._store.blocks:
             block.columns[_POWER][:] = powers[first : first + block.num_steps]

@@ -32,7 +32,7 @@ class Residency(NamedTuple):
 def choose(
     wanted: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic: Iterable[str]
 ) -> Residency:
-    """Resident if the data fit the budget, unless told otherwise.
+    """Resident if the data fit the budget, unless `wanted` says otherwise.
 
     Args:
         wanted: `spec.pipeline.residency`.

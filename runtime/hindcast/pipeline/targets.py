@@ -18,7 +18,7 @@ class Targets:
     Attributes:
         compute: from a window to further columns, `[S, ...]` each, in the window's own order and on its device.
         updates: how many updates have been made.
-        every: updates after which they are computed anew; None holds them until the window is used up.
+        every: updates after which they are recomputed; None keeps them until the window is used up.
     """
 
     compute: Callable[[WindowData], Mapping[str, Tensor]]

@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 def consecutive_parts(lengths: Sequence[I64]) -> list[Part]:
-    """Where units stand that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
+    """Where units are that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
     parts: list[Part] = []
     step = episode = 0
     for length in lengths:
@@ -111,7 +111,7 @@ class WindowData:
         return sizes.cumsum(0) - sizes
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
-        """The same episodes with further columns, `[S, ...]` each, which stand in batches too."""
+        """The same episodes with further columns, `[S, ...]` each, which batches hold too."""
         needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
         recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)

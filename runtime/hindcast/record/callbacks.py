@@ -1,4 +1,4 @@
-"""`Callbacks`: a user's own code that hears how a training goes, and what is played in environments."""
+"""`Callbacks`: a user's own code, called as a training progresses and as episodes are played."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNCALLED: Final = {
     "on_sub_environment_created": "it is called on_environment_created",
     "on_trainer_init": "it is called on_algorithm_init",
 }
-"""RLlib's methods of callbacks that have no place here, and what to do instead."""
+"""RLlib's callback methods that are not supported, and what to do instead."""
 OF_PLAY: Final = (
     "on_environment_created",
     "on_episode_created",
@@ -41,7 +41,7 @@ OF_TRAINING: Final = (
     "on_evaluate_offline_start",
     "on_evaluate_offline_end",
 )
-"""The methods that are called where it is decided how training goes on."""
+"""The methods that are called in the process that drives training."""
 
 
 class Callbacks:
@@ -66,7 +66,7 @@ class Callbacks:
         """Networks and data are there, and nothing is trained."""
 
     def on_checkpoint_loaded(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """It goes on from a checkpoint."""
+        """Training resumes from a checkpoint."""
 
     def on_train_result(
         self, *, algorithm: Any, result: dict[str, Any], metrics_logger: MetricsLogger, **kwargs: Any
@@ -81,7 +81,7 @@ class Callbacks:
         """
 
     def on_evaluate_start(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """An evaluation begins, here or beside training."""
+        """An evaluation begins, between iterations or in parallel to training."""
 
     def on_evaluate_end(
         self,
@@ -146,7 +146,7 @@ class Callbacks:
     def on_episode_step(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """A step was made, and is the episode's last; of the one that ends it on_episode_end hears besides."""
+        """A step was made, the episode's last so far; on_episode_end is called too where it ends the episode."""
 
     def on_episode_end(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any

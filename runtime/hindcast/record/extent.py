@@ -94,7 +94,7 @@ class Extent(ABC):
 
     @abstractmethod
     def ranges_left(self, commits: Commits) -> int | None:
-        """Ranges that are not committed; None where only recording can tell."""
+        """Ranges that are not committed; None where only recording will show."""
 
     @abstractmethod
     def done(self, commits: Commits) -> int:
@@ -125,7 +125,7 @@ class EpisodeExtent(Extent):
 class TimestepExtent(Extent):
     """The fewest episodes, in order of their index, that reach a number of timesteps.
 
-    Range 0 tells how long episodes are, and with it the size of the others.
+    Range 0 shows how long episodes are, which determines the size of the others.
     """
 
     unit = "timesteps"

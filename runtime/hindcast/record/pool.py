@@ -76,7 +76,7 @@ def record_on_ray(
         runners: number of actors.
         check: called at least every second; what it raises ends the recording.
         options: Ray's for an actor: where it lands, with how many CPUs. Default: one CPU, anywhere.
-        on_episode: hears of each episode, in the actor's process. It pickles.
+        on_episode: called with each episode, in the actor's process; picklable.
 
     Raises:
         WorkerLost: actors keep dying.

@@ -166,7 +166,7 @@ def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterat
 
 
 def describe(environment: EnvironmentSpec, policy: Actor, explore: bool, states: bool = False) -> DataSpec:
-    """The columns that recording with `policy` writes: the spaces' leaves and what the policy gives besides.
+    """The columns that recording with `policy` writes: the spaces' leaves and the policy's other outputs.
 
     Found by letting the policy act once, on a first observation.
 

@@ -82,7 +82,7 @@ class EnvRunner:
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         explore: sample from the policy; False takes its mode.
         states: episodes have the policy's recurrent state after each step, `state_out/…`.
-        callbacks: "package.module:Class" of the user's, which hear of episodes.
+        callbacks: "package.module:Class" of the user's, called with episodes.
 
     Attributes:
         slots: the environments.

@@ -94,7 +94,7 @@ def _set(rows: NDArray[Any], slot: int, value: Any) -> None:
     """Put a value in a slot; NumPy alone would also take one of another shape and repeat it."""
     if rows.dtype == object:
         if not isinstance(value, str):
-            raise TypeError(f"{value!r} is no text")
+            raise TypeError(f"{value!r} is not text")
     elif np.shape(value) != rows.shape[1:]:
         raise ValueError(f"its shape is {list(np.shape(value))}, not {list(rows.shape[1:])}")
     rows[slot] = value

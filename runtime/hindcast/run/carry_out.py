@@ -29,7 +29,7 @@ Resources = Mapping[str, OfflineRecording | OfflineTraining]
 
 
 class References(Protocol):
-    """Where the resources lie that a resource refers to."""
+    """Finds the resources that a resource refers to."""
 
     def dataset(self, recording: str) -> str | None:
         """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
@@ -61,7 +61,7 @@ class InFiles:
 
 
 def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
-    """Record and train; finished work is found finished, unfinished work goes on.
+    """Record and train; finished work is skipped, unfinished work is resumed.
 
     Raises:
         Interrupted: asked to stop; what is done is kept.
@@ -100,7 +100,7 @@ def check_start(resource: OfflineTraining) -> None:
     """Refuse to start from a policy that is not there, before data are prepared for it.
 
     Raises:
-        DataError: there is no policy at `spec.initialCheckpoint`, and no checkpoint of the training's own.
+        DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint.
     """
     initial, own = resource.spec.initial_checkpoint, run_folder(resource).child(CHECKPOINTS_FOLDER)
     if initial is not None and CheckpointStore(own).latest() is None:

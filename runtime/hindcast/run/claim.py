@@ -15,7 +15,7 @@ from hindcast.storage.location import Location
 ATTEMPTS = "attempts"
 LOGS = "logs"
 NOT_THE_RUNS = (LOCK, ATTEMPTS, LOGS)
-"""What lies beside a run's own files: who may write there, and what was said."""
+"""What is in the folder in addition to a run's own files: locks, attempts and logs."""
 
 
 def title(resource: OfflineRecording | OfflineTraining) -> str:
@@ -75,7 +75,7 @@ def carries_another(state: Location, resource: OfflineRecording | OfflineTrainin
 
 
 def has_other_files(folder: Location, state: Location) -> bool:
-    """Whether files lie in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
+    """Whether files are in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
     if any(entry.relative not in NOT_THE_RUNS for entry in state.list()):
         return False
     return any(entry.relative != state.name for entry in folder.list())
@@ -107,7 +107,7 @@ def _course(found: dict[str, Any]) -> str | None:
 
 
 def _extend(mark: Location, resource: OfflineRecording | OfflineTraining) -> None:
-    """Put the spec hash that the run goes on with into its mark; the rest stays as the run began."""
+    """Put the spec hash that the run resumes with into its mark; the rest stays as the run began."""
     found = orjson.loads(mark.read_bytes())
     if found["specHash"] == spec_hash(resource):
         return

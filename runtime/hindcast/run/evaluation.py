@@ -49,7 +49,7 @@ def evaluate_checkpoint(
         path: a checkpoint, its `module`, a folder of checkpoints (its best, else its latest), a run folder,
             or a dataset (the policy that was recorded).
         environment: Gymnasium id or "package.module:EnvClass"; None takes the one of the run that the
-            checkpoint lies in.
+            checkpoint is in.
         module_class: the policy's `model.moduleClass`, where it has one.
         episodes: whole episodes to play.
         seed: of resets and exploration.
@@ -95,7 +95,7 @@ def evaluate_checkpoint_offline(
         gamma: discount; None takes that of the run's algorithm, and 0.99 where it has none.
         episodes: draw so many of them; None takes all.
         options: the others; the defaults if None.
-        watch: hears how preparing and fitting go.
+        watch: receives the progress of preparing and fitting.
 
     Raises:
         DataError: no checkpoint there, or as of `evaluate_offline`.
@@ -112,7 +112,7 @@ def evaluate_checkpoint_offline(
 
 
 def policy_at(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
-    """The policy of a checkpoint, and the folder that it lies in; arguments as of `evaluate_checkpoint`.
+    """The policy of a checkpoint, and its folder; arguments as of `evaluate_checkpoint`.
 
     Raises:
         DataError: no checkpoint there.

@@ -1,6 +1,6 @@
 """When a training is evaluated, and which checkpoint the result belongs to.
 
-Beside training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end
+In parallel to training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end
 of k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
 """
 
@@ -29,7 +29,7 @@ _ENVIRONMENTS = 8
 
 @dataclass(frozen=True)
 class Pending:
-    """An evaluation that runs beside training: of which iteration's weights, and the updates they had."""
+    """An evaluation that runs in parallel to training: of which iteration's weights, and the updates they had."""
 
     iteration: int
     updates: int
@@ -42,12 +42,12 @@ class Evaluations:
     Args:
         resource: has an environment and an evaluation section, or nothing is ever due.
         store: of the training's checkpoints.
-        reporter: hears of clamps and timeouts.
+        reporter: receives notes on clamps and timeouts.
         placement: where it is carried out.
         callbacks: called when an evaluation begins and ends.
 
     Attributes:
-        processes: other processes of this machine that evaluate beside training.
+        processes: other processes of this machine that evaluate in parallel to training.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Evaluations:
 
     @property
     def runs_in_parallel(self) -> bool:
-        """Whether evaluation runs beside training."""
+        """Whether evaluation runs in parallel to training."""
         return self._spec is not None and self._spec.parallel_to_training
 
     def due(self, iteration: int) -> bool:
@@ -115,7 +115,7 @@ class Evaluations:
         return self._ended(iteration, self._results(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
-        """Begin an evaluation of the policy as it is now, beside training."""
+        """Begin an evaluation of the policy as it is now, in parallel to training."""
         assert self._workers is not None
         self._last = iteration
         self._callbacks.call("on_evaluate_start")

@@ -39,7 +39,7 @@ _SPEC: Final = "spec.evaluation.offline"
 _LOOK_EVERY: Final = 200
 
 Progress = Callable[[str, int, int], None]
-"""Hears what is fitted, how far, and of how much."""
+"""Receives what is fitted, how far, and of how much."""
 
 
 def split_off(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> tuple[list[Source], Dataset]:
@@ -134,7 +134,7 @@ class HeldOut:
         return self._spec.interval is not None and iteration % self._spec.interval == 0
 
     def wanted_at_end(self, iteration: int) -> bool:
-        """Whether the last weights are still to be judged: there is no interval."""
+        """Whether the last weights are still to be evaluated: there is no interval."""
         return self._spec.interval is None and self._last != iteration
 
     def result(self, iteration: int, progress: Progress = lambda *_: None) -> Result:
@@ -162,7 +162,7 @@ class HeldOut:
         }
 
     def close(self) -> None:
-        """Let go of the data."""
+        """Release the data."""
         self._data.close()
 
     def _check(self) -> None:

@@ -24,7 +24,7 @@ from hindcast.run.training import SUCCESS_FILE
 
 
 class Datasets(Protocol):
-    """Where recordings lie."""
+    """Finds the datasets of recordings."""
 
     def dataset(self, recording: str) -> str | None:
         """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
@@ -66,13 +66,13 @@ def ready_inputs(
 ) -> Inputs:
     """The recorded inputs, prepared where they are not whole episodes in order.
 
-    What preparing found is told as notes.
+    What preparing found is reported as notes.
 
     Args:
         resource: the training.
         asked: its inputs.
-        reporter: hears how it goes.
-        check: called now and then; what it raises ends the preparation, which goes on from there the next time.
+        reporter: receives progress and notes.
+        check: called now and then; what it raises ends the preparation, which resumes from there the next time.
         ray_options: Ray's, for the tasks that prepare what is large.
 
     Raises:
@@ -120,8 +120,8 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
         raise SpecError(
             f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
-    told = training_options(resource, source)
-    reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, told)
+    options = training_options(resource, source)
+    reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Asked(reading, source.weight, source.top)
 
 

@@ -48,7 +48,7 @@ def live_source(
         needs: of its algorithm.
         seed: the run's.
         weight: share of batches relative to other inputs' weights.
-        callbacks: "package.module:Class" of the user's, which hear of episodes.
+        callbacks: "package.module:Class" of the user's, called with episodes.
     """
     algorithm = learner.algorithm
 

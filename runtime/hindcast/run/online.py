@@ -38,7 +38,7 @@ _EPISODES_PER_ITERATION = 1_000_000
 class Sampled:
     """What the policy samples in an environment as experience: a rollout an iteration, and minibatches of it.
 
-    An iteration starts its episodes anew from (seed, iteration): it is a pure function of the weights it starts
+    An iteration starts new episodes from (seed, iteration): it is a pure function of the weights it starts
     with, so that a run killed at any moment comes out the same.
 
     Args:
@@ -48,7 +48,7 @@ class Sampled:
         nets: the algorithm's.
         seed: of episodes and minibatches.
         width: environments stepped side by side.
-        callbacks: "package.module:Class" of the user's, which hear of episodes.
+        callbacks: "package.module:Class" of the user's, called with episodes.
 
     Attributes:
         on_episodes: called with an iteration and its episodes; those it cut are neither terminated nor truncated.

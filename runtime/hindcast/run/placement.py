@@ -1,4 +1,4 @@
-"""Where the parts of a run work: in this process and beside it, or in the pools of a cluster."""
+"""Where the parts of a run work: on this machine, or in the pools of a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Placement(Protocol):
         """Keep others out of the folder of a run's own files; what it yields guards every change of the run.
 
         Raises:
-            OutputConflict: somebody else is writing there, and is to go on.
+            OutputConflict: somebody else is writing there.
         """
 
     def record(
@@ -57,7 +57,7 @@ class Placement(Protocol):
             next_work: gives out ranges.
             runners: how many record.
             cpus: CPUs of each.
-            on_episode: hears of each episode that is recorded in this process.
+            on_episode: called with each episode that is recorded in this process.
             check: looked at every second, or with every episode; what it raises ends the recording.
         """
 

@@ -1,4 +1,4 @@
-"""What a pre-learner in RLlib's form is told of its training, and how what it works on is read."""
+"""Inputs of a pre-learner in RLlib's form: the training's options, and how its rows are read."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Pace:
         self._done = done
 
     def seconds_left(self, total: float | None) -> float | None:
-        """None while it cannot be told."""
+        """None while it is unknown."""
         if total is None or self._first is None or self._done <= self._first or self._done >= total:
             return None
         return (time.monotonic() - self._began) * (total - self._done) / (self._done - self._first)

@@ -41,7 +41,7 @@ class RecordingRun:
 
     Args:
         resource: what to record.
-        reporter: hears how it goes.
+        reporter: receives progress and notes.
         interruption: asks to stop.
         checkpoint: the policy's checkpoint, where the resource refers to a training.
         placement: where it is carried out.

@@ -31,7 +31,7 @@ from hindcast.run.spaces import Spaces
 from hindcast.threads import threads_for, torch_threads
 
 _TARGETS = "targets/"
-"""Under it a checkpoint holds, beside the learner's tensors, those of the position in the experience."""
+"""Prefix of a checkpoint's tensors that belong to the position in the experience."""
 
 
 class Experience(Protocol):
@@ -48,10 +48,10 @@ class Experience(Protocol):
         """Of all learners together; a sequence counts with its burn-in and padding."""
 
     def start(self, iteration: int, updates: int) -> int:
-        """Begin an iteration, or go on in it, after so many iterations and updates; how many batches are left of it."""
+        """Begin or resume an iteration after so many iterations and updates; how many batches are left of it."""
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Iterations finished, where one that an earlier, lower stop cut short goes on; `iteration` counts it."""
+        """Iterations finished; one that an earlier, lower stop cut short, which `iteration` counts, is resumed."""
 
     def next(self) -> Batch:
         """The next batch, leaf -> `[batch, ...]` on the learner's device; of several learners the one's own part."""
@@ -63,23 +63,23 @@ class Experience(Protocol):
         """What the iteration's result says of the experience, in `timers` the seconds it took; may add to `metrics`."""
 
     def state(self) -> State:
-        """Where it stands."""
+        """The position."""
 
     def tensors(self) -> Batch:
-        """What belongs to that place besides, on the CPU: the targets in use, priorities."""
+        """What else belongs to that position, on the CPU: the targets in use, priorities."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Go on there."""
+        """Resume there."""
 
     def close(self) -> None:
-        """Let go of data and environments."""
+        """Release data and environments."""
 
 
 class Trainer:
     """A policy in training.
 
     Of several learners each has a trainer of its own, which does the same: what `begin`, `load` and `iterate` do,
-    all of them do, told by the first one's.
+    all of them do, as the first one's broadcasts.
 
     Args:
         algorithm: its name, for checkpoints.
@@ -87,7 +87,7 @@ class Trainer:
         learner: of the policy.
         experience: what it learns from; None for a policy that is only loaded, played and saved.
         spec_hash: of the resource, for checkpoints.
-        prepare: gives a new policy what it starts with besides fresh weights.
+        prepare: gives a new policy what it starts with in addition to fresh weights.
         most_updates: with which the training ends, in the middle of an iteration if need be.
         notes: what the user should know: clamps, an uneven share.
         held_out: episodes that judge the policy, where there are any; of several learners, the first one's.
@@ -133,7 +133,7 @@ class Trainer:
         """Train to the end of the iteration; its result, under RLlib's names.
 
         Args:
-            check: called before each update; what it raises ends the iteration early. A checkpoint taken then goes on
+            check: called before each update; what it raises ends the iteration early. A checkpoint taken then resumes
                 in the middle of it, where the data are recorded; sampled experience is not kept.
 
         Raises:
@@ -181,7 +181,7 @@ class Trainer:
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
     ) -> Checkpoint:
-        """Write a checkpoint from which `load` goes on bit for bit; that of `evaluating` updates is kept besides."""
+        """Write a checkpoint from which `load` resumes bit for bit; the one of `evaluating` updates is kept too."""
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
@@ -203,7 +203,7 @@ class Trainer:
         return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on where the checkpoint was written.
+        """Resume where the checkpoint was written.
 
         Raises:
             DataError: it is damaged, or of other networks, data or order.
@@ -230,7 +230,7 @@ class Trainer:
         return self.policy.module
 
     def close(self) -> None:
-        """Let go of the experience."""
+        """Release the experience."""
         if self.experience is not None:
             self.experience.close()
         if self.held_out is not None:

@@ -56,7 +56,7 @@ class TrainingRun:
     Args:
         resource: what to train.
         inputs: its data, references resolved.
-        reporter: hears how it goes.
+        reporter: receives progress and notes.
         interruption: asks to stop.
         placement: where it is carried out.
         group: the learners; this is the first one, which decides, evaluates and writes.
@@ -146,7 +146,7 @@ class TrainingRun:
             log = ResultsLog(self._folder, resume_at=trainer.iteration)
             self._verdict = _verdict(log.results)
             for earlier in log.results:
-                self._hear(earlier)
+                self._remember(earlier)
             try:
                 self._iterate(trainer, evaluations, log)
                 return self._finish(trainer, evaluations, log)
@@ -206,12 +206,12 @@ class TrainingRun:
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
-            self._hear(result)
+            self._remember(result)
             self._keep(trainer, evaluations, result, every)
             self._reporter.progress(self._progress(result))
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
-        """Checkpoint, where one is due or an evaluation needs it; begin the evaluation beside training."""
+        """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
         if evaluations.runs_in_parallel and evaluations.due(trainer.iteration):
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
             self._save(trainer, evaluations, result)
@@ -259,7 +259,9 @@ class TrainingRun:
         The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
         """
         last = log.results[-1]
-        evaluating = evaluations.pending_updates  # which a run repeats that goes on after a kill, or further
+        evaluating = (
+            evaluations.pending_updates
+        )  # a run that is resumed after a kill, or extended, repeats it
         evaluation = evaluations.collect()
         if evaluations.wanted_at_end(trainer.iteration):
             evaluation = evaluations.now(trainer.policy, trainer.iteration)
@@ -270,7 +272,7 @@ class TrainingRun:
         line = with_evaluation({ITERATION: trainer.iteration}, evaluation, judged)
         if "evaluation" in line:
             log.append(line)
-            self._hear(line)
+            self._remember(line)
             self._reporter.progress(self._progress(last))
             score = own_figure(line, self._followed)
             if score is not None and self._followed is not None:
@@ -297,7 +299,7 @@ class TrainingRun:
         score = None if self._followed is None else self._store.best_score(self._followed)
         return {"path": str(best.location), "score": score, "by": self._followed}
 
-    def _hear(self, result: Result) -> None:
+    def _remember(self, result: Result) -> None:
         """Remember the latest figures of evaluations: looked for in all results, each iteration would take longer."""
         for name in _FIGURES:
             value = figure(result, name)
