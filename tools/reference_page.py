@@ -53,10 +53,10 @@ def reference_page(algorithms: Mapping[str, Schema]) -> str:
 
 
 _SPACES = """\
-Observation and action spaces, told apart by `type`. The same JSON stands in manifests and checkpoints."""
+Observation and action spaces, told apart by `type`. Manifests and checkpoints use the same JSON."""
 
 _ALGORITHMS = """\
-Options stand in `config`. One's own algorithm ("package.module:Class") takes its own in `customConfig`."""
+Options go in `config`; those of a custom algorithm ("package.module:Class") in `customConfig`."""
 
 
 def _chapter(schema: Schema, shared: set[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Errors a user can act on. Each carries one sentence: what was found, where, and what to do.
 
 The command line prints the sentence without a traceback and exits with `exit_code`.
-Anything that is not a `UserError` is a defect of Hindcast.
+Anything that is not a `UserError` is a bug in Hindcast.
 
 Between processes a user's mistake travels as a value (`caught`, `raised`): raised there, it would come back wrapped in
 an error of the library that carries it.
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """Base of all errors that are shown to the user as one sentence (exit code 1)."""
+    """Base of all errors shown to the user as one sentence (exit code 1)."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class SpecError(UserError):
 
 
 class NoCudaDevice(SpecError):
-    """A learner was to use a GPU, and torch finds no CUDA device (exit code 2)."""
+    """A learner is configured to use a GPU, but torch finds no CUDA device (exit code 2)."""
 
 
 class DataError(UserError):
@@ -44,25 +44,25 @@ class OutputConflict(UserError):
 
 
 class StorageError(UserError):
-    """Storage refused or failed: read-only, full, denied, unreachable."""
+    """Storage failed or denied a request: read-only, full, denied, unreachable."""
 
     exit_code = 5
 
 
 class UserCodeError(UserError):
-    """The user's own code (an environment, algorithm, connector, …) raised, or gave what cannot be used."""
+    """The user's own code (an environment, algorithm, connector, …) raised an exception, or returned something unusable."""
 
     exit_code = 6
 
 
 class WorkerLost(UserError):
-    """Processes or nodes that work for the run keep dying; started again it goes on."""
+    """Worker processes or nodes keep dying; the run resumes when started again."""
 
     exit_code = 7
 
 
 class OutOfMemory(WorkerLost):
-    """They were killed for memory; the sentence says which size to raise."""
+    """A process was killed because memory ran out; the message says which size to raise."""
 
 
 class Interrupted(UserError):

@@ -103,7 +103,7 @@ def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
         (
             "algorithm: BC",
             "algorithm: BCC",
-            "run.yaml:5: spec.algorithm is 'BCC', which is no algorithm; did you mean 'BC'?",
+            "run.yaml:5: spec.algorithm is 'BCC', which is not an algorithm; did you mean 'BC'?",
         ),
         (
             "algorithm: BC",
@@ -255,7 +255,7 @@ def test_a_users_own_algorithm_is_left_to_the_run(tmp_path: Path) -> None:
     assert isinstance(loaded.resource, OfflineTraining)
     assert loaded.resource.spec.custom_config == {"lr": 0.0008}
     expert = RECORDING.replace("PPO", "my.code:Mine")
-    assert "cannot" in problems(tmp_path, expert)[0] or "no algorithm" in problems(tmp_path, expert)[0]
+    assert "cannot" in problems(tmp_path, expert)[0] or "not an algorithm" in problems(tmp_path, expert)[0]
 
 
 def test_plain_values_are_checked_like_a_file() -> None:

@@ -74,7 +74,7 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         ),
         (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
         (OutputSpec, {"path": "x", "format": "CSV", "encoding": "MessagePack"}, "with format CSV"),
-        (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is written plain"),
+        (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is not compressed"),
         (EvaluationSpec, {"duration": "auto"}, "auto without parallelToTraining"),
         (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
         (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),
@@ -102,7 +102,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
     ("change", "said"),
     [
         ({"evaluation": {"interval": 1}}, "has evaluation but no environment"),
-        ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval that would measure it"),
+        ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval to measure it"),
         ({"input": [{"path": "a", "weight": 1}, {"path": "b"}]}, "weights on some entries of input only"),
         ({"customConfig": {"a": 1}}, "has customConfig for BC"),
         ({"algorithm": "my.mod:Algo", "config": {"a": 1}}, "takes customConfig"),
@@ -131,7 +131,7 @@ def test_parts_of_a_training_must_fit_together(change: dict[str, object], said: 
 def test_credentials_in_a_uri_are_refused_and_not_repeated(path: str) -> None:
     with pytest.raises(ValidationError) as error:
         CheckpointPolicy.model_validate({"path": path})
-    assert "holds credentials" in message(error)
+    assert "contains credentials" in message(error)
     assert "secret" not in message(error).replace("Secret", "")
 
 
@@ -251,18 +251,18 @@ class TestInitialisers:
     @pytest.mark.parametrize(
         ("field", "given", "sentence"),
         [
-            ("fcnetKernelInitializer", "glorot", "is 'glorot', which is no initialiser"),
+            ("fcnetKernelInitializer", "glorot", "is 'glorot', which is not an initialiser"),
             (
                 "fcnetBiasInitializer",
                 "orthogonal",
-                "is for matrices; a bias begins with one of constant, normal",
+                "is for matrices; a bias takes one of constant, normal",
             ),
             (
                 "convKernelInitializer",
                 {"name": "zeros", "kwargs": {"val": 1}},
                 "zeros does not take; it takes no arguments",
             ),
-            ("convBiasInitializer", "constant", "is constant without its val"),
+            ("convBiasInitializer", "constant", "is constant without a val"),
             (
                 "headFcnetKernelInitializer",
                 {"name": "orthogonal", "kwargs": {"gain": "2"}},

@@ -124,7 +124,7 @@ def test_sentences() -> None:
         "spec.config.expectile is 2, expected less than 1",
         "spec.config.twin is 1, expected true or false",
     ]
-    assert said("Stup", {}) == ["spec.algorithm is 'Stup', which is no algorithm; did you mean 'Stub'?"]
+    assert said("Stup", {}) == ["spec.algorithm is 'Stup', which is not an algorithm; did you mean 'Stub'?"]
     assert said("Stub", {}, "OfflineRecording") == [
         "spec.algorithm is Stub, which an OfflineRecording cannot use; it can use Plain"
     ]

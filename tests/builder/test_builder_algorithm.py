@@ -178,12 +178,12 @@ class TestTraining:
             algo.train()
             algo.train()
         assert algo.notes[len(before) :] == [
-            "output: evaluate() adds episodes to the dataset; train() records none"
+            "output: only evaluate() adds episodes to the dataset; train() records none"
         ]
 
     def test_notes_say_what_this_machine_has_not(self, walks: Path) -> None:
         with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
-            assert "num_learners: it sets the size of a batch alone on one machine" in algo.notes[0]
+            assert "num_learners: sets the size of a batch alone on one machine" in algo.notes[0]
 
 
 class TestCheckpoints:
@@ -238,7 +238,7 @@ class TestCheckpoints:
             algo.save_to_path(tmp_path / "ck")
             (tmp_path / "mine").mkdir()
             (tmp_path / "mine" / "notes.txt").write_text("mine")
-            with pytest.raises(DataError, match=r"holds notes\.txt and is no checkpoint"):
+            with pytest.raises(DataError, match=r"holds notes\.txt and is not a checkpoint"):
                 algo.save_to_path(tmp_path / "mine")
         assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
         with expert().build_algo() as algo:
@@ -309,7 +309,7 @@ class TestComponents:
             ),
             (lambda c: c.rl_module(model_config={"fcnet_hiddens": [9]}), "fcnet_hiddens=[8]"),
             (lambda c: c.rl_module(model_config={**MODEL, "vf_share_layers": True}), "vf_share_layers=False"),
-            (lambda c: c.environment("Acrobot-v1"), "it is of another environment"),
+            (lambda c: c.environment("Acrobot-v1"), "it belongs to another environment"),
             (lambda c: c.environment("CartPole-v1", clip_actions=True), "clipActions False between"),
         ],
     )
@@ -328,13 +328,13 @@ class TestComponents:
                 algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
             with pytest.raises(DataError, match="there is no complete checkpoint at"):
                 algo.restore_from_path(saved.parent / "ck" / "module")
-            with pytest.raises(SpecError, match="component is 'env_runner', which no checkpoint has"):
+            with pytest.raises(SpecError, match="component is 'env_runner', which checkpoints do not have"):
                 algo.restore_from_path(saved, component="env_runner")
-            with pytest.raises(SpecError, match="there is one module"):
+            with pytest.raises(SpecError, match="the only module is"):
                 algo.get_module("other")
         with (
             clone(walks).build_algo() as algo,
-            pytest.raises(DataError, match="a checkpoint of PPO, this is BC"),
+            pytest.raises(DataError, match="a checkpoint of PPO, but this is BC"),
         ):
             algo.restore_from_path(saved)
 
@@ -367,7 +367,9 @@ class TestReferenceNames:
         with expert().build_algo() as algo:
             algo.config = config
             algo.save_to_path(saved)
-        with pytest.raises(DataError, match=r"has no env_config: give it, from_checkpoint\(path, config\)"):
+        with pytest.raises(
+            DataError, match=r"has no env_config: pass the config, from_checkpoint\(path, config\)"
+        ):
             RunningAlgorithm.from_checkpoint(saved)
         with RunningAlgorithm.from_checkpoint(saved, expert()) as algo:
             assert algo.iteration == 0
@@ -381,9 +383,9 @@ class TestReferenceNames:
 
     def test_others_say_what_does_their_work(self) -> None:
         with expert().build_algo() as algo:
-            with pytest.raises(SpecError, match=r"workers is not here: env_runner_group"):
+            with pytest.raises(SpecError, match=r"workers does not exist: env_runner_group"):
                 algo.workers.foreach_worker(print)
-            with pytest.raises(SpecError, match=r"compute_single_action is not here: get_policy"):
+            with pytest.raises(SpecError, match=r"compute_single_action does not exist: get_policy"):
                 algo.compute_single_action([0.0])
             assert not hasattr(algo, "workers")
             assert not hasattr(algo, "no_such_thing")
@@ -405,9 +407,9 @@ class TestGroups:
 
     def test_weights_of_something_else_are_refused_in_a_sentence(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo:
-            with pytest.raises(SpecError, match="weights are of other: there is one, 'default_policy'"):
+            with pytest.raises(SpecError, match="weights are for other: the only module is 'default_policy'"):
                 algo.learner_group.set_weights({"other": {}})
-            with pytest.raises(SpecError, match="weights are of another model: "):
+            with pytest.raises(SpecError, match="weights belong to another model: "):
                 algo.learner_group.set_weights({"default_policy": {}})
 
     def test_the_runner_plays_whole_episodes_on_and_on(self) -> None:
@@ -475,7 +477,7 @@ class TestEnvironments:
             evaluated = algo.train()["evaluation"]
         assert evaluated["training_iteration"] == 1
         assert evaluated["env_runners"]["episode_len_mean"] <= 4
-        with pytest.raises(SpecError, match="Sent cannot be imported by its name"):
+        with pytest.raises(SpecError, match="Sent cannot be imported by name"):
             config.to_resource()
 
     def test_two_local_classes_of_one_name(self) -> None:
@@ -499,5 +501,5 @@ class TestEnvironments:
         assert restored.spec.environment.id == "walk-that-travels"
 
     def test_name_of_gymnasiums_own_is_taken(self) -> None:
-        with pytest.raises(SpecError, match="Gymnasium has an environment 'CartPole-v1' already"):
+        with pytest.raises(SpecError, match="Gymnasium already has an environment 'CartPole-v1'"):
             register_env("CartPole-v1", Walk)

@@ -106,7 +106,7 @@ def test_a_batch_is_columns_and_rows() -> None:
     assert both["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
     nested = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
     assert nested["obs"]["a"].shape == (2, 2)
-    with pytest.raises(DataError, match="have several lengths: "):
+    with pytest.raises(DataError, match="differ in length: "):
         SampleBatch(obs=[1, 2], t=[0])
     with pytest.raises(DataError, match="batches differ in columns"):
         SampleBatch.concat_samples([built(0), SampleBatch(t=[0])])
@@ -167,7 +167,7 @@ def test_a_reader_of_ones_own_is_an_input(name: str | None) -> None:
         register_input(name, given)
         given = name
     with bc().offline_data(input_=given, dataset_num_iters_per_learner=2).build_algo() as algo:
-        assert any("gave 9 timesteps" in note for note in algo.notes)
+        assert any("returned 9 timesteps" in note for note in algo.notes)
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
         folder = Path(algo.config.input_)
         assert folder.exists()
@@ -184,8 +184,8 @@ def test_a_reader_with_its_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "error", "sentence"),
     [
-        (Endless, SpecError, "the reader goes on after 100 timesteps: let next() raise StopIteration"),
-        (Wrong, UserCodeError, "Wrong.next() gave a int, expected a SampleBatch"),
+        (Endless, SpecError, "the reader continues after 100 timesteps: let next() raise StopIteration"),
+        (Wrong, UserCodeError, "Wrong.next() returned a int, expected a SampleBatch"),
         (Raising, UserCodeError, "the reader of input_ in next()"),
         (lambda ioctx: 3, SpecError, "input_ made a int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
@@ -209,7 +209,7 @@ class Writer(OutputWriter):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"input_": Reader}, "build_algo() alone takes functions that make an InputReader"),
+        ({"input_": Reader}, "only build_algo() takes functions that make an InputReader"),
         ({"output": lambda ioctx: Writer()}, "for batch in DatasetReader(folder): writer.write(batch)"),
         ({"output": "logdir"}, "name the folder of the dataset"),
         ({"input_evaluation": ["is", "wis"]}, "`hindcast evaluate CHECKPOINT --data DATASET`"),
@@ -224,7 +224,7 @@ def test_what_does_not_apply_says_what_does(options: dict[str, Any], sentence: s
 
 def test_no_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no JSON file in"):
+    with pytest.raises(DataError, match="no JSON files in"):
         JsonReader(str(tmp_path / "empty"))
     (tmp_path / "a.json").write_text('{"type": "Other"}\n')
     with pytest.raises(DataError, match=r"a\.json, line 1: its type is 'Other'"):

@@ -152,7 +152,7 @@ def test_a_piece_behind_the_default_ones_gets_tensors(walks: Path) -> None:
     config = trained(walks, OwnPieceAtTheEnd, learner_connector=make)
     found = first_batch(config)
     torch.testing.assert_close(found["obs"], 3 * plain["obs"] + 1)
-    with pytest.raises(SpecError, match="build_learner_connector cannot be imported by its name"):
+    with pytest.raises(SpecError, match="build_learner_connector cannot be imported by name"):
         config.to_resource()
 
 

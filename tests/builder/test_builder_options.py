@@ -250,11 +250,11 @@ def bc() -> BCConfig:
     [
         (
             {"offline_evaluation_type": "dr"},
-            "offline_evaluation_type is 'dr': allowed are 'eval_loss', 'is', 'pdis'",
+            "offline_evaluation_type is 'dr', expected one of 'eval_loss', 'is', 'pdis'",
         ),
         (
             {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
-            r"off_policy_estimation_methods\['a'\] holds 'q_model_config', and takes type alone",
+            r"off_policy_estimation_methods\['a'\] contains 'q_model_config', but only takes type",
         ),
         ({"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
     ],
@@ -390,35 +390,35 @@ def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
     [
         (
             lambda: bc().offline_data(output_compression="zstd"),
-            "output_compression: it is of recordings, and no",
+            "output_compression: applies to recordings only, and no",
         ),
         (
             lambda: BCConfig().environment("CartPole-v1").offline_data(output="out", window_steps=8),
-            "window_steps: it is of trainings, and no input_ is given",
+            "window_steps: applies to trainings only, and no input_ is given",
         ),
         (
             lambda: PPOConfig().environment("CartPole-v1").learners(num_gpus_per_learner=1),
-            "num_gpus_per_learner: PPO learns from samples of its own, in this process",
+            "num_gpus_per_learner: PPO learns from its own samples, in this process",
         ),
         (
             lambda: bc().learners(num_learners=4),
-            "num_learners: it sets the size of a batch alone on one machine",
+            "num_learners: sets the size of a batch alone on one machine",
         ),
         (
             lambda: bc().offline_data(map_batches_kwargs={"concurrency": 2}),
-            "map_batches_kwargs: it has no effect on one machine",
+            "map_batches_kwargs: has no effect on one machine",
         ),
         (
             lambda: bc().offline_data(materialize_data=True, materialize_mapped_data=False),
-            "materialize_mapped_data: it contradicts materialize_data: the data stay resident",
+            "materialize_mapped_data: contradicts materialize_data; the data stay resident",
         ),
         (
             lambda: bc().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True),
-            "evaluation_parallel_to_training: one process evaluates; evaluation_num_env_runners says how many",
+            "evaluation_parallel_to_training: one process evaluates; set evaluation_num_env_runners for more",
         ),
         (
             lambda: bc().evaluation(evaluation_interval=1, evaluation_sample_timeout_s=3),
-            "evaluation_sample_timeout_s: it has an effect with evaluation_parallel_to_training alone",
+            "evaluation_sample_timeout_s: only has an effect with evaluation_parallel_to_training",
         ),
     ],
 )
@@ -463,9 +463,9 @@ def test_a_recurrent_model_of_rllib() -> None:
     assert config.to_resource().spec.model.recurrent == "gru"
     config.rl_module(model_config=DefaultModelConfig(max_seq_len=30))
     assert config.replaced == [
-        "burnin_len: it has no effect without model.recurrent",
-        "prelearner_use_recorded_module_states: it has no effect without model.recurrent",
-        "model_config: max_seq_len: it has no effect without use_lstm or recurrent",
+        "burnin_len: has no effect without model.recurrent",
+        "prelearner_use_recorded_module_states: has no effect without model.recurrent",
+        "model_config: max_seq_len: has no effect without use_lstm or recurrent",
     ]
 
 
@@ -497,18 +497,18 @@ class TestMistakes:
                 "clip_param does not apply to BC; it is an option of PPO",
             ),
             (lambda: BCConfig().framework("tf2"), "framework is 'tf2'"),
-            (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is no algorithm"),
-            (lambda: AlgorithmConfig(algo_class=object), "algo_class of AlgorithmConfig is not there"),
+            (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is not an algorithm"),
+            (lambda: AlgorithmConfig(algo_class=object), "AlgorithmConfig does not take algo_class"),
             (
                 lambda: AlgorithmConfig().plan(),
-                "AlgorithmConfig() holds options alone: begin with BCConfig()",
+                "AlgorithmConfig() has no algorithm: start with BCConfig()",
             ),
-            (lambda: AlgorithmConfig().to_resource(), "AlgorithmConfig() holds options alone"),
+            (lambda: AlgorithmConfig().to_resource(), "AlgorithmConfig() has no algorithm"),
             (lambda: AlgorithmConfig().training(lrr=1), "lrr is not an option; did you mean 'lr'?"),
             (lambda: bc().update_from_dict({"framework": "tf2"}), "framework is 'tf2'"),
             (lambda: BCConfig().rollouts(num_workers=2), "rollouts(): RLlib renamed it; use env_runners()"),
-            (lambda: BCConfig().python_environment(), "python_environment(): processes have"),
-            (lambda: BCConfig().experimental(), "experimental(): nothing of it applies"),
+            (lambda: BCConfig().python_environment(), "python_environment(): processes inherit"),
+            (lambda: BCConfig().experimental(), "experimental(): does not apply"),
             (lambda: BCConfig().build_lerner(), "build_lerner is not an option of a config"),
             (lambda: BCConfig().clip_param, "clip_param does not apply to BC; it is an option of PPO"),
             (lambda: BCConfig()["lrr"], "lrr is not an option of a config; did you mean 'lr'?"),
@@ -527,41 +527,41 @@ class TestMistakes:
             ),
             (lambda: BCConfig().to_resource(), "input_ is missing"),
             (lambda: PPOConfig().offline_data(output="o").to_resource(), "env is missing"),
-            (lambda: PPOConfig().environment("CartPole-v1").to_resource(), "give .offline_data(output=...)"),
+            (lambda: PPOConfig().environment("CartPole-v1").to_resource(), "add .offline_data(output=...)"),
             (
                 lambda: PPOConfig().environment("CartPole-v1").offline_data(input_="a").plan(),
                 "input_ does not apply",
             ),
             (
                 lambda: bc().offline_data(map_batches_kwargs={"batch_size": 1}).to_resource(),
-                "map_batches_kwargs: 'batch_size' has no meaning here",
+                "map_batches_kwargs: 'batch_size' is not an option here",
             ),
             (
                 lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
-                "iter_batches_kwargs: 'collate_fn' has no meaning here",
+                "iter_batches_kwargs: 'collate_fn' is not an option here",
             ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
             (
                 lambda: bc().offline_data(input_filesystem={}).plan(),
-                "the file system is {}: name it in the path",
+                "the file system is {}: put it in the path",
             ),
             (
                 lambda: bc().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
-                "input_filesystem is a LocalFileSystem, which a resource cannot hold: write the paths as URIs",
+                "input_filesystem is a LocalFileSystem, which a resource cannot hold: give paths as URIs",
             ),
             (
                 lambda: recorder().offline_data(output_write_method="write_avro").to_resource(),
-                "output_write_method is 'write_avro': allowed are 'write_parquet', 'write_json', 'write_csv'",
+                "output_write_method is 'write_avro', expected one of 'write_parquet', 'write_json', 'write_csv'",
             ),
-            (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ holds 3, expected a path"),
+            (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ contains 3, expected a path"),
             (
                 lambda: bc().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
-                "spec.input[0].sampler does not apply to BC; it is of CQL, DQN",
+                "spec.input[0].sampler does not apply to BC; it is an option for CQL, DQN",
             ),
             (
                 lambda: playing().offline_data(input_="a").training(sampler={"capacity": 5}).to_resource(),
-                'are of what the policy plays: input_ has no "sampler" in it',
+                'configure the sampler: add "sampler" to input_',
             ),
             (lambda: playing().training(sampler=3).to_resource(), "sampler is 3, expected a dictionary"),
             (
@@ -570,24 +570,24 @@ class TestMistakes:
             ),
             (
                 lambda: playing().training(replay_buffer_config={"type": "Prioritized"}).to_resource(),
-                "replay_buffer_config: 'type' has no meaning here",
+                "replay_buffer_config: 'type' is not an option here",
             ),
             (lambda: AlgorithmConfig("DQN").to_resource(), "input_ is missing"),
             (
                 lambda: AlgorithmConfig("DQN").offline_data(input_="sampler").to_resource(),
-                "env is missing: .environment(env=...) names the environment to play in",
+                "env is missing: name the environment to play in",
             ),
             (
                 lambda: bc().offline_data(input_=len).to_resource(),
-                "input_ holds <built-in function len>, expected a path",
+                "input_ contains <built-in function len>, expected a path",
             ),
             (
                 lambda: recorder().offline_data(output=["a", "b"]).to_resource(),
-                "output is ['a', 'b'], expected one path: a recording writes into one folder",
+                "output is ['a', 'b'], expected one path: a recording writes to one folder",
             ),
             (
                 lambda: bc().evaluation(evaluation_config={"env_config": {}, "explore": False}).plan(),
-                "evaluation_config holds 'env_config', and takes explore alone",
+                "evaluation_config contains 'env_config', but only takes explore",
             ),
             (
                 lambda: bc().evaluation(evaluation_config=3).plan(),
@@ -599,7 +599,7 @@ class TestMistakes:
                 ),
                 "input_read_sample_batches and input_read_episodes are both True",
             ),
-            (lambda: bc().environment(3).to_resource(), "env is 3: give an id"),
+            (lambda: bc().environment(3).to_resource(), "env is 3: expected an id"),
             (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),
             (
                 lambda: bc().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
@@ -607,7 +607,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
-                "Mine cannot be imported by its name, which is all that a resource can hold",
+                "Mine cannot be imported by name, and a resource can only hold names",
             ),
             (
                 lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
@@ -619,7 +619,7 @@ class TestMistakes:
             ),
             (
                 lambda: BCConfig().environment(env_config={"a": 1}).offline_data(input_="a").to_resource(),
-                "env is missing: .environment(env=...) names the environment that the other options are of",
+                "env is missing: name the environment that the other options apply to",
             ),
         ],
     )
@@ -732,7 +732,7 @@ def test_an_expression_of_pyarrow_is_a_filter(expression: Any, terms: list[tuple
 )
 def test_another_expression_is_refused_in_one_sentence(expression: Any) -> None:
     with pytest.raises(
-        SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is more than comparisons"
+        SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is not a list of comparisons"
     ):
         bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
 
@@ -792,7 +792,7 @@ class TestModelConfig:
     def test_arguments_without_an_initialiser_are_told(self) -> None:
         config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
         assert config.replaced == [
-            "model_config: fcnet_bias_initializer_kwargs: it has no effect without fcnet_bias_initializer"
+            "model_config: fcnet_bias_initializer_kwargs: has no effect without fcnet_bias_initializer"
         ]
 
     @pytest.mark.parametrize(
@@ -823,12 +823,12 @@ class TestModelConfig:
         [
             (
                 {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
-                "pads by 'same' and 'valid': all layers",
+                "mixes 'same' and 'valid': all layers",
             ),
             ({"conv_filters": [[4, 3, 1, 2]]}, "spec.model.convPadding is 2"),
             (
                 {"fcnet_kernel_initializer": "glorot"},
-                "is 'glorot', which is no initialiser; there are constant, ",
+                "is 'glorot', which is not an initialiser; expected one of: constant, ",
             ),
             ({"fcnet_kernel_initializer": 3}, "spec.model.fcnetKernelInitializer"),
             ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder sees all observations"),
@@ -887,9 +887,9 @@ class TestModuleSpec:
             (3, "rl_module_spec is a int, expected an RLModuleSpec"),
             (
                 RLModuleSpec(type("Mine", (RLModule,), {})),
-                "Mine cannot be imported by its name, which is all that a resource can hold",
+                "Mine cannot be imported by name, and a resource can only hold names",
             ),
-            (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is no JSON"),
+            (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is not JSON"),
             (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
             (
                 RLModuleSpec(Net, load_state_path="there"),
@@ -961,7 +961,7 @@ def test_own_algorithm_takes_any_option() -> None:
     config.training(frame_stack=4)  # its own, although a model config has a field of that name
     assert config.to_resource().spec.custom_config["frameStack"] == 4
     assert config.training(grad_clip_by="norm").replaced == [
-        "grad_clip_by: it has an effect with grad_clip alone"
+        "grad_clip_by: only has an effect with grad_clip"
     ]
 
 
@@ -998,7 +998,7 @@ def test_config_of_no_algorithm_is_not_imported(name: str, said: str) -> None:
     ("name", "said"),
     [
         ("rollouts", r"rollouts\(\): RLlib renamed it; use env_runners"),
-        ("serialize", r"serialize\(\): to_dict\(\) gives the options"),
+        ("serialize", r"serialize\(\): to_dict\(\) returns the options"),
         ("no_such", "no_such is not an option of a config"),
     ],
 )

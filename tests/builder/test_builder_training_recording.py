@@ -125,14 +125,14 @@ class TestOneOrTheOther:
             played = algo.train()["num_env_steps_sampled_lifetime"]
             for _ in range(2):
                 assert algo.evaluate()["env_runners"]["num_episodes"] == 2
-            assert [note for note in algo.notes if "evaluate() adds nothing" in note] == algo.notes
+            assert [note for note in algo.notes if "evaluate() adds none" in note] == algo.notes
         assert open_dataset(str(tmp_path)).num_steps == played
 
     def test_after_an_evaluation_training_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
             algo.train()
-            assert "output: evaluate() adds episodes to the dataset; train() records none" in algo.notes
+            assert "output: only evaluate() adds episodes to the dataset; train() records none" in algo.notes
         assert open_dataset(str(tmp_path)).num_episodes == 2
 
     @pytest.mark.parametrize("first", ["train", "evaluate"])

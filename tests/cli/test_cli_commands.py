@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.cli.bars import BAR_WIDTH, bar
 from hindcast.cli.commands.demo import PACKAGED
+from hindcast.cli.dataset_view import BAR_WIDTH, bar
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -123,7 +123,7 @@ def test_plan_without_a_training_is_refused(hindcast, resources):
     resources.write_text(resources.read_text().split("---")[0])
     called = hindcast("plan", resources)
     assert called.code == 2
-    assert "holds no OfflineTraining" in called.err
+    assert "contains no OfflineTraining" in called.err
 
 
 def test_inspect_shows_counts_spaces_and_distributions(hindcast, done):
@@ -210,7 +210,7 @@ def test_evaluate_judges_by_recorded_episodes(hindcast, done):
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["--gamma", "0.9"], "--gamma is of judging by recorded episodes: give --data DATASET too"),
+        (["--gamma", "0.9"], "--gamma applies to evaluation on recorded episodes only: add --data DATASET"),
         (["--data", "data", "--env", "CartPole-v1"], "--env and --data exclude each other"),
     ],
 )

@@ -62,8 +62,16 @@ def test_the_family_of_data(hindcast, recorded):
         (("convert", "DATA", "DATA/out"), 2, "a folder of its own"),
         (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean Columns?"),
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
-        (("convert", "DATA", "out", "--schema", "obs"), 2, "--schema 'obs' is no pair"),
-        (("convert", "DATA", "out", "--read-option", "delimiter"), 2, "--read-option 'delimiter' is no pair"),
+        (
+            ("convert", "DATA", "out", "--schema", "obs"),
+            2,
+            "--schema 'obs' is not of the form NAME=SOURCE_NAME",
+        ),
+        (
+            ("convert", "DATA", "out", "--read-option", "delimiter"),
+            2,
+            "--read-option 'delimiter' is not of the form NAME=VALUE",
+        ),
         (("convert", "DATA", "out", "--filter", "t <> 3"), 2, "found '<> 3' at character 3"),
         (
             ("convert", "DATA", "out", "--columns", "obs,state"),

@@ -41,7 +41,7 @@ def test_a_volume_of_the_cluster_says_how_to_get_it(hindcast: Hindcast, cluster:
     called = hindcast("export", "otr/clone", "out")
     assert called.code != 0
     assert (
-        "the policy of OfflineTraining/clone lies at /data/rl/clone/r1/checkpoints/c on the claim runs"
+        "the policy of OfflineTraining/clone is at /data/rl/clone/r1/checkpoints/c on the claim runs"
         in called.err
     )
     assert "read it from a pod that mounts that claim, then export the copy" in called.err
@@ -57,4 +57,4 @@ def test_without_a_checkpoint_it_says_so(hindcast: Hindcast, cluster: FakeCluste
 def test_options_of_a_cluster_are_not_of_a_path(hindcast: Hindcast, tmp_path: Path) -> None:
     called = hindcast("export", str(tmp_path), "out", "-n", "rl")
     assert called.code != 0
-    assert "--namespace and --context are of training/NAME on a cluster" in called.err
+    assert "--namespace and --context apply only to training/NAME on a cluster" in called.err

@@ -58,7 +58,7 @@ def test_a_defect_is_called_one_and_leaves_its_traceback_in_a_file(hindcast, res
     monkeypatch.setattr(carry_out_module, "carry_out", raising(ZeroDivisionError("by zero")))
     called = hindcast("run", resources)
     assert called.code == 70
-    assert called.err.startswith("error: this is a defect of Hindcast")
+    assert called.err.startswith("error: this is a bug in Hindcast")
     assert called.err.count("\n") == 1
     file = Path(re.search(r"traceback in (\S+)", called.err)[1])
     assert "ZeroDivisionError: by zero" in file.read_text()

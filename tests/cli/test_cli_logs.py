@@ -14,7 +14,7 @@ from fake_cluster import FakeCluster, serving
 
 from hindcast.api import validate_resource
 from hindcast.cli.cluster import live_log
-from hindcast.cli.cluster.stored_log import log_path
+from hindcast.cli.cluster.stored import log_path
 from hindcast.run.folders import log_file
 
 LOST = run(1, outcome="Lost", reason="LostDriver", finished="2026-11-21T06:01:00Z")
@@ -78,7 +78,7 @@ def test_following_waits_for_the_driver(hindcast: Hindcast, cluster: FakeCluster
     cluster.logs = {("submitter", "submitter"): "iteration 1\n"}
     called = hindcast("logs", "training/clone", "--follow")
     assert (called.code, called.out) == (0, "iteration 1\n")
-    assert called.err == "waits for the driver of attempt 2 to start\n"
+    assert called.err == "waiting for the driver of attempt 2 to start\n"
     assert cluster.asked[-1].endswith("follow=true")
 
 
@@ -94,7 +94,7 @@ def test_following_ends_with_an_attempt_that_never_started(
     cluster.changes = change
     called = hindcast("logs", "training/clone", "--follow")
     assert called.code == 1
-    assert f"the pods are gone; the log lies at {tmp_path}/rl/runs/clone/r1/logs/clone-t1-2.log" in called.err
+    assert f"the pods are gone; the log is at {tmp_path}/rl/runs/clone/r1/logs/clone-t1-2.log" in called.err
 
 
 def test_a_driver_that_has_not_started_has_printed_nothing(hindcast: Hindcast, cluster: FakeCluster) -> None:
@@ -154,7 +154,7 @@ def test_a_log_on_a_clusters_volume_says_how_to_get_it(hindcast: Hindcast, clust
     called = hindcast("logs", "otr/clone")
     assert called.code == 1
     assert called.err == (
-        "error: the pods are gone; the log lies at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
+        "error: the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
         "(mounted at /mnt/data): read it from a pod that mounts that claim\n"
     )
 
@@ -164,7 +164,7 @@ def test_storage_that_cannot_be_read_from_here(hindcast: Hindcast, cluster: Fake
     called = hindcast("logs", "otr/clone")
     assert called.code == 5
     where = "nosuch://bucket/runs/clone/r1/logs/clone-t1-1.log"
-    assert f"the log lies at {where}, which cannot be read from here: no file system" in called.err
+    assert f"the log is at {where}, which cannot be read from here: no file system" in called.err
     assert called.err.count("\n") == 1
 
 
@@ -175,7 +175,7 @@ def test_without_the_runtime_extra_it_says_where_the_log_lies(
     monkeypatch.setitem(sys.modules, "hindcast.storage.location", None)
     called = hindcast("logs", "otr/clone")
     assert called.code == 1
-    assert "the log lies at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: get it from there" in called.err
+    assert "the log is at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: fetch it from there" in called.err
 
 
 # -- where logs lie -----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_the_latest_log_of_a_folder(hindcast: Hindcast, tmp_path: Path) -> None:
     assert called.err == f"{tmp_path}/logs/clone-t1-10.log\n"
     assert hindcast("logs", tmp_path, "--attempt", 2).out == "clone-t1-2\n"
     called = hindcast("logs", tmp_path, "--attempt", 3)
-    assert "holds no log of attempt 3; of revision 1 there are: 2, 9, 10" in called.err
+    assert "has no log of attempt 3; of revision 1 there are: 2, 9, 10" in called.err
 
 
 def test_the_log_of_a_dataset(hindcast: Hindcast, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_local_run_leaves_no_log(hindcast: Hindcast, tmp_path: Path) -> None:
     called = hindcast("logs", tmp_path)
     assert (called.code, called.err) == (
         1,
-        f"error: {tmp_path} holds no logs: only attempts on a cluster leave one\n",
+        f"error: {tmp_path} contains no logs: only attempts on a cluster write them\n",
     )
 
 

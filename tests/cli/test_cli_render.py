@@ -82,7 +82,7 @@ def test_a_recording_that_is_in_none_of_the_files_is_noted(
     assert called.code == 0
     assert called.err == (
         "OfflineTraining/clone refers to OfflineRecording/random-data, which is in none of the files: "
-        "what it gives is not known\n"
+        "its outputs are unknown\n"
     )
     assert [document["kind"] for document in documents(called.out)] == KINDS
 
@@ -124,6 +124,6 @@ def test_without_the_operators_package_it_says_what_to_install(
     called = hindcast("render", resources)
     assert called.code == 1
     assert called.err == (
-        "error: hindcast render needs the package hindcast_operator, which this installation lacks; "
-        "install hindcast-rl[operator]\n"
+        "error: hindcast render needs the package hindcast_operator, which is not installed: "
+        "pip install 'hindcast-rl[operator]'\n"
     )

@@ -87,7 +87,7 @@ def test_pods_that_may_not_be_read_are_left_out(hindcast: Hindcast, cluster: Fak
     called = hindcast("status", "otr/clone")
     assert called.code == 0
     assert "Attempt 2 is running" in called.out
-    assert "pods are left out: you may not read pods in namespace rl" in called.err
+    assert "pods are not shown: you may not read pods in namespace rl" in called.err
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,15 @@ def test_pods_that_may_not_be_read_are_left_out(hindcast: Hindcast, cluster: Fak
     [
         (["otr/clon"], 2, "there is no OfflineTraining/clon in namespace rl; did you mean 'clone'?"),
         (["otr/zebra"], 2, "there is no OfflineTraining/zebra in namespace rl; allowed: clone"),
-        (["otr/clone", "-n", "other"], 2, "in namespace other; there is none at all (another namespace: -n"),
-        (["clone"], 2, "clone names no resource: expected recording/NAME or training/NAME"),
+        (
+            ["otr/clone", "-n", "other"],
+            2,
+            "in namespace other; the namespace has none (another namespace: -n",
+        ),
+        (["clone"], 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
         (["trainin/clone"], 2, "did you mean 'training'?"),
-        (["job/clone"], 2, "job/clone names no resource"),
-        (["training/a/b"], 2, "expected training/NAME, the name after one slash"),
+        (["job/clone"], 2, "job/clone does not name a resource"),
+        (["training/a/b"], 2, "expected training/NAME"),
         (
             ["otr/clone", "--context", "her"],
             1,
@@ -129,7 +133,7 @@ def test_a_cluster_without_the_crds_says_so(hindcast: Hindcast, cluster: FakeClu
     ("status", "said"),
     [
         (403, "you may not read OfflineTraining/clone in namespace rl"),
-        (401, "does not know you: log in again"),
+        (401, "rejected your credentials: log in again"),
         (503, "the API server refused to show OfflineTraining/clone: refused with 503"),
     ],
 )

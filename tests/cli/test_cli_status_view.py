@@ -23,8 +23,8 @@ from rich.console import Console
 
 from hindcast.cli.cluster.explain import explain
 from hindcast.cli.cluster.next_step import next_steps
-from hindcast.cli.cluster.status_json import to_json
 from hindcast.cli.cluster.status_view import age, views
+from hindcast.cli.commands.status import to_json
 
 NOW = datetime(2026, 11, 21, 6, 10, tzinfo=UTC)
 PODS = [pod("head"), pod("data"), pod("data", restarts=2), pod("learner"), pod("submitter")]
@@ -191,8 +191,10 @@ def test_a_running_training_on_one_screen() -> None:
     assert "learner    1 of 1 ready       4 CPU, 1 GPU, 10Gi" in text
     assert "256Mi Ray's daemons + 1Gi a learner" in text
     assert "clone-t1-2-abcde-data-x7k2p  Running on node-a, 2 restarts" in text
-    assert "r1-2     goes on  8 min 30 s ago  8 min 30 s" in text
-    assert "r1-1     Lost     9 min 55 s ago  1 min 0 s   OutOfMemory: A learner ran out of memory" in text
+    assert "r1-2     in progress  8 min 30 s ago  8 min 30 s" in text
+    assert (
+        "r1-1     Lost         9 min 55 s ago  1 min 0 s   OutOfMemory: A learner ran out of memory" in text
+    )
     assert len(text.splitlines()) < 40
 
 

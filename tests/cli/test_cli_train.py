@@ -24,7 +24,7 @@ def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
     called = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
     assert called.code == 0, called.err
     assert "OfflineTraining/bc is trained" in called.out
-    assert f"carrying out {tmp_path}/bc.yaml" in called.err
+    assert f"running {tmp_path}/bc.yaml" in called.err
     (loaded,) = load_resources(tmp_path / "bc.yaml")
     spec = loaded.resource.spec.model_dump(by_alias=True, exclude_unset=True)
     assert spec["checkpoint"] == {"every": 1, "keep": 2, "path": str(tmp_path)}
@@ -72,11 +72,11 @@ def test_options_without_effect_are_named(hindcast, resources):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "PG", "--stop", TWO], "algorithm is 'PG', which is no algorithm"),
+        (["--run", "PG", "--stop", TWO], "algorithm is 'PG', which is not an algorithm"),
         (["--run", "DQN"], "--stop is missing"),
         (
             ["--run", "DQN", "--stop", '{"time_total_s": 3}'],
-            "--stop: time_total_s ends no training; allowed: ",
+            "--stop: time_total_s is not a stop criterion; expected one of ",
         ),
         (["--run", "DQN", "--stop", TWO], "input_ is missing"),
         (["--run", "BC", "--config", "[1]", "--stop", TWO], "--config is '[1]', expected a mapping"),
@@ -101,7 +101,7 @@ def test_options_without_effect_are_named(hindcast, resources):
                 "--checkpoint-freq",
                 "1",
             ],
-            "--checkpoint-freq and --keep-checkpoints-num are of trainings",
+            "--checkpoint-freq and --keep-checkpoints-num apply to trainings only",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def test_two_learners_train_as_one_though_one_is_lost(
     resource = described(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
     assert group.train(resource).metrics["timesteps"] == UPDATES * 64
     assert (tmp_path / "killed").exists()
-    assert "a learner was lost; the learners start again from the last checkpoint" in group.notes
+    assert "a learner was lost; the learners restart from the last checkpoint" in group.notes
     assert any(note.startswith("resuming at update 8 ") for note in group.notes)
     assert_trained_as(tmp_path, alone)
 

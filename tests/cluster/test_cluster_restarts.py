@@ -63,7 +63,7 @@ def test_learners_that_die_without_another_checkpoint_are_given_up(
         train(resource, After(5))
     groups = dying(0)
     with pytest.raises(
-        WorkerLost, match="learners died 4 times without another checkpoint, the last time with"
+        WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
         learners.train(resource, [], mailbox, None)  # type: ignore[arg-type]
     assert len(groups) == 4

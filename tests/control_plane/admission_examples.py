@@ -11,9 +11,9 @@ from hindcast.api.options import algorithms, live_algorithms
 
 REF = {"name": "a"}
 ONE_OF_SOURCE = "exactly one of path, recordingRef, sampler is needed"
-CREDENTIALS = "holds credentials; give them by a Secret (spec.cluster.envFrom) or the service account instead"
+CREDENTIALS = "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead"
 LOST = "would be lost with the pod; use object storage, a mounted volume or a relative path"
-ENV_CREDENTIAL = "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline"
+ENV_CREDENTIAL = "is a credential; use valueFrom.secretKeyRef or envFrom, never inline"
 NO_ENVIRONMENT: Object = {"environment": None}
 OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
@@ -65,7 +65,7 @@ ANYWHERE = {
         good=("tmp/data", "/tmpfs/data", "/data/tmp", "file:///mnt/data", "memory/data"),
         bad=("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data"),
     ),
-    "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from": Examples(
+    "burnIn must be less than maxSeqLen: otherwise no timestep is left to learn from": Examples(
         good=({"burnIn": 19}, {"burnIn": 20, "maxSeqLen": 21}, {"maxSeqLen": 1}),
         bad=({"burnIn": 20}, {"burnIn": 3, "maxSeqLen": 3}),
     ),
@@ -105,18 +105,18 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"encoding": "MessagePack"}, {"encoding": "Arrow", "format": "Columns"}),
         bad=({"encoding": "MessagePack", "format": "Columns"}, {"encoding": "MessagePack", "format": "JSON"}),
     ),
-    ("", "weights stand on some entries of input only; give one to each, or to none"): Examples(
+    ("", "only some entries of input have weights; give one to each, or to none"): Examples(
         good=(
             {"input": [{"path": "a", "weight": 0.4}, {"path": "b", "weight": 0.6}]},
             {"input": [{"path": "a"}, {"path": "b"}]},
         ),
         bad=({"input": [{"path": "a", "weight": 0.4}, {"path": "b"}]},),
     ),
-    ("", "input has a sampler, but there is no environment to sample from"): Examples(
+    ("", "input has a sampler, but the spec has no environment to sample from"): Examples(
         good=(played(SAMPLER), NO_ENVIRONMENT),
         bad=(played(SAMPLER) | NO_ENVIRONMENT,),
     ),
-    ("", "a sampler beside other inputs needs weights; give one to each"): Examples(
+    ("", "a sampler combined with other inputs needs weights; give one to each"): Examples(
         good=(played(SAMPLER), played({"path": "a", "weight": 0.4}, SAMPLER | {"weight": 0.6})),
         bad=(played({"path": "a"}, SAMPLER),),
     ),
@@ -129,13 +129,13 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             played(SAMPLER | {"filter": [{"column": "a", "op": "==", "value": 1}]}),
         ),
     ),
-    ("", "there are several samplers; one plays for all"): Examples(
+    ("", "input has several samplers; give one"): Examples(
         good=(played(SAMPLER),),
         bad=(played(SAMPLER | {"weight": 0.5}, SAMPLER | {"weight": 0.5}),),
     ),
     (
         "",
-        "stop.epochs counts passes over recorded data alone; with a sampler give updates or timesteps",
+        "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
     ): Examples(
         good=(played(SAMPLER), {"stop": {"epochs": 2}}),
         bad=(played(SAMPLER, stop={"epochs": 2}),),
@@ -154,7 +154,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
+        "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
     ): Examples(
         good=(
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
@@ -165,7 +165,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             {"stop": {"episodeReturnMean": -0.5}, "evaluation": {}},
         ),
     ),
-    ("", "there is stop.episodeReturnMean, but no environment that would measure it"): Examples(
+    ("", "there is stop.episodeReturnMean, but no environment to measure it"): Examples(
         good=(
             {"stop": {"episodeReturnMean": 1}, "evaluation": {"interval": 2}},
             judged() | NO_ENVIRONMENT,
@@ -180,7 +180,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates that would compute it",
+        "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
     ): Examples(
         good=(judged(stop={"estimatedReturn": 1}, interval=2, estimates=["wis"]), judged(estimates=["dm"])),
         bad=(
@@ -191,14 +191,14 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     ),
     (
         "",
-        "there is stop.validationLoss, but no evaluation.offline.interval that would compute it",
+        "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
     ): Examples(
         good=(judged(stop={"validationLoss": 0.5}, interval=2),),
         bad=({"stop": {"validationLoss": 0.5}}, judged(stop={"validationLoss": 0.5})),
     ),
     (
         "",
-        "there is evaluation.offline.heldOut, but no recorded data to hold back; give evaluation.offline.input",
+        "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
     ): Examples(
         good=(judged(), played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"])),
         bad=(played(SAMPLER) | judged(),),
@@ -211,11 +211,11 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"heldOut": 0.1}, {"heldOut": None, "input": ["s3://bucket/recorded"]}),
         bad=({"heldOut": None}, {"heldOut": 0.1, "input": ["s3://bucket/recorded"]}),
     ),
-    ("", "customConfig is for one's own algorithm; use config"): Examples(
+    ("", "customConfig is for custom algorithms; use config"): Examples(
         good=({"algorithm": "mypkg.mod:MyAlgo", "customConfig": {"any": ["thing"]}}, {"config": {}}),
         bad=({"customConfig": {"lr": 1}},),
     ),
-    ("", "one's own algorithm takes customConfig, not config"): Examples(
+    ("", "a custom algorithm takes customConfig, not config"): Examples(
         good=({"algorithm": "mypkg:MyAlgo"}, {"config": {"lr": 1.0e-3}}),
         bad=({"algorithm": "mypkg:MyAlgo", "config": {"lr": 1.0e-3}},),
     ),

@@ -309,9 +309,9 @@ def test_runs_of_any_length_can_be_drawn(tmp_path, iterations):
     [
         (gym.spaces.Discrete(2), "Every action is taken about equally often"),
         (gym.spaces.Discrete(60), "The most frequent action"),
-        (gym.spaces.Box(-1, 1, (1,), np.float32), "Recorded actions lie between -1 and 0.999"),
-        (gym.spaces.Box(-1, 1, (17,), np.float32), "Recorded actions lie between -1 and 1"),
-        (gym.spaces.MultiDiscrete([3, 4]), "Recorded actions lie between 0 and 3"),
+        (gym.spaces.Box(-1, 1, (1,), np.float32), "Recorded actions are between -1 and 0.999"),
+        (gym.spaces.Box(-1, 1, (17,), np.float32), "Recorded actions are between -1 and 1"),
+        (gym.spaces.MultiDiscrete([3, 4]), "Recorded actions are between 0 and 3"),
     ],
 )
 def test_actions_of_any_space_can_be_drawn(tmp_path, monkeypatch, space, title):

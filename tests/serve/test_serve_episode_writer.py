@@ -320,7 +320,7 @@ def mistaken(path: Path, mistake: Any, sentence: str) -> None:
             "episode 'a', step 2: the reward is 'much', expected a number",
         ),
         (lambda log: log.log_returns("a", float("nan")), "the reward is nan, which is not finite"),
-        (lambda log: log.start_episode("a"), "episode 'a' runs already: end it, or give another id"),
+        (lambda log: log.start_episode("a"), "episode 'a' is already running: end it, or use another id"),
         (lambda log: log.start_episode(7), "the episode id is 7, expected text"),
         (lambda log: log.end_episode("b", [0, 0]), "episode 'b' does not run: it was not started"),
         (
@@ -354,7 +354,7 @@ def test_without_spaces_the_first_step_says_what_others_look_like(tmp_path: Path
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("mine")
-    with pytest.raises(OutputConflict, match="holds files of something else: give a new folder"):
+    with pytest.raises(OutputConflict, match="contains other files: give a new folder"):
         EpisodeWriter(tmp_path / "notes")
     record(recording(tmp_path / "walks", duration={"episodes": 4}))
     with pytest.raises(OutputConflict, match="walks holds OfflineRecording/test: give another folder"):

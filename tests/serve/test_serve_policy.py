@@ -191,7 +191,7 @@ def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listenin
 @pytest.mark.parametrize(
     ("method", "body", "refused"),
     [
-        ("get_action", "{", (400, "the request is no JSON")),
+        ("get_action", "{", (400, "the request is not JSON")),
         ("get_action", "[]", (400, "the request is list, expected an object")),
         ("get_action", '{"episode_id": "a"}', (400, "get_action lacks observation")),
         ("get_action", '{"episode_id": 1, "observation": []}', (400, "episode_id is 1, expected text")),
@@ -202,7 +202,7 @@ def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listenin
             '{"episode_id": "r", "observation": [0,0]}',
             (400, "obs has the shape [2], expected [4]"),
         ),
-        ("get_action", '{"episode_id": "r", "observation": [[],0]}', (400, "obs is no array")),
+        ("get_action", '{"episode_id": "r", "observation": [[],0]}', (400, "obs is not an array")),
         (
             "get_action",
             '{"episode_id": "r", "observation": {"x": 0}}',
@@ -214,8 +214,8 @@ def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listenin
             (400, "the reward is None, expected a number"),
         ),
         ("log_returns", '{"episode_id": "r", "reward": 1, "info": 3}', (400, "the info cannot be stored")),
-        ("close", "{}", (404, "there is no method 'close': there are start_episode, get_action")),
-        ("get_action", " " * 1001, (413, "the request has 1001 bytes, and 1000 are allowed")),
+        ("close", "{}", (404, "there is no method 'close'; the methods are start_episode, get_action")),
+        ("get_action", " " * 1001, (413, "the request has 1001 bytes; at most 1000 are allowed")),
     ],
 )
 def test_a_bad_request_gets_a_sentence(
@@ -269,7 +269,7 @@ def test_what_a_client_hears(client: PolicyClient, listening: HttpServer, server
     episode = client.start_episode()
     with pytest.raises(DataError, match="obs has the shape"):
         client.get_action(episode, [0.0])
-    with pytest.raises(DataError, match="runs already"):
+    with pytest.raises(DataError, match="is already running"):
         client.start_episode(episode)
     server.log.close()
     with pytest.raises(Unreachable, match="open another EpisodeWriter"):

@@ -1,7 +1,7 @@
 """Using cloud storage for recording: several outputs
 
 Pages: 2.40, 2026; block 14
-Refused: expected one path: a recording writes into one folder
+Refused: expected one path: a recording writes to one folder
 """
 
 from hindcast import AlgorithmConfig

@@ -120,6 +120,6 @@ class Report(Model):
     checkpoint: CheckpointStatus | None = None
     """The latest checkpoint of a training."""
     note: Annotated[str, Field(max_length=500)] | None = None
-    """The latest thing that the user should know."""
+    """The latest note for the user."""
     outcome: AttemptOutcome | None = None
     """How it ended; unset while it is running."""

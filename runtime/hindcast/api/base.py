@@ -191,7 +191,7 @@ def one_slash(path: str) -> str | None:
         return None
     scheme = found["scheme"]
     right = f"{scheme}:{_AFTER_SCHEME.get(scheme, '//')}{path[found.end() :]}"
-    return f"is neither a URI nor a plain path: write {right}, or ./{path} for a local folder of that name"
+    return f"is neither a URI nor a plain path: write {right}, or ./{path} for a local folder with that name"
 
 
 def _names_user(uri: str) -> bool:
@@ -204,7 +204,7 @@ def _names_user(uri: str) -> bool:
 def _check_location(value: str) -> str:
     if _names_user(value) or _SECRET_QUERY.search(value):
         raise ValueError(
-            "holds credentials; give them by a Secret (spec.cluster.envFrom), the service account "
+            "contains credentials; use a Secret (spec.cluster.envFrom), the service account "
             "or the environment instead"
         )
     if problem := one_slash(value):

@@ -1,4 +1,4 @@
-"""How a run sits on a cluster. Checked everywhere, used only there; platform defaults come from the chart."""
+"""Pods, storage and placement of a run on a cluster. Checked everywhere, used only there; the chart sets defaults."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -71,7 +71,7 @@ class EnvVar(Model):
     @model_validator(mode="after")
     def _refuse_credentials(self) -> Self:
         if self.value is not None and self.name in CREDENTIAL_VARIABLES:
-            raise ValueError(f"sets {self.name} inline; give it by valueFrom.secretKeyRef or envFrom")
+            raise ValueError(f"sets {self.name} inline; use valueFrom.secretKeyRef or envFrom")
         return self
 
 
@@ -106,7 +106,7 @@ class EmptyDir(Model):
     """Scratch space that goes with the pod."""
 
     size_limit: Quantity | None = None
-    """Most bytes it may take. Default: the node's limit."""
+    """Maximum size in bytes. Default: the node's limit."""
     medium: Literal["", "Memory"] = ""
     """`Memory` keeps it in RAM, counted against the container's memory."""
 
@@ -153,13 +153,13 @@ class PodResources(Model):
     """Size of the pods of one pool; what is given wins over the computed size."""
 
     cpu: Annotated[float, Field(gt=0)] | None = None
-    """CPUs a pod."""
+    """CPUs per pod."""
     memory: Quantity | None = None
-    """Memory a pod (request and limit)."""
+    """Memory per pod (request and limit)."""
     ephemeral_storage: Quantity | None = None
-    """Scratch disk a pod, spilled objects included."""
+    """Scratch disk per pod, including spilled objects."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm a pod (part of its memory)."""
+    """Size of /dev/shm per pod (part of its memory)."""
 
 
 class PoolResources(Model):
@@ -191,7 +191,7 @@ class PodOverrides(Model):
 
 
 class Code(Model):
-    """The user's own code: environment class, connectors, algorithm, packages."""
+    """Custom code: environment class, connectors, algorithm, packages."""
 
     at_least_one: ClassVar = ("config_map", "runtime_env")
 
@@ -238,7 +238,7 @@ class ClusterSpec(Model):
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = []
     """Secrets and ConfigMaps as environment variables."""
     code: Code | None = None
-    """The user's own code."""
+    """Custom code."""
     pod_overrides: PodOverrides = PodOverrides()
     """Pod templates merged over the generated ones."""
     scheduling: Scheduling = Scheduling()

@@ -60,13 +60,13 @@ class EvaluationSpec(Model):
     envs_per_runner: Positive | None = None
     """Environments that a runner steps at once. Default: min(duration, 8)."""
     parallel_to_training: bool = False
-    """Evaluate while training goes on; the result is used one iteration later."""
+    """Evaluate while training continues; the result is used one iteration later."""
     explore: bool = False
-    """Sample actions rather than take the mode."""
+    """Sample actions instead of taking the mode."""
     reference_returns: ReferenceReturns | None = None
     """Returns of a random policy and of an expert: results have a `normalised_score` then, 0 and 100 for these."""
     sample_timeout_seconds: Annotated[float, Field(gt=0), OPERATIONAL] = 120.0
-    """Seconds after which an evaluation is given up."""
+    """Timeout of an evaluation, in seconds."""
     custom_function: ClassPath | None = None
     """A custom evaluation, "package.module:function", called with (policy, environment, seed), or as RLlib does with
     (algorithm, eval_workers), in the driver's process; it returns metrics by name."""
@@ -78,5 +78,7 @@ class EvaluationSpec(Model):
         if self.duration == "auto" and not self.parallel_to_training:
             raise ValueError("has duration auto without parallelToTraining: true")
         if self.custom_function is not None and self.parallel_to_training:
-            raise ValueError("has customFunction with parallelToTraining; it plays in the driver's process")
+            raise ValueError(
+                "has customFunction with parallelToTraining; custom functions run in the driver only"
+            )
         return self

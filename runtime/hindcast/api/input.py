@@ -8,25 +8,25 @@ from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, 
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
 
-RECORDED_ALONE: Final = "beside a sampler weight alone can stand: the other fields are for recorded data"
+RECORDED_ALONE: Final = "with a sampler, only weight may be set: the other fields are for recorded data"
 
 
 class Sampler(Model):
-    """What the policy plays in `spec.environment` while it is trained. Its timesteps are drawn with replacement: all
-    alike, or by priority where the algorithm asks for that.
+    """Episodes that the policy plays in `spec.environment` while it is trained. Timesteps are drawn with replacement:
+    uniformly, or by priority if the algorithm asks for that.
     """
 
     timesteps_per_update: Annotated[float, Field(gt=0)] = 1.0
-    """Timesteps played for each update of the training, in whole episodes: an episode is begun where fewer have been
+    """Timesteps to play per update, in complete episodes: a new episode starts whenever fewer have been
     played."""
     warmup_timesteps: NonNegative = 1000
-    """Timesteps played besides, before the first update that learns from them."""
+    """Timesteps to play before the first update that learns from them."""
     capacity: Positive = 100_000
-    """Most timesteps that are kept; the oldest episodes leave, whole."""
+    """Maximum number of timesteps kept; the oldest episodes are dropped first."""
     capacity_bytes: Quantity = "256Mi"
-    """Most bytes of them, in the columns that are learnt from."""
+    """Maximum bytes of them, counting the columns that are learnt from."""
     envs_per_runner: Positive = 1
-    """Environments stepped side by side: so many episodes are played at a time."""
+    """Environments stepped side by side, one episode each."""
 
 
 class FilterTerm(Model):
@@ -41,17 +41,17 @@ class FilterTerm(Model):
 
 
 class PrepareSpec(Model):
-    """How rows become whole episodes, where the data do not hold them whole and in order."""
+    """How to make complete episodes of rows, for data that do not hold them complete and in order."""
 
     order: Literal["Auto", "Time", "Stored", "Chain"] = "Auto"
-    """What orders the rows of an episode: `Time` their column `t`, `Stored` their order in the files, `Chain`
+    """How to order the rows of an episode: `Time` their column `t`, `Stored` their order in the files, `Chain`
     each row's next observation, which must be another row's observation. `Auto`: the first that can."""
     gaps: Literal["Refuse", "Split"] = "Refuse"
-    """When timesteps are missing within an episode: `Split` makes pieces of it."""
+    """What to do when timesteps are missing within an episode: `Split` cuts it there."""
     duplicates: Literal["Drop", "Refuse"] = "Drop"
-    """When rows repeat others: `Drop` counts them once. Rows of one timestep that differ are always refused."""
+    """What to do with duplicate rows: `Drop` keeps one of them. Rows of one timestep that differ are always refused."""
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
-    """When an episode ends neither terminated nor truncated."""
+    """What to do when an episode ends neither terminated nor truncated."""
 
 
 class InputSource(Model):
@@ -62,13 +62,13 @@ class InputSource(Model):
     path: Location | None = None
     """A file, a folder (searched recursively) or a glob; a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
     recording_ref: Reference | None = None
-    """The dataset of an OfflineRecording, which is waited for."""
+    """The dataset of an OfflineRecording; the training waits for it."""
     sampler: Sampler | None = None
-    """What the policy plays in the meantime, of algorithms that learn from such."""
+    """Episodes that the policy plays during training, for algorithms that learn from them."""
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
     top: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the episodes that are learnt from: those with the highest return, the sum of rewards. Default: all."""
+    """Share of the episodes to learn from: those with the highest return (sum of rewards). Default: all."""
     format: Literal[
         "Auto",
         "Parquet",
@@ -83,8 +83,8 @@ class InputSource(Model):
         "Binary",
         "RayData",
     ] = "Auto"
-    """What the files are. `Auto` finds out; `Text`, `Images` and `Binary` need `pipeline.preLearner`. `RayData` reads
-    them once by `readOptions.method`: a method of Ray Data (`read_numpy`), or a function of one's own of the path,
+    """Format of the files. `Auto` detects it; `Text`, `Images` and `Binary` need `pipeline.preLearner`. `RayData` reads
+    them once by `readOptions.method`: a method of Ray Data (`read_numpy`), or a custom function of the path,
     "package.module:name"."""
     read_options: FreeForm = {}
     """Options of the format's reader, such as a CSV file's delimiter."""
@@ -93,16 +93,16 @@ class InputSource(Model):
     filter: Annotated[list[FilterTerm], Field(max_length=32)] = []
     """Comparisons that must all hold."""
     schema_map: Annotated[dict[ShortText, ShortText], Field(alias="schema", max_length=64)] = {}
-    """Names in the data that differ: from Hindcast's column name (`obs`, `actions` …) to the data's."""
+    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
-    """Columns that may hold compressed cells. Default: any, found in the data."""
+    """Columns that may hold compressed cells. Default: any; compression is detected."""
     actions_normalized: bool | None = None
-    """Whether Box actions lie in [-1, 1], as a policy gives them, or are the environment's own. Default: as the data
-    say; recordings of Hindcast and RLlib are normalised, other data are not."""
+    """Whether Box actions are in [-1, 1], as a policy produces them, or in the environment's range. Default: from the
+    data; recordings of Hindcast and RLlib are normalised, other data are not."""
     ignore_final_observation: bool = False
-    """Read data that have no next observations: the last observation of an episode is zeros then."""
+    """Read data that have no next observations; the last observation of an episode is then zeros."""
     prepare: PrepareSpec = PrepareSpec()
-    """How rows become whole episodes, where they are not."""
+    """How to make complete episodes of rows."""
 
     @model_validator(mode="after")
     def _check_sampler(self) -> Self:

@@ -66,7 +66,9 @@ _WORDS: Final = ("mode", "nonlinearity")
 def _check_initializer(given: Named) -> Named:
     name = given.name.removesuffix("_")
     if name not in INITIALIZERS:
-        raise ValueError(f"is '{given.name}', which is no initialiser; there are {', '.join(INITIALIZERS)}")
+        raise ValueError(
+            f"is '{given.name}', which is not an initialiser; expected one of: {', '.join(INITIALIZERS)}"
+        )
     for argument, value in given.kwargs.items():
         if argument not in INITIALIZERS[name]:
             taken = ", ".join(INITIALIZERS[name]) or "no arguments"
@@ -76,14 +78,14 @@ def _check_initializer(given: Named) -> Named:
             continue
         raise ValueError(f"has {argument} {value!r}, expected {'text' if argument in _WORDS else 'a number'}")
     if name == "constant" and "val" not in given.kwargs:
-        raise ValueError("is constant without its val; give {name: constant, kwargs: {val: 0.1}}")
+        raise ValueError("is constant without a val; give {name: constant, kwargs: {val: 0.1}}")
     return Named(name=name, kwargs=given.kwargs)
 
 
 def _check_bias(given: Named) -> Named:
     if given.name in _OF_MATRICES:
         others = ", ".join(name for name in INITIALIZERS if name not in _OF_MATRICES)
-        raise ValueError(f"is {given.name}, which is for matrices; a bias begins with one of {others}")
+        raise ValueError(f"is {given.name}, which is for matrices; a bias takes one of {others}")
     return given
 
 
@@ -92,12 +94,12 @@ BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
 
 
 class ModelSpec(Model):
-    """Encoder and heads of the policy network, and what is done to observations before it."""
+    """Encoder and heads of the policy network, and preprocessing of observations."""
 
     rules: ClassVar = (
         Rule(
             "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
-            "burnIn must be less than maxSeqLen: nothing of a sequence would be learnt from",
+            "burnIn must be less than maxSeqLen: otherwise no timestep is left to learn from",
             at=".burnIn",
         ),
         Rule(
@@ -113,29 +115,28 @@ class ModelSpec(Model):
     fcnet_activation: Activation = "tanh"
     """Activation of the dense layers."""
     fcnet_kernel_initializer: Initializer | None = None
-    """What weights of the dense layers of encoders and critics begin with: one of torch.nn.init, or `{name, kwargs}`.
+    """Initialiser for dense layer weights of encoders and critics: a torch.nn.init function, or `{name, kwargs}`.
     Default: orthogonal with gain √2."""
     fcnet_bias_initializer: BiasInitializer | None = None
-    """What their biases begin with. Default: zeros."""
+    """Initialiser for their biases. Default: zeros."""
     layer_norm: bool = False
-    """Normalise each dense layer before its activation (arXiv 1607.06450), of encoders, heads and critics."""
+    """Layer normalisation before each activation of dense layers (arXiv 1607.06450), in encoders, heads and critics."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the units of these layers that training leaves out at random; none in acting, evaluation and targets."""
+    """Dropout rate of these layers in training; acting, evaluation and targets use none."""
     vf_share_layers: bool = False
-    """The value head uses the policy's encoder rather than one of its own."""
+    """The value head shares the policy's encoder instead of having a separate one."""
     head_fcnet_hiddens: Hiddens = []
     """Units of dense layers between the encoder and each head."""
     head_fcnet_kernel_initializer: Initializer | None = None
-    """What weights of heads begin with, those of their last layer too. Default: orthogonal; the policy's last layer
+    """Initialiser for head weights, including the last layer. Default: orthogonal; the policy's last layer
     near zero."""
     head_fcnet_bias_initializer: BiasInitializer | None = None
-    """What their biases begin with. Default: zeros."""
+    """Initialiser for their biases. Default: zeros."""
     distribution: Distribution = "auto"
-    """Distribution of actions. `auto`: the algorithm's own, mostly categorical for discrete, gaussian for continuous
-    spaces. Squashed ones stay within the bounds of the actions. `boundedGaussian` is a Gaussian whose mean, by tanh, is
-    within them (the policy of IQL's paper)."""
+    """Distribution of actions. `auto`: the algorithm's default, mostly categorical for discrete and gaussian for
+    continuous spaces. Squashed ones stay within the bounds of the actions."""
     free_log_std: bool = False
-    """Gaussian log standard deviations are parameters of their own that do not depend on the observation."""
+    """Gaussian log standard deviations are free parameters that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0
     """Log standard deviations are clipped to ± this value."""
     log_std_min: float | None = None
@@ -149,29 +150,29 @@ class ModelSpec(Model):
     conv_padding: Literal["valid", "same"] = "valid"
     """`same` pads images with zeros, so that a stride of 1 keeps their size and others divide it."""
     conv_kernel_initializer: Initializer | None = None
-    """What weights of the convolutions begin with. Default: orthogonal with gain √2."""
+    """Initialiser for convolution weights. Default: orthogonal with gain √2."""
     conv_bias_initializer: BiasInitializer | None = None
-    """What their biases begin with. Default: zeros."""
+    """Initialiser for their biases. Default: zeros."""
     observation_filter: Literal["none", "meanStd"] = "none"
     """`meanStd` normalises observations by running mean and deviation, saved with the policy."""
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
     recurrent: Literal["none", "lstm", "gru"] = "none"
-    """A recurrent layer between the encoder and the heads. Its state begins at zero with every episode."""
+    """A recurrent layer between the encoder and the heads. Its state is reset to zero at the start of each episode."""
     cell_size: Positive = 256
     """Units of the recurrent layer."""
     recurrent_kernel_initializer: Initializer | None = None
-    """What weights of the recurrent layer begin with, each gate's by itself. Default: orthogonal."""
+    """Initialiser for the recurrent layer's weights, applied per gate. Default: orthogonal."""
     recurrent_bias_initializer: BiasInitializer | None = None
-    """What its biases begin with. Default: zeros, and ones for the gate that keeps the state."""
+    """Initialiser for its biases. Default: zeros, and ones for the gate that keeps the state."""
     max_seq_len: Positive = 20
-    """Timesteps of the sequences that a policy with a state learns from."""
+    """Length, in timesteps, of the sequences that a recurrent policy learns from."""
     burn_in: NonNegative = 0
-    """First timesteps of a sequence that only warm up the state; they repeat the end of the sequence before."""
+    """First timesteps of a sequence that only warm up the state; they repeat the end of the previous sequence."""
     initial_state: Literal["zero", "recorded"] = "zero"
-    """The state in which a sequence begins in training: zero, or as recorded (`output.recurrentStates`)."""
+    """State at the start of a training sequence: zero, or as recorded (`output.recurrentStates`)."""
     module_class: ClassPath | None = None
-    """An `RLModule` of one's own in place of the default networks, "package.module:Class"."""
+    """A custom `RLModule` in place of the default networks, "package.module:Class"."""
     module_options: FreeForm = {}
     """Keyword arguments of its `setup()`, or what this reads as `self.model_config["name"]`."""
 
@@ -195,8 +196,8 @@ class ModelSpec(Model):
     def _check_burn_in(self) -> Self:
         if self.burn_in >= self.max_seq_len:
             raise ValueError(
-                f"has burnIn {self.burn_in} and maxSeqLen {self.max_seq_len}: burnIn must be less, or nothing of a "
-                "sequence would be learnt from"
+                f"has burnIn {self.burn_in} and maxSeqLen {self.max_seq_len}: burnIn must be less, or no "
+                "timestep is left to learn from"
             )
         return self
 

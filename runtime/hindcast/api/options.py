@@ -82,7 +82,7 @@ def check_algorithm(kind: str, algorithm: str, config: Any, model: Any, at: Step
         return []
     if algorithm not in schemas():
         hint = nearest(algorithm, algorithms(kind))
-        return [Problem((*at, "algorithm"), f"is '{algorithm}', which is no algorithm{hint}")]
+        return [Problem((*at, "algorithm"), f"is '{algorithm}', which is not an algorithm{hint}")]
     if algorithm not in algorithms(kind):
         names = ", ".join(algorithms(kind))
         return [
@@ -110,7 +110,7 @@ def check_samplers(algorithm: Any, sources: Any, at: Steps) -> list[Problem]:
     """
     if algorithm not in schemas() or algorithm in live_algorithms() or not isinstance(sources, list):
         return []
-    why = f"does not apply to {algorithm}; it is of {', '.join(live_algorithms())}"
+    why = f"does not apply to {algorithm}; it is an option for {', '.join(live_algorithms())}"
     return [
         Problem((*at, index, "sampler"), why)
         for index, source in enumerate(sources)
@@ -123,7 +123,7 @@ def check_own_sampler(algorithm: str, sampler: Any, at: Steps) -> list[Problem]:
     if not isinstance(sampler, dict) or algorithm not in schemas() or algorithm in live_algorithms():
         return []
     experts = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-    return [Problem(at, f"does not apply to {algorithm}; it is of {', '.join(experts)}")]
+    return [Problem(at, f"does not apply to {algorithm}; it is an option for {', '.join(experts)}")]
 
 
 def _check_recurrent(algorithm: str, model: Any, at: Steps) -> list[Problem]:

@@ -33,17 +33,17 @@ class DataWorkersSpec(Model):
     max_replicas: Positive | None = None
     """Most data workers of a pool that scales with the load."""
     cpus: Annotated[float, Field(gt=0)] = 1.0
-    """CPUs a data worker."""
+    """CPUs per data worker."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs a data worker."""
+    """GPUs per data worker."""
     memory: Quantity | None = None
-    """Memory a data worker. Default: computed."""
+    """Memory per data worker. Default: computed."""
 
     @model_validator(mode="after")
     def _check_replicas(self) -> Self:
         interval = (self.min_replicas, self.max_replicas)
         if self.replicas is not None and interval != (None, None):
-            raise ValueError("has replicas beside minReplicas and maxReplicas; give one or the other")
+            raise ValueError("has replicas as well as minReplicas and maxReplicas; give one or the other")
         if (self.min_replicas is None) != (self.max_replicas is None):
             raise ValueError("has one of minReplicas and maxReplicas; give both")
         if self.min_replicas is not None and self.min_replicas > (self.max_replicas or 0):
@@ -65,10 +65,10 @@ class PipelineSpec(Model):
     data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
     """The pool that reads data and runs the pre-learner."""
     prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
-    """Has no effect, and is said to have none: the next window is always filled ahead of the learner; windowSteps
-    says how large it is."""
+    """Has no effect, and a note says so: the next window is always filled ahead of the learner; windowSteps
+    sets its size."""
     window_steps: Positive = 2**20
-    """Timesteps of a window, within which they are shuffled. Part of what fixes the order of the data."""
+    """Timesteps of a window, within which they are shuffled. It helps to determine the order of the data."""
     window_bytes: Quantity = "1Gi"
     """Bytes of a window in memory, all columns decoded; the smaller of the two limits holds."""
     residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"

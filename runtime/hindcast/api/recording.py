@@ -58,7 +58,7 @@ class TrainPolicy(Model):
     model: ModelSpec = ModelSpec()
     """The policy network."""
     sampler: Sampler | None = None
-    """How much it plays while it is trained, of algorithms that keep what they have played (not PPO). Default: as of an
+    """How much it plays while it is trained, for algorithms with a replay buffer (not PPO). Default: as for an
     input's sampler; an iteration is 1,000 updates."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder, and from its other networks where they have the name and
@@ -72,7 +72,7 @@ class TrainPolicy(Model):
 
 
 class CheckpointPolicy(Model):
-    """A policy that was trained before."""
+    """A previously trained policy."""
 
     path: Location
     """Folder of a checkpoint or of its `module`."""
@@ -83,7 +83,7 @@ class RandomPolicy(Model):
 
 
 class PolicySpec(Model):
-    """Who acts."""
+    """The policy to record."""
 
     exactly_one: ClassVar = ("train", "checkpoint", "training_ref", "random")
 
@@ -92,14 +92,14 @@ class PolicySpec(Model):
     checkpoint: CheckpointPolicy | None = None
     """Load a policy."""
     training_ref: Reference | None = None
-    """The best checkpoint of an OfflineTraining, which is waited for."""
+    """The best checkpoint of an OfflineTraining; the recording waits for it."""
     random: RandomPolicy | None = None
     """Act at random."""
     explore: bool = True
     """Sample actions from the policy's distribution; false takes its mode."""
     module_class: Annotated[ClassPath | None, OPERATIONAL] = None
-    """The `model.moduleClass` of the policy of `checkpoint` or `trainingRef`: no class is imported because a checkpoint
-    names it."""
+    """The `model.moduleClass` of the policy of `checkpoint` or `trainingRef`: a checkpoint alone never causes
+    an import."""
 
     @property
     def own_class(self) -> str | None:
@@ -108,7 +108,7 @@ class PolicySpec(Model):
 
 
 class Duration(Model):
-    """How much is recorded. Episodes are always recorded to their end."""
+    """How much to record. Episodes are always recorded to their end."""
 
     exactly_one: ClassVar = ("episodes", "timesteps")
 
@@ -126,9 +126,9 @@ class RunnersSpec(Model):
     envs_per_runner: Positive = 8
     """Environments that a runner steps at once, in one forward pass of the policy."""
     cpus: Annotated[float, Field(gt=0), OPERATIONAL] = 1.0
-    """CPUs a runner."""
+    """CPUs per runner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
-    """Memory a runner. Default: computed."""
+    """Memory per runner. Default: computed."""
 
 
 class OutputSpec(Model):
@@ -151,24 +151,24 @@ class OutputSpec(Model):
     """Folder of the dataset: a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
     format: Literal["Episodes", "Columns", "JSON", "CSV", "SampleBatch"] = "Episodes"
     """`Episodes`: Parquet, one row per episode. `Columns`: Parquet, one row per timestep, for other tools. `JSON` and
-    `CSV`: text, one line per timestep. `SampleBatch`: JSON, one episode a line, as RLlib's old stack reads it."""
+    `CSV`: text, one line per timestep. `SampleBatch`: JSON, one episode per line, as RLlib's old stack reads it."""
     encoding: Literal["Arrow", "MessagePack"] = "Arrow"
-    """Of Episodes: `Arrow` (fastest) or `MessagePack` (as RLlib writes it)."""
+    """Encoding of Episodes: `Arrow` (fastest) or `MessagePack` (as RLlib writes it)."""
     max_rows_per_file: Positive | None = None
-    """Most rows of a file: episodes in Episodes and SampleBatch; timesteps in Columns, JSON and CSV, in whole
+    """Maximum rows per file: episodes in Episodes and SampleBatch; timesteps in Columns, JSON and CSV, in complete
     episodes. Default: no limit."""
     max_file_size: Quantity = "128Mi"
-    """Most bytes of a file, about."""
+    """Approximate maximum file size."""
     compression: Literal["lz4", "zstd", "none"] = "lz4"
-    """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is written plain: `lz4`, the default, does
-    nothing there."""
+    """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is never compressed: `lz4`, the default,
+    has no effect there."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256)] = []
-    """Of SampleBatch: columns that are packed, as RLlib packs `obs` and `new_obs`. Default: none."""
+    """For SampleBatch: columns to pack, as RLlib packs `obs` and `new_obs`. Default: none."""
     recurrent_states: bool = False
     """Also write the policy's recurrent state after each step (`state_out`), for trainings with `model.initialState:
     recorded`."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
-    """When the folder holds a dataset: `Resume` it (of the same spec only), `Fail`, or `Replace` the files
+    """What to do when the folder holds a dataset: `Resume` it (same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
 
     @model_validator(mode="after")
@@ -179,13 +179,13 @@ class OutputSpec(Model):
             )
         if self.compression == "zstd" and self.is_text:
             raise ValueError(
-                f"has compression zstd with format {self.format}; text is written plain, and zstd needs format "
+                f"has compression zstd with format {self.format}; text is not compressed; zstd needs format "
                 "Episodes or Columns"
             )
         if self.compress_columns and self.format != "SampleBatch":
             raise ValueError(
-                f"has compressColumns with format {self.format}; columns are packed in format SampleBatch, and "
-                "Parquet's are compressed by `compression`"
+                f"has compressColumns with format {self.format}; only SampleBatch packs columns; "
+                "`compression` compresses Parquet"
             )
         return self
 
@@ -201,14 +201,14 @@ class OutputSpec(Model):
 
 
 class OfflineRecordingSpec(Model):
-    """What is recorded, by whom, how much, and where to."""
+    """What to record, with which policy, how much, and where to."""
 
     environment: EnvironmentSpec
     """The environment."""
     policy: PolicySpec
-    """Who acts."""
+    """The policy to record."""
     duration: Duration
-    """How much is recorded."""
+    """How much to record."""
     runners: RunnersSpec = RunnersSpec()
     """The environment runners."""
     output: OutputSpec
@@ -216,14 +216,14 @@ class OfflineRecordingSpec(Model):
     seed: NonNegative = 0
     """Episode i is seeded by (seed, i)."""
     callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []
-    """Classes of one's own that hear what is played, and how the expert's training goes (`hindcast.Callbacks`), each
+    """Custom callback classes (`hindcast.Callbacks`), for recorded episodes and the expert's training, each
     "package.module:Class"."""
     revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False
-    """Stop at a safe point and free the nodes; false goes on from there."""
+    """Stop at a safe point and free the nodes; false resumes from there."""
     cluster: Annotated[ClusterSpec, OPERATIONAL] = ClusterSpec()
-    """How the run sits on a cluster."""
+    """Pods, storage and placement on a cluster."""
     run_policy: Annotated[RunPolicy, OPERATIONAL] = RunPolicy()
     """Deadlines, retries and clean-up on a cluster."""
 
@@ -238,6 +238,6 @@ class OfflineRecording(Model):
     metadata: Metadata
     """Name and labels."""
     spec: OfflineRecordingSpec
-    """What is wanted."""
+    """Desired state."""
     status: Status | None = None
-    """What is; written by the operator."""
+    """Observed state, written by the operator."""

@@ -7,7 +7,7 @@ class RunPolicy(Model):
     """Changeable at any time. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
-    """Attempts after the first one. A user's mistake is never retried."""
+    """Retries after the first attempt. A user's mistake is never retried."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
     start_deadline_seconds: Positive = 1800
@@ -15,6 +15,6 @@ class RunPolicy(Model):
     stall_timeout_seconds: Positive = 1800
     """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
     suspend_grace_seconds: NonNegative = 120
-    """Seconds that an attempt gets for its checkpoint when it is suspended."""
+    """Seconds that an attempt gets to checkpoint when it is suspended."""
     ttl_seconds_after_finished: NonNegative = 0
     """Seconds that the finished attempt's pods are kept. The resource itself is never deleted."""

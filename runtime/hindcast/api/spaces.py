@@ -1,4 +1,4 @@
-"""Observation and action spaces as JSON; the same form stands in YAML, manifests and checkpoints."""
+"""Observation and action spaces as JSON; YAML, manifests and checkpoints use the same form."""
 
 import math
 from typing import Annotated, Any, Literal

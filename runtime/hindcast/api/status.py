@@ -17,7 +17,7 @@ def _map_by(*keys: str) -> dict[str, Any]:
 
 
 def _finite_ones(metrics: Any) -> Any:
-    """A loss that is NaN is left out, as JSON cannot carry it; the run goes on."""
+    """A NaN loss is left out, since JSON cannot represent it; the run continues."""
     if not isinstance(metrics, dict):
         return metrics
     return {k: v for k, v in metrics.items() if not isinstance(v, float) or math.isfinite(v)}
@@ -50,7 +50,7 @@ class Progress(Model):
     episodes: NonNegative | None = None
     """Episodes recorded."""
     percentage: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Share of the whole, in percent."""
+    """Completed share, in percent."""
     eta_seconds: NonNegative | None = None
     """Estimated seconds left."""
     metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
@@ -113,7 +113,7 @@ class RunStatus(Model):
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     course_hash: ShortText | None = None
-    """Hash of those without `stop` and `evaluation`, with which a run goes on when they change."""
+    """Hash of the run-defining fields except `stop` and `evaluation`, which may change during a run."""
     image: Text | None = None
     """Its image."""
     inputs: FreeForm = {}

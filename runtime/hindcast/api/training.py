@@ -40,15 +40,15 @@ class LearnersSpec(Model):
     replicas: Annotated[Positive, OPERATIONAL] = 1
     """Number of learners (data parallel)."""
     cpus: Annotated[float | None, Field(gt=0), OPERATIONAL] = None
-    """CPUs a learner. Default: 1, or as many as its data loading needs with a GPU."""
+    """CPUs per learner. Default: 1, or with a GPU as many as its data loading needs."""
     gpus: Annotated[float, Field(ge=0), OPERATIONAL] = 0.0
-    """GPUs a learner."""
+    """GPUs per learner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
-    """Memory a learner. Default: computed."""
+    """Memory per learner. Default: computed."""
     device: Annotated[Literal["auto", "cpu", "cuda"], OPERATIONAL] = "auto"
     """`auto` takes a GPU when there is one."""
     compile: Annotated[bool, OPERATIONAL] = False
-    """Let torch.compile make the losses one graph, where the algorithm's are such."""
+    """Compile the losses with torch.compile, for algorithms that support it."""
 
 
 class StopSpec(Model):
@@ -69,7 +69,7 @@ class StopSpec(Model):
     estimated_return: float | None = None
     """Value of the first of `evaluation.offline.estimates` (needs `evaluation.offline.interval`)."""
     validation_loss: float | None = None
-    """Loss over held-out timesteps that is low enough (needs `evaluation.offline.interval`)."""
+    """Loss over held-out timesteps at or below this value (needs `evaluation.offline.interval`)."""
     iterations: Positive | None = None
     """Training iterations."""
     timesteps: Positive | None = None
@@ -81,14 +81,14 @@ class StopSpec(Model):
 
 
 class CheckpointSpec(Model):
-    """Where the run folder lies and what is kept in it."""
+    """Location of the run folder, and what is kept in it."""
 
     path: Annotated[Location, LOCATION] = "runs"
     """Parent folder: the run folder is `<path>/<name>/r<revision>`."""
     every: Annotated[Positive, OPERATIONAL] = 10
     """Iterations between checkpoints. The last state is always saved."""
     keep: Annotated[Positive, OPERATIONAL] = 3
-    """Number of latest checkpoints that are kept, the best one besides."""
+    """Number of recent checkpoints to keep in addition to the best."""
 
 
 _OFFLINE_INTERVAL: Final = (
@@ -97,22 +97,22 @@ _OFFLINE_INTERVAL: Final = (
 
 
 class OfflineTrainingSpec(Model):
-    """What is trained, on which data, how, until when."""
+    """What to train, on which data, how, and until when."""
 
     rules: ClassVar = (
         Rule(
             "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
-            "weights stand on some entries of input only; give one to each, or to none",
+            "only some entries of input have weights; give one to each, or to none",
             at=".input",
         ),
         Rule(
             "has(self.environment) || self.input.all(source, !has(source.sampler))",
-            "input has a sampler, but there is no environment to sample from",
+            "input has a sampler, but the spec has no environment to sample from",
             at=".input",
         ),
         Rule(
             "self.input.size() == 1 || self.input.all(source, !has(source.sampler) || has(source.weight))",
-            "a sampler beside other inputs needs weights; give one to each",
+            "a sampler combined with other inputs needs weights; give one to each",
             at=".input",
         ),
         Rule(
@@ -123,12 +123,12 @@ class OfflineTrainingSpec(Model):
         ),
         Rule(
             "self.input.filter(source, has(source.sampler)).size() <= 1",
-            "there are several samplers; one plays for all",
+            "input has several samplers; give one",
             at=".input",
         ),
         Rule(
             "!has(self.stop.epochs) || self.input.all(source, !has(source.sampler))",
-            "stop.epochs counts passes over recorded data alone; with a sampler give updates or timesteps",
+            "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
             at=".stop.epochs",
         ),
         Rule(
@@ -138,12 +138,12 @@ class OfflineTrainingSpec(Model):
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
-            "there is stop.episodeReturnMean, but no evaluation.interval that would measure it",
+            "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
             at=".stop.episodeReturnMean",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || has(self.environment)",
-            "there is stop.episodeReturnMean, but no environment that would measure it",
+            "there is stop.episodeReturnMean, but no environment to measure it",
             at=".evaluation.offline",
         ),
         Rule(
@@ -155,33 +155,33 @@ class OfflineTrainingSpec(Model):
         ),
         Rule(
             f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
-            "there is stop.validationLoss, but no evaluation.offline.interval that would compute it",
+            "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
             at=".stop.validationLoss",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
             "self.input.exists(source, !has(source.sampler))",
-            "there is evaluation.offline.heldOut, but no recorded data to hold back; give evaluation.offline.input",
+            "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
             at=".evaluation.offline.heldOut",
         ),
         Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
-            "customConfig is for one's own algorithm; use config",
+            "customConfig is for custom algorithms; use config",
             at=".customConfig",
         ),
         Rule(
             "!has(self.config) || !self.algorithm.contains(':')",
-            "one's own algorithm takes customConfig, not config",
+            "a custom algorithm takes customConfig, not config",
             at=".config",
         ),
     )
 
     algorithm: ShortText
-    """Name of an algorithm, or "package.module:Class" for one's own."""
+    """Name of an algorithm, or "package.module:Class" for a custom one."""
     config: dict[str, Any] = {}
     """The algorithm's options; those not given have the algorithm's defaults."""
     custom_config: FreeForm | None = None
-    """Options of one's own algorithm, in place of `config`."""
+    """Options of a custom algorithm, in place of `config`."""
     model: ModelSpec = ModelSpec()
     """The policy network."""
     environment: EnvironmentSpec | None = None
@@ -201,22 +201,23 @@ class OfflineTrainingSpec(Model):
     """Evaluation, in the environment or by recorded episodes. Default: none. A run goes on with another one from its
     next attempt on."""
     stop: Annotated[StopSpec, EXTENDABLE]
-    """When the training ends. Raised, also after the end, the run goes on as if it had been so from the start."""
+    """When the training ends. If raised, even after the end, the run continues as if the new value had been set
+    from the start."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """Where the run folder lies and what is kept."""
+    """Location of the run folder, and what is kept in it."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from its other networks
     (critics, multipliers) where they have the name and the shapes of this training's."""
     seed: NonNegative = 0
     """Seed of the order of the data, of the initial weights and of evaluation."""
     callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []
-    """Classes of one's own that hear how the training goes (`hindcast.Callbacks`), each "package.module:Class"."""
+    """Custom callback classes (`hindcast.Callbacks`), each "package.module:Class"."""
     revision: Annotated[Revision, OPERATIONAL] = 1
     """Raise it to run again with changed fields. It never decreases."""
     suspend: Annotated[bool, OPERATIONAL] = False
-    """Checkpoint, stop and free the nodes; false goes on from the checkpoint."""
+    """Checkpoint, stop and free the nodes; false resumes from the checkpoint."""
     cluster: Annotated[ClusterSpec, OPERATIONAL] = ClusterSpec()
-    """How the run sits on a cluster."""
+    """Pods, storage and placement on a cluster."""
     run_policy: Annotated[RunPolicy, OPERATIONAL] = RunPolicy()
     """Deadlines, retries and clean-up on a cluster."""
 
@@ -255,12 +256,12 @@ class OfflineTrainingSpec(Model):
         if self.environment is None:
             raise ValueError("has a sampler in input but no environment to sample from")
         if len(samplers) > 1:
-            raise ValueError(f"has {len(samplers)} samplers in input; one plays for all")
+            raise ValueError(f"has {len(samplers)} samplers in input; give one")
         if len(self.input) > 1 and samplers[0].weight is None:
-            raise ValueError("has a sampler beside other inputs, which needs weights; give one to each")
+            raise ValueError("combines a sampler with other inputs, which needs weights; give one to each")
         if self.stop.epochs is not None:
             raise ValueError(
-                "has stop.epochs, which counts passes over recorded data alone; with a sampler give updates"
+                "has stop.epochs, which counts passes over recorded data only; with a sampler use updates"
             )
         return self
 
@@ -271,7 +272,7 @@ class OfflineTrainingSpec(Model):
             raise ValueError("has evaluation but no environment to evaluate in")
         target = self.stop.episode_return_mean
         if target is not None and (played is None or played.interval is None):
-            raise ValueError("has stop.episodeReturnMean but no evaluation.interval that would measure it")
+            raise ValueError("has stop.episodeReturnMean but no evaluation.interval to measure it")
         return self
 
     @model_validator(mode="after")
@@ -280,16 +281,13 @@ class OfflineTrainingSpec(Model):
         is_repeated = offline is not None and offline.interval is not None
         if stop.estimated_return is not None and not (is_repeated and offline and offline.estimates):
             raise ValueError(
-                "has stop.estimatedReturn but no evaluation.offline with an interval and estimates that would compute "
-                "it"
+                "has stop.estimatedReturn but no evaluation.offline with an interval and estimates to compute it"
             )
         if stop.validation_loss is not None and not is_repeated:
-            raise ValueError(
-                "has stop.validationLoss but no evaluation.offline.interval that would compute it"
-            )
+            raise ValueError("has stop.validationLoss but no evaluation.offline.interval to compute it")
         if offline is not None and offline.held_out is not None and not self.recorded:
             raise ValueError(
-                "has evaluation.offline.heldOut but no recorded data to hold back; give evaluation.offline.input"
+                "has evaluation.offline.heldOut but no recorded data to hold out; use evaluation.offline.input"
             )
         return self
 
@@ -297,10 +295,10 @@ class OfflineTrainingSpec(Model):
     def _check_algorithm(self) -> Self:
         custom = ":" in self.algorithm
         if custom and self.config:
-            raise ValueError(f"has config for {self.algorithm}; one's own algorithm takes customConfig")
+            raise ValueError(f"has config for {self.algorithm}; a custom algorithm takes customConfig")
         if not custom and self.custom_config is not None:
             raise ValueError(
-                f"has customConfig for {self.algorithm}; it is for one's own algorithm, use config"
+                f"has customConfig for {self.algorithm}; it is for custom algorithms, use config"
             )
         return self
 
@@ -315,6 +313,6 @@ class OfflineTraining(Model):
     metadata: Metadata
     """Name and labels."""
     spec: OfflineTrainingSpec
-    """What is wanted."""
+    """Desired state."""
     status: Status | None = None
-    """What is; written by the operator."""
+    """Observed state, written by the operator."""

@@ -65,10 +65,8 @@ _GONE: Final = {
 }
 """What RLlib's algorithms have and these do not, and what does its work."""
 
-_EVALUATIONS_ALONE = "output: evaluate() adds episodes to the dataset; train() records none"
-_EXPERIENCE_ALONE = (
-    "output: train() records what the policy learns from; evaluate() adds nothing to the dataset"
-)
+_EVALUATIONS_ALONE = "output: only evaluate() adds episodes to the dataset; train() records none"
+_EXPERIENCE_ALONE = "output: train() records the episodes that the policy learns from; evaluate() adds none"
 
 _LOG = logging.getLogger("hindcast")
 
@@ -176,7 +174,7 @@ class RunningAlgorithm:
         """
         described = self._output.spec.environment if self._output is not None else self._environment
         if described is None:
-            raise SpecError("env is missing: .environment(env=...) names the environment to play in.")
+            raise SpecError("env is missing: name the environment to play in with .environment(env=...).")
         return EnvRunnerGroup(LocalEnvRunner(described, self.get_policy(), self.config["seed"] or 0))
 
     @python_names()
@@ -222,7 +220,7 @@ class RunningAlgorithm:
             report = self._recording.evaluate(self.get_policy())
             return {TRAINING_ITERATION: self.iteration, ENV_RUNNER_RESULTS: report.summary()}
         if self._evaluations is None or self._environment is None:
-            raise SpecError("env is missing: .environment(env=...) names the environment to evaluate in.")
+            raise SpecError("env is missing: name the environment to evaluate in with .environment(env=...).")
         if self._recording is not None:
             self._note_once(_EXPERIENCE_ALONE)
         return self._evaluations.now(self.get_policy(), self.iteration)
@@ -241,8 +239,8 @@ class RunningAlgorithm:
         held_out = self._trainer.held_out
         if held_out is None:
             raise SpecError(
-                "offline_evaluation_held_out is missing: .evaluation(offline_evaluation_held_out=0.1) holds episodes "
-                "back."
+                "offline_evaluation_held_out is missing: hold out episodes with "
+                ".evaluation(offline_evaluation_held_out=0.1)."
             )
         self._callbacks.call("on_evaluate_offline_start")
         judged = held_out.result(self.iteration)
@@ -303,8 +301,8 @@ class RunningAlgorithm:
         checkpoint = find_checkpoint(path)
         if checkpoint.training.algorithm != self._algorithm:
             raise DataError(
-                f"{path} is a checkpoint of {checkpoint.training.algorithm}, this is {self._algorithm}: "
-                "component=COMPONENT_RL_MODULE takes its policy alone."
+                f"{path} is a checkpoint of {checkpoint.training.algorithm}, but this is {self._algorithm}: "
+                "component=COMPONENT_RL_MODULE restores its policy only."
             )
         load_policy(self.get_policy(), str(checkpoint.location))
         if part == "learner":
@@ -330,7 +328,7 @@ class RunningAlgorithm:
             SpecError: there is no module of that name.
         """
         if module_id != DEFAULT_MODULE_ID:
-            raise SpecError(f"module_id is {module_id!r}: there is one module, {DEFAULT_MODULE_ID!r}.")
+            raise SpecError(f"module_id is {module_id!r}: the only module is {DEFAULT_MODULE_ID!r}.")
         return self.get_policy().module
 
     def stop(self) -> None:
@@ -347,7 +345,7 @@ class RunningAlgorithm:
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:
-            raise UnknownName(f"{name} is not here: {_GONE[name]}.")
+            raise UnknownName(f"{name} does not exist: {_GONE[name]}.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __enter__(self) -> Self:

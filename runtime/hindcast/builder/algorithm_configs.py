@@ -35,7 +35,7 @@ def _advice(algorithm: str) -> str:
         return guess.replace("'?", "Config'?")
     online, offline = (", ".join(algorithms(kind)) for kind in ("OfflineRecording", "OfflineTraining"))
     return (
-        f": {online} learn in an environment, {offline} from data; an algorithm of your own is "
+        f": {online} learn in an environment, {offline} from data; for a custom algorithm use "
         'AlgorithmConfig("package.module:Class").'
     )
 

@@ -78,13 +78,13 @@ class AlgorithmConfig:
     def __init__(self, algorithm: str | None = None, **given: Any) -> None:
         if given:
             raise SpecError(
-                f"{', '.join(given)} of AlgorithmConfig is not there: give the algorithm by its name, "
-                '"BC", or your own by "package.module:Class"'
+                f"AlgorithmConfig does not take {', '.join(given)}: give the algorithm's name, "
+                '"BC", or "package.module:Class" for a custom one'
             )
         refuse_uncalled(type(self), AlgorithmConfig, _UNCALLED)
         chosen = algorithm or self.default_algorithm
         if chosen is not None and not (is_custom(chosen) or chosen in schemas()):
-            raise SpecError(f"algorithm is {chosen!r}, which is no algorithm{nearest(chosen, schemas())}")
+            raise SpecError(f"algorithm is {chosen!r}, which is not an algorithm{nearest(chosen, schemas())}")
         self._is_frozen = False
         self.algorithm = chosen
         self._options = {}
@@ -143,7 +143,7 @@ class AlgorithmConfig:
     def framework(self, framework: str = "torch", **options: Any) -> Self:
         """PyTorch."""
         if framework != "torch":
-            raise SpecError(f"framework is {framework!r}: Hindcast computes with PyTorch, which is 'torch'.")
+            raise SpecError(f"framework is {framework!r}: Hindcast only supports PyTorch, 'torch'.")
         return self._take("framework", options)
 
     def api_stack(self, **options: Any) -> Self:
@@ -203,7 +203,7 @@ class AlgorithmConfig:
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(self.get(option)):
                 raise SpecError(
-                    f"{option} is a {type(self[option]).__name__}, which a resource cannot hold: write the paths as "
+                    f"{option} is a {type(self[option]).__name__}, which a resource cannot hold: give paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
         algorithm, name = self._chosen, name or self._name
@@ -214,8 +214,8 @@ class AlgorithmConfig:
             return recorded
         if learns_online(algorithm):
             raise SpecError(
-                f"{algorithm} learns in its environment: as a resource it makes the policy of a recording; "
-                "give .offline_data(output=...)."
+                f"{algorithm} learns in its environment: as a resource it trains the policy of a recording; "
+                "add .offline_data(output=...)."
             )
         trained = training(algorithm, self._given, name, ends)
         refuse_given(trained.model_dump())
@@ -358,8 +358,8 @@ class AlgorithmConfig:
     def _chosen(self) -> str:
         if self.algorithm is None:
             raise SpecError(
-                "AlgorithmConfig() holds options alone: begin with BCConfig() or another algorithm's config, or take "
-                "them over by BCConfig.from_dict(config.to_dict())."
+                "AlgorithmConfig() has no algorithm: start with BCConfig() or another algorithm's config, or copy the "
+                "options with BCConfig.from_dict(config.to_dict())."
             )
         if (own := self._options.get("learner_class")) is not None:
             return _of_learner_class(own, self.algorithm)
@@ -371,7 +371,7 @@ class AlgorithmConfig:
 
     def _take(self, method: str, options: Mapping[str, Any]) -> Self:
         if self._is_frozen:
-            raise SpecError("the config is frozen: change config.copy(copy_frozen=False) in its place.")
+            raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
         check_names(self.algorithm, method, options)
         self._options.update(options)
         return self
@@ -388,7 +388,7 @@ def _of_learner_class(given: Any, algorithm: str) -> str:
     path = str(importable("learner_class", given))
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
-            f"learner_class is {path!r}, which is no learner of {algorithm}: derive it from {algorithm}TorchLearner "
-            'where there is one; else make the loss an algorithm, AlgorithmConfig("package.module:Class").'
+            f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "
+            'if that exists; otherwise make the loss an algorithm, AlgorithmConfig("package.module:Class").'
         )
     return path

@@ -51,8 +51,8 @@ def comparisons(expression: Any) -> list[Term]:
         return [_term(call, left, right, end, values) for call, left, right, end in fours]
     except (LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise SpecError(
-            f"input_read_method_kwargs: the filter {expression} is more than comparisons: compare columns with "
-            "numbers, text, true or false by ==, !=, <, <=, >, >= or isin, and join these by &."
+            f"input_read_method_kwargs: the filter {expression} is not a list of comparisons: compare columns with "
+            "numbers, text, true or false using ==, !=, <, <=, >, >= or isin, joined by &."
         ) from error
 
 

@@ -56,10 +56,10 @@ class LearnerGroup:
         """
         if weights.keys() != {DEFAULT_MODULE_ID}:
             raise SpecError(
-                f"weights are of {', '.join(weights) or 'no module'}: there is one, {DEFAULT_MODULE_ID!r}."
+                f"weights are for {', '.join(weights) or 'no module'}: the only module is {DEFAULT_MODULE_ID!r}."
             )
         try:
             self._module.set_state(weights[DEFAULT_MODULE_ID])
         except RuntimeError as error:
             lines = " ".join(str(error).split())
-            raise SpecError(f"weights are of another model: {lines}") from error
+            raise SpecError(f"weights belong to another model: {lines}") from error

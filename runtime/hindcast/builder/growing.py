@@ -66,7 +66,7 @@ class GrowingDataset(RecordingRun):
         if read_commits(self._folder) and (problem := self._conflict(policy)):
             if self._spec.output.on_existing != "Replace":
                 raise OutputConflict(
-                    f'{self._folder} holds {problem}: give another output, or output_on_existing="Replace".'
+                    f'{self._folder} holds {problem}: choose another output, or set output_on_existing="Replace".'
                 )
             self._clear()
         self._commits_made = read_commits(self._folder)

@@ -146,7 +146,7 @@ def replaced_model_fields(
     ):
         lines.append(f"head_fcnet_use_layernorm: {OPTIONS[METHOD]['head_fcnet_use_layernorm'].remark}")
     lines += [
-        f"{name}: it has no effect without {name.removesuffix(_KWARGS)}"
+        f"{name}: has no effect without {name.removesuffix(_KWARGS)}"
         for name, value in given.items()
         if name.endswith(_KWARGS) and value and given.get(name.removesuffix(_KWARGS)) is None
     ]
@@ -156,7 +156,7 @@ def replaced_model_fields(
             for name in ("lstm_cell_size", "max_seq_len")
             if given.get(name, _DEFAULTS[name]) != _DEFAULTS[name]
         ]
-        lines += [f"{name}: it has no effect without use_lstm or recurrent" for name in idle]
+        lines += [f"{name}: has no effect without use_lstm or recurrent" for name in idle]
     return lines
 
 
@@ -192,7 +192,8 @@ def _padding(given: Mapping[str, Any]) -> dict[str, Any]:
     said = {layer[3] if len(layer) > 3 else "same" for layer in filters}
     if len(said) > 1:
         raise SpecError(
-            f"model_config.conv_filters pads by {' and '.join(sorted(map(repr, said)))}: all layers are padded alike."
+            f"model_config.conv_filters mixes {' and '.join(sorted(map(repr, said)))}: "
+            "all layers must use the same padding."
         )
     return {"convPadding": said.pop()}
 

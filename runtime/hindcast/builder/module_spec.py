@@ -115,7 +115,7 @@ def module_fields(spec: Given) -> dict[str, Any]:
         options = orjson.loads(orjson.dumps(dict(config), option=orjson.OPT_SERIALIZE_NUMPY))
     except TypeError as error:
         raise SpecError(
-            f"{_NAME}: model_config of {path} is no JSON ({error}): give numbers, text, lists and dictionaries."
+            f"{_NAME}: model_config of {path} is not JSON ({error}): use numbers, text, lists and dictionaries."
         ) from error
     length = {"maxSeqLen": options[_SEQUENCES]} if _SEQUENCES in options else {}
     return own | length | {"moduleOptions": options}

@@ -16,14 +16,15 @@ from hindcast.errors import SpecError
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
 GONE: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
-    "experimental": "nothing of it applies here; leave it out",
-    "python_environment": "processes have the variables of os.environ; on a cluster, spec.cluster.env sets more",
+    "experimental": "does not apply here; leave it out",
+    "python_environment": "processes inherit os.environ; on a cluster, spec.cluster.env adds variables",
     "rollouts": "RLlib renamed it; use env_runners()",
-    **dict.fromkeys(("get_state", "serialize"), "to_dict() gives the options"),
+    **dict.fromkeys(("get_state", "serialize"), "to_dict() returns the options"),
     "from_state": "from_dict(options) takes them",
     **dict.fromkeys(("keys", "items", "values", "pop"), "to_dict() is a dictionary"),
     **dict.fromkeys(
-        ("build_learner", "build_learner_group"), "build_algo() builds all; get_module() of it is the network"
+        ("build_learner", "build_learner_group"),
+        "build_algo() builds everything; its get_module() returns the network",
     ),
     **dict.fromkeys(
         (
@@ -32,9 +33,9 @@ GONE: Final = {
             "get_default_rl_module_spec",
             "get_marl_module_spec",
         ),
-        "rl_module(rl_module_spec=...) gives one; get_module() of the algorithm is what was built",
+        "set it with rl_module(rl_module_spec=...); the algorithm's get_module() returns the network",
     ),
-    "get_evaluation_config_object": "there is one config; evaluation_config holds what differs",
+    "get_evaluation_config_object": "there is one config; evaluation_config overrides it",
     "get_multi_agent_setup": "several agents are not available yet",
     "get_default_learner_class": "give training(learner_class=...)",
 }

@@ -91,7 +91,7 @@ class EvaluationRecording(GrowingDataset):
         module = self._policy_folder.child(self.module_name)
         if module.exists() and Policy.load(module).digest == policy.digest:
             return None
-        return "episodes of another policy than the one that is to be recorded"
+        return "episodes of another policy"
 
     def _cut(self, episodes: int) -> list[Work]:
         """The next episodes as ranges."""

@@ -34,7 +34,7 @@ def _lines(
     option = BY_NAME.get(name)
     needed = option.only_with if option else to_snake(schema_of(algorithm, name).get("x-only-with", ""))
     if needed and not given.get(needed):
-        yield f"it has an effect with {needed} alone"
+        yield f"only has an effect with {needed}"
     elif option is None or option.kind == "refused":
         return
     elif option.kind == "replaced":
@@ -43,7 +43,7 @@ def _lines(
         yield reason
     else:
         found = [idle[field] for field in (option.training, option.recording) if field in idle]
-        yield from (f"it {why}" for why in found[:1])
+        yield from found[:1]
         yield from _within(given, name)
 
 
@@ -53,16 +53,16 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
     if option.recording and records:
         return None
     if not option.training:
-        return "it is of recordings, and no output is given"
+        return "applies to recordings only, and no output is given"
     if online:
         is_read = option.training.split(".")[0] in _READ_ONLINE
-        return None if is_read else f"{algorithm} learns from samples of its own, in this process"
+        return None if is_read else f"{algorithm} learns from its own samples, in this process"
     trains = given.get("input_") or (algorithm is not None and plays(algorithm))
     if records and not trains:
-        return "it is of trainings, and no input_ is given"
+        return "applies to trainings only, and no input_ is given"
     of_data = option.training.startswith("input") and not option.training.startswith("input.sampler")
     is_idle = of_data and option.name != "input_" and not names_data(given)
-    return "it is of recorded data, and input_ names none" if is_idle else None
+    return "applies to recorded data only, and input_ names none" if is_idle else None
 
 
 def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
@@ -74,11 +74,11 @@ def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
         yield from replaced_module_fields(value)
     yield from replaced_parts(name, value)
     if name == "output_compress_columns" and not packs_columns(given):
-        yield "it is of output_format='SampleBatch'; Parquet's columns have output_compression"
+        yield "applies to output_format='SampleBatch' only; for Parquet use output_compression"
     if name == "evaluation_parallel_to_training" and value and not given.get("evaluation_num_env_runners"):
-        yield "one process evaluates; evaluation_num_env_runners says how many"
+        yield "one process evaluates; set evaluation_num_env_runners for more"
     if name == "materialize_mapped_data" and bool(value) != bool(given.get("materialize_data", value)):
-        yield "it contradicts materialize_data: the data stay resident, since one of the two is True"
+        yield "contradicts materialize_data; the data stay resident because one of the two is True"
 
 
 def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, str]:

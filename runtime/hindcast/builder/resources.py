@@ -57,11 +57,11 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     """
     online = learns_online(algorithm)
     if online and options.get("input_"):
-        raise SpecError(f"input_ does not apply to {algorithm}, which learns from samples of its own.")
+        raise SpecError(f"input_ does not apply to {algorithm}, which learns from its own samples.")
     if online and (judged := [name for name in options if "offline_evaluation" in name and options[name]]):
         raise SpecError(
-            f"{judged[0]} does not apply to {algorithm}, which learns from samples of its own and is evaluated in its "
-            "environment: evaluation_interval."
+            f"{judged[0]} does not apply to {algorithm}, which learns from its own samples and is evaluated in its "
+            "environment: use evaluation_interval."
         )
     check_batching(options.get("iter_batches_kwargs"))
     spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
@@ -192,7 +192,7 @@ def _duration(options: Options) -> Fields:
 def _need_environment(spec: Fields, needed: bool) -> None:
     if "environment" in spec and "id" not in spec["environment"]:
         raise SpecError(
-            "env is missing: .environment(env=...) names the environment that the other options are of."
+            "env is missing: name the environment that the other options apply to with .environment(env=...)."
         )
     if needed and "environment" not in spec:
-        raise SpecError("env is missing: .environment(env=...) names the environment to play in.")
+        raise SpecError("env is missing: name the environment to play in with .environment(env=...).")

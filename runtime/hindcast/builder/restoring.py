@@ -36,8 +36,8 @@ def part_named(component: str | None) -> Part:
         return "learner"
     known = (COMPONENT_RL_MODULE, COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP)
     raise SpecError(
-        f"component is {component!r}, which no checkpoint has{nearest(component, known)}: the policy is "
-        f"{COMPONENT_RL_MODULE!r}, with its optimisers {COMPONENT_LEARNER!r}; None restores everything."
+        f"component is {component!r}, which checkpoints do not have{nearest(component, known)}: the policy is "
+        f"{COMPONENT_RL_MODULE!r}, the policy with its optimisers {COMPONENT_LEARNER!r}; None restores everything."
     )
 
 
@@ -62,7 +62,7 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     _same_spaces(where, policy, saved)
     _same_model(where, policy, saved)
     has_no_value_head = policy.take_weights(saved, where)
-    return f"{where} has no value head; the one here stays as it was" if has_no_value_head else None
+    return f"{where} has no value head; the current one is kept" if has_no_value_head else None
 
 
 def _same_spaces(where: str, policy: Policy, saved: Policy) -> None:
@@ -71,7 +71,9 @@ def _same_spaces(where: str, policy: Policy, saved: Policy) -> None:
         ("actions", policy.action_space, saved.action_space),
     ):
         if own != given:
-            raise DataError(f"{where} has {what} {given}, this one has {own}: it is of another environment.")
+            raise DataError(
+                f"{where} has {what} {given}, this policy has {own}: it belongs to another environment."
+            )
 
 
 def _same_model(where: str, policy: Policy, saved: Policy) -> None:

@@ -55,7 +55,7 @@ def stop_of(criteria: Mapping[str, Any]) -> dict[str, Any]:
         )
     for name in criteria:
         if name not in _ENDS:
-            raise SpecError(f"--stop: {name} ends no training; allowed: {', '.join(_ENDS)}.")
+            raise SpecError(f"--stop: {name} is not a stop criterion; expected one of {', '.join(_ENDS)}.")
     return {_ENDS[name]: value for name, value in criteria.items()}
 
 

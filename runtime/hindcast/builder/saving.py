@@ -43,8 +43,8 @@ class OneFolder(CheckpointStore):
         names = [entry.relative for entry in self.location.list()]
         if names and not self.location.child("checkpoint.json").exists():
             raise DataError(
-                f"{self.location} holds {', '.join(names[:3])} and is no checkpoint: give save_to_path() a new "
-                "folder, an empty one or an earlier checkpoint."
+                f"{self.location} holds {', '.join(names[:3])} and is not a checkpoint: give save_to_path() a new "
+                "or empty folder, or an earlier checkpoint."
             )
         counted = training.model_copy(update={"counters": {**training.counters, **self._counters}})
         return super().save(policy, learner, counted, protect)
@@ -71,8 +71,8 @@ def saved_config(checkpoint: Checkpoint) -> AlgorithmConfig:
     lacks = ["config"] if saved is None else saved["leftOut"]
     if saved is None or lacks:
         raise DataError(
-            f"{checkpoint.location} has no {', no '.join(lacks)}: give it, from_checkpoint(path, config), or call "
-            "config.build_algo() and restore_from_path(path)."
+            f"{checkpoint.location} has no {' and no '.join(lacks)}: pass the config, "
+            "from_checkpoint(path, config), or call config.build_algo() and restore_from_path(path)."
         )
     return AlgorithmConfig(state.algorithm).update_from_dict(saved["options"])
 

@@ -100,4 +100,4 @@ class TrainingRecording(GrowingDataset):
 
     def _conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
         is_ours = self._policy_folder.child(self.module_name).exists()
-        return None if is_ours else "what a policy played that was no longer trained"
+        return None if is_ours else "episodes of a policy that is no longer trained"

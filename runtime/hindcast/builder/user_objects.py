@@ -38,7 +38,7 @@ def register_env(name: str, creator: MakeEnvironment) -> None:
     import gymnasium as gym
 
     if name in gym.registry and name not in _registered:
-        raise SpecError(f"register_env: Gymnasium has an environment {name!r} already; take another name.")
+        raise SpecError(f"register_env: Gymnasium already has an environment {name!r}; choose another name.")
     gym.registry.pop(name, None)
     made = partial(_create, creator)
     gym.register(id=name, entry_point=made)
@@ -61,7 +61,8 @@ def environment_id(environment: Any) -> str:
         return environment.name
     if not isinstance(environment, type):
         raise SpecError(
-            f"env is {environment!r}: give an id, a subclass of gymnasium.Env, or a name given to register_env."
+            f"env is {environment!r}: expected an id, a subclass of gymnasium.Env, or a name registered with "
+            "register_env."
         )
     return class_path(environment) or give(environment)
 
@@ -107,8 +108,8 @@ def refuse_given(resource: Any) -> None:
     for path in _texts(resource):
         if ":" in path and is_given(path):
             raise SpecError(
-                f"{_name_of(import_object(path, 'a resource'))} cannot be imported by its name, which is all that a "
-                "resource can hold: define it at the top level of a module of its own and give it, or its "
+                f"{_name_of(import_object(path, 'a resource'))} cannot be imported by name, and a "
+                "resource can only hold names: define it at the top level of an importable module and pass it, or its "
                 '"package.module:Name".'
             )
 

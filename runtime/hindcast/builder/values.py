@@ -76,18 +76,16 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
     """
     given = options.get("input_")
     if not given:
-        raise SpecError("input_ is missing: .offline_data(input_=...) names the data to train on.")
+        raise SpecError("input_ is missing: name the data to train on with .offline_data(input_=...).")
     if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
-        raise SpecError(
-            "input_read_sample_batches and input_read_episodes are both True: the data hold one or the other."
-        )
+        raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
     common = _with_method(common, options)
     weights = given if isinstance(given, Mapping) else {}
     paths = list(given) if isinstance(given, Mapping | list | tuple) else [given]
     if "sampler" in common and "sampler" not in paths:
         raise SpecError(
-            "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts are of what the policy plays: "
-            'input_ has no "sampler" in it.'
+            "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts configure the sampler: "
+            'add "sampler" to input_.'
         )
     return [
         {**_source(path, options, common), **({"weight": weights[path]} if weights else {})} for path in paths
@@ -119,16 +117,16 @@ def output_path(options: Options) -> str:
     """
     path = options.get("output")
     if not path:
-        raise SpecError("output is missing: .offline_data(output=...) names the folder of the dataset.")
+        raise SpecError("output is missing: name the folder of the dataset with .offline_data(output=...).")
     if callable(path):
         raise SpecError(
-            "output is a function: record into a folder, and hand its batches to your OutputWriter: for batch in "
+            "output is a function: record into a folder, then pass its batches to your OutputWriter: for batch in "
             "DatasetReader(folder): writer.write(batch)."
         )
     if not _is_path(path):
-        raise SpecError(f"output is {path!r}, expected one path: a recording writes into one folder.")
+        raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
     if path == "logdir":
-        raise SpecError('output is "logdir", and there is none here: name the folder of the dataset.')
+        raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
     return _located(path, options.get("output_filesystem"))
 
 
@@ -171,8 +169,8 @@ def _source(path: Any, options: Options, common: Options) -> dict[str, Any]:
         return {"sampler": common.get("sampler", {})}
     if not _is_path(path):
         raise SpecError(
-            f"input_ holds {path!r}, expected a path; build_algo() alone takes functions that make an InputReader, "
-            "which no resource can hold: write its batches into a folder (JsonWriter), and name that."
+            f"input_ contains {path!r}, expected a path; only build_algo() takes functions that make an InputReader, "
+            "since a resource cannot hold them: write its batches to a folder (JsonWriter), and name that."
         )
     recorded = {name: value for name, value in common.items() if name != "sampler"}
     return {"path": _located(path, options.get("input_filesystem")), **recorded}
@@ -189,7 +187,7 @@ def _located(path: Any, filesystem: Any) -> str:
         return text
     if not isinstance(filesystem, str) or filesystem not in _SCHEMES:
         raise SpecError(
-            f"the file system is {filesystem!r}: name it in the path, as in s3://bucket/folder, or give one of "
+            f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or give one of "
             f"{', '.join(_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore's."
         )
     return _SCHEMES[filesystem] + text.lstrip("/")
@@ -237,8 +235,9 @@ def _explore(given: Any) -> Any:
         raise SpecError(f"evaluation_config is {given!r}, expected a dictionary.")
     if others := [name for name in given if name != "explore"]:
         raise SpecError(
-            f"evaluation_config holds {', '.join(map(repr, others))}, and takes explore alone: evaluations play in the "
-            "environment of .environment(), with the options of .evaluation(); other data are offline_evaluation_input."
+            f"evaluation_config contains {', '.join(map(repr, others))}, but only takes explore: evaluations "
+            "play in the environment of .environment(), with the options of .evaluation(); for other data use "
+            "offline_evaluation_input."
         )
     return given.get("explore")
 
@@ -254,8 +253,8 @@ def _estimate(name: str, given: Any) -> str:
     kind = given.get("type") if isinstance(given, Mapping) else given
     if others := [key for key in given if key != "type"] if isinstance(given, Mapping) else []:
         raise SpecError(
-            f"off_policy_estimation_methods[{name!r}] holds {', '.join(map(repr, others))}, and takes type alone: "
-            "offline_evaluation_model_updates says how long models are fitted."
+            f"off_policy_estimation_methods[{name!r}] contains {', '.join(map(repr, others))}, but only takes type: "
+            "offline_evaluation_model_updates sets how long models are fitted."
         )
     called = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
     called = called.rpartition(".")[2]
@@ -269,7 +268,7 @@ def _evaluation_type(given: Any) -> list[str] | None:
 
 def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
     if not isinstance(value, str) or value not in choices:
-        raise SpecError(f"{option} is {value!r}: allowed are {', '.join(map(repr, choices))}.")
+        raise SpecError(f"{option} is {value!r}, expected one of {', '.join(map(repr, choices))}.")
     return choices[value]
 
 
@@ -335,7 +334,7 @@ def _only(option: str, given: Any, names: Iterable[str]) -> None:
         raise SpecError(f"{option} is {given!r}, expected a dictionary.")
     for name in given:
         if name not in names:
-            raise SpecError(f"{option}: {name!r} has no meaning here{nearest(name, names)}")
+            raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")
 
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -12,7 +12,7 @@ from hindcast.cli.screen import Flags, Screen
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and notes.")]
 
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 

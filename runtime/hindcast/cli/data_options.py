@@ -19,78 +19,77 @@ if TYPE_CHECKING:
     from hindcast.datasets.watch import Watch
 
 Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
-_READING = "How the source is read"
-_WRITING = "How the destination is written"
+
+
+def _reading(*names: str, **options: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="How the source is read", **options)
+
+
+def _writing(*names: str, **options: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="How the destination is written", **options)
 
 
 @dataclass(frozen=True)
 class ReadFlags:
     """What is read of the sources; as the fields of a training's input."""
 
-    form: Annotated[
-        Format, typer.Option("--format", help="What the source's files are.", rich_help_panel=_READING)
-    ] = "Auto"
+    form: Annotated[Format, _reading("--format", help="Format of the source files.")] = "Auto"
     schema: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=THEIRS",
-            help="A column that has another name there, such as obs=observation. Repeatable.",
-            rich_help_panel=_READING,
+        _reading(
+            metavar="NAME=SOURCE_NAME",
+            help="Map a column: obs=observation reads obs from the column observation. Repeatable.",
         ),
     ] = None
     rows: Annotated[
         list[str] | None,
-        typer.Option(
+        _reading(
             "--filter",
             "--rows",
             metavar="COMPARISON",
             help="Timesteps to read, such as 'rewards > 0'. Repeatable: all must hold.",
-            rich_help_panel=_READING,
         ),
     ] = None
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help="Columns to read. Default: all.", rich_help_panel=_READING),
+        _reading(metavar="A,B,…", help="Columns to read. Default: all."),
     ] = None
     read_option: Annotated[
         list[str] | None,
-        typer.Option(
+        _reading(
             metavar="NAME=VALUE",
-            help="Of the format's own reader, as under readOptions, such as 'delimiter=;'. The value is JSON, or else "
+            help="Option for the format's reader, as under readOptions, such as 'delimiter=;'. The value is JSON or "
             "text. Repeatable.",
-            rich_help_panel=_READING,
         ),
     ] = None
     order: Annotated[
         Literal["Auto", "Time", "Stored", "Chain"],
-        typer.Option(help="What orders the rows of an episode.", rich_help_panel=_READING),
+        _reading(help="How to order the rows of an episode."),
     ] = "Auto"
     gaps: Annotated[
         Literal["Refuse", "Split"],
-        typer.Option(help="When timesteps are missing.", rich_help_panel=_READING),
+        _reading(help="What to do when timesteps are missing."),
     ] = "Refuse"
     duplicates: Annotated[
         Literal["Drop", "Refuse"],
-        typer.Option(help="When rows repeat others.", rich_help_panel=_READING),
+        _reading(help="What to do with duplicate rows."),
     ] = "Drop"
     unfinished: Annotated[
         Literal["Keep", "Drop", "Refuse"],
-        typer.Option(help="When an episode ends neither terminated nor truncated.", rich_help_panel=_READING),
+        _reading(help="What to do when an episode ends neither terminated nor truncated."),
     ] = "Keep"
     actions_normalized: Annotated[
         bool | None,
-        typer.Option(
+        _reading(
             "--actions-normalized/--actions-of-environment",
-            help="Whether Box actions lie in [-1, 1], as a policy gives them. Default: as the data say.",
-            rich_help_panel=_READING,
+            help="Whether Box actions are in [-1, 1], as a policy produces them. Default: from the data.",
         ),
     ] = None
     ignore_final_observation: Annotated[
         bool,
-        typer.Option(
+        _reading(
             "--ignore-final-observation",
-            help="Read data without next observations: an episode's last one is zeros then.",
-            rich_help_panel=_READING,
+            help="Read data without next observations; each episode's last observation is then zeros.",
         ),
     ] = False
 
@@ -103,7 +102,8 @@ class ReadFlags:
 
         options = ReadOptions(
             schema=dict(
-                _pair("--schema", text, "NAME=THEIRS, such as obs=observation") for text in self.schema or ()
+                _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
+                for text in self.schema or ()
             ),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
             filter=[parse_filter(text) for text in self.rows or ()],
@@ -122,33 +122,26 @@ class WriteFlags:
 
     to: Annotated[
         str,
-        typer.Option(
-            help="Episodes, MessagePack (RLlib's episodes), Columns (a row per timestep), JSON, CSV or SampleBatch.",
-            rich_help_panel=_WRITING,
+        _writing(
+            help="Episodes, MessagePack (RLlib's episodes), Columns (a row per timestep), JSON, CSV or SampleBatch."
         ),
     ] = "Episodes"
     rows_per_file: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Most rows of a file, in whole episodes. Default: no limit.", rich_help_panel=_WRITING
-        ),
+        _writing(min=1, help="Maximum rows per file, in complete episodes. Default: no limit."),
     ] = None
-    file_size: Annotated[str, typer.Option(help="Most bytes of a file, about.", rich_help_panel=_WRITING)] = (
-        "128Mi"
-    )
+    file_size: Annotated[str, _writing(help="Approximate maximum file size.")] = "128Mi"
     compression: Annotated[
         Literal["lz4", "zstd", "none"] | None,
-        typer.Option(help="Of the files. Default: lz4 for Parquet, none for text.", rich_help_panel=_WRITING),
+        _writing(help="Compression of the files. Default: lz4 for Parquet, none for text."),
     ] = None
     compress_columns: Annotated[
         str,
-        typer.Option(
-            help="Of SampleBatch: columns that are packed, such as obs,new_obs.", rich_help_panel=_WRITING
-        ),
+        _writing(help="For SampleBatch: columns to pack, such as obs,new_obs."),
     ] = ""
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace data of ours that lie there.", rich_help_panel=_WRITING),
+        _writing("--replace", help="Overwrite existing Hindcast data."),
     ] = False
 
     def target(self, folder: str) -> "Target":
@@ -194,7 +187,7 @@ def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
         f"{one.folder}: {formatting.plural(one.episodes, 'episode')}, "
         f"{formatting.plural(one.timesteps, 'timestep')} as {one.format}, {formatting.size(one.bytes)} in "
         f"{formatting.plural(one.files, 'file')}, verified (content {one.checksum[:16]})"
-        + (", was there already" if one.state == "AlreadyFinished" else "")
+        + (", already there" if one.state == "AlreadyFinished" else "")
         for one in written
     ]
     screen.result(document, *lines)
@@ -213,5 +206,5 @@ def _pair(option: str, text: str, form: str) -> tuple[str, str]:
 
     name, equals, theirs = (part.strip(" ") for part in text.partition("="))
     if not (name and equals and theirs):
-        raise SpecError(f"{option} {text!r} is no pair: give it as {form}")
+        raise SpecError(f"{option} {text!r} is not of the form {form}")
     return name, theirs

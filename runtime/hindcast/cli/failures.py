@@ -14,15 +14,15 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done, or there was nothing to do",
-    1: "a mistake of another kind, an extra is missing, or the cluster cannot be read",
-    2: "a resource or the command line is wrong",
+    1: "any other error; an extra is missing, or the cluster cannot be read",
+    2: "a resource or the command line is invalid",
     3: "recorded data or a checkpoint cannot be used",
     4: "the output folder belongs to something else",
-    5: "storage refused or failed",
-    6: "your own code raised, or gave what cannot be used",
+    5: "storage failed or denied a request",
+    6: "your own code raised an exception, or returned something unusable",
     7: "worker processes kept dying",
-    DEFECT: "a defect of Hindcast",
-    INTERRUPTED: "interrupted; run it again to go on",
+    DEFECT: "a bug in Hindcast",
+    INTERRUPTED: "interrupted; run the command again to resume",
 }
 
 _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
@@ -92,7 +92,7 @@ def _missing_package(error: BaseException) -> str | None:
 
 
 def _defect(error: BaseException, screen: Screen) -> str:
-    what = f"this is a defect of Hindcast, not of your files: {type(error).__name__}: {error}"
+    what = f"this is a bug in Hindcast, not in your files: {type(error).__name__}: {error}"
     if screen.flags.debug:
         return f"{what} (traceback above)"
     with tempfile.NamedTemporaryFile(

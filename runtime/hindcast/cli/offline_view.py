@@ -24,8 +24,11 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
         yield f"not estimated by {names}: {reason}"
     if report.calibration is not None:
         error = report.calibration.error
-        fits = "fits" if error <= CALIBRATED else "does not fit well, so that ratios mislead"
-        yield f"the behaviour's log-probabilities were not recorded; its clone {fits} (calibration error {error:.2f})"
+        fits = "fits well" if error <= CALIBRATED else "fits badly, so importance ratios are unreliable"
+        yield (
+            "the behaviour policy's log-probabilities were not recorded; a clone of it "
+            f"{fits} (calibration error {error:.2f})"
+        )
     yield Text(report.verdict.sentence, style=_COLOURS[report.verdict.answer])
 
 

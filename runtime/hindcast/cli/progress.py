@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from hindcast.datasets.watch import Watch
+
 
 @contextmanager
 def reporting(screen: Screen) -> Iterator[Reporter]:
@@ -25,6 +27,23 @@ def reporting(screen: Screen) -> Iterator[Reporter]:
             bars.stop()
     else:
         yield LogReporter(screen)
+
+
+@contextmanager
+def progress_bar(screen: Screen, description: str) -> "Iterator[Watch]":
+    """A transient bar for one long step; without a terminal only its notes are shown."""
+    from hindcast.datasets.watch import Watch
+
+    if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
+        yield Watch(note=screen.note)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=screen.err, transient=True) as bars:
+        task = bars.add_task(description, total=None)
+        yield Watch(lambda _, done, total: bars.update(task, completed=done, total=total), screen.note)
 
 
 def show_outcome(outcome: Outcome, screen: Screen) -> None:

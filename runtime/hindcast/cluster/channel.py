@@ -59,7 +59,7 @@ class ConfigMapName:
         if not namespace or not name:
             missing = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
             raise SpecError(
-                f"{missing} is not set: hindcast.cluster is what the operator starts in the pods of a run; on "
+                f"{missing} is not set: hindcast.cluster is started by the operator in the pods of a run; on "
                 "this machine use hindcast run FILE."
             )
         return cls(namespace, name)
@@ -126,7 +126,7 @@ def in_cluster(at: ConfigMapName) -> ConfigMapChannel:
     except config.ConfigException as error:
         raise SpecError(
             f"the pod of the run's head has no service account to report with ({error}): podOverrides must "
-            "leave automountServiceAccountToken on."
+            "not turn automountServiceAccountToken off."
         ) from error
     configuration.retries = False
     return ConfigMapChannel(client.ApiClient(configuration), at)

@@ -115,8 +115,8 @@ def connect_to_ray() -> None:
         if "ersion mismatch" not in str(error):
             raise
         raise SpecError(
-            f"spec.cluster.image: the driver and the cluster differ in their Ray or Python: {error}; give one image "
-            "for all pods, and its spec.cluster.rayVersion."
+            f"spec.cluster.image: the driver and the cluster run different versions of Ray or Python: {error}; use "
+            "one image for all pods, and set spec.cluster.rayVersion to its version."
         ) from error
 
 
@@ -146,7 +146,7 @@ class Driver:
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """How the attempt ended; None where nobody listens any more."""
-        print(f"{title(self._resource)}: {self._pools.attempt.child} begins")
+        print(f"{title(self._resource)}: starting {self._pools.attempt.child}")
         try:
             connect()
             with interruptible() as signal:
@@ -200,7 +200,7 @@ class Driver:
     def _ask_to_stop(self, mailbox: Mailbox) -> None:
         if not self._asked_to_stop:
             self._asked_to_stop = True
-            print(f"{title(self._resource)}: is to end at its next safe point")
+            print(f"{title(self._resource)}: stopping at the next safe point")
             mailbox.request_stop()
 
     def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
@@ -218,9 +218,9 @@ class Driver:
             return outcome_of(
                 "Suspended",
                 "Suspended",
-                "stopped at a safe point as asked; it goes on from there when resumed.",
+                "stopped at a safe point as requested; it resumes from there.",
             )
-        return outcome_of("Lost", "Terminated", "the driver was told to end (SIGTERM) by its node or by Ray.")
+        return outcome_of("Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray.")
 
     def _explained(self, outcome: AttemptOutcome) -> AttemptOutcome:
         """The outcome, a loss for want of memory told as such."""
@@ -239,5 +239,7 @@ def _carry_out(
 
 def _end(reporting: Reporting, outcome: AttemptOutcome) -> int:
     if not tell(reporting, outcome, _PATIENCE_S):
-        print("the outcome could not be reported: the API server did not answer, or listens no more.")
+        print(
+            "the outcome could not be reported: the API server did not answer, or no longer accepts reports."
+        )
     return EXIT_CODES[outcome.reason]

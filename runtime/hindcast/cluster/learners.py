@@ -72,11 +72,11 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
             deaths = deaths + 1 if saved == before else 1
             if deaths > _MOST_RESTARTS:
                 raise WorkerLost(
-                    f"learners died {deaths} times without another checkpoint, the last time with: {death}"
+                    f"learners died {deaths} times without a new checkpoint; the last error was: {death}"
                 ) from error
             with mailbox.reporter() as reporter:
                 reporter.note(
-                    title(resource), "a learner was lost; the learners start again from the last checkpoint"
+                    title(resource), "a learner was lost; the learners restart from the last checkpoint"
                 )
             continue
         if isinstance(ended, UserError):
@@ -124,7 +124,7 @@ def _learn(
     """What a learner does. A mistake is a value; where others wait for this learner it is raised, which ends them."""
     try:
         if is_again and oom_kills():
-            raise OutOfMemory("a learner was killed for memory: raise spec.learners.memory")
+            raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         return _take_part(resource, inputs, mailbox, pools)
     except UserError as error:
         if ray.train.get_context().get_world_size() > 1:

@@ -54,5 +54,5 @@ def holder(state: Location) -> dict[str, Any] | None:
 def _superseded(folder: Location, by: dict[str, Any] | None) -> OutputConflict:
     who = f"the attempt {by['child']}" if by else "another run"
     return OutputConflict(
-        f"{folder.parent()} was taken over by {who}, which began later: this one has stopped, and writes nothing more."
+        f"{folder.parent()} was taken over by {who}, which began later: this process has stopped writing."
     )

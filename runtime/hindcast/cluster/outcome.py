@@ -105,14 +105,14 @@ def classify(error: BaseException) -> AttemptOutcome:
                 "Failed", "InvalidSpec", f"spec.cluster.code.runtimeEnv could not be set up: {cause}"
             )
         if isinstance(cause, ray_errors.OutOfMemoryError) or _is_killed_by_ray(cause):
-            return outcome_of("Lost", "OutOfMemory", f"Ray killed a process for memory: {cause}")
+            return outcome_of("Lost", "OutOfMemory", f"Ray killed a process because memory ran out: {cause}")
         if isinstance(cause, _DEATHS):
             return outcome_of("Lost", "WorkerLost", f"a process or its node was lost: {cause}")
     root = causes[-1]
     return outcome_of(
         "Failed",
         "InternalError",
-        f"this is a defect of Hindcast, not of your files: {type(root).__name__} at {_place(causes)}: {root}",
+        f"this is a bug in Hindcast, not in your files: {type(root).__name__} at {_place(causes)}: {root}",
     )
 
 

@@ -36,7 +36,7 @@ class Given:
         """The training's best checkpoint."""
         found = self._inputs.get(f"OfflineTraining/{training}")
         if found is None:
-            raise DataError(f"the attempt was given no checkpoint of OfflineTraining/{training}")
+            raise DataError(f"the attempt received no checkpoint of OfflineTraining/{training}")
         return found.path
 
 

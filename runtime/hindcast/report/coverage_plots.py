@@ -28,7 +28,7 @@ def _grid(coverage: Coverage) -> Picture | None:
     counts = np.array(coverage.counts, dtype=np.float64)
     if counts.shape[1] == 1:
         return None
-    title = f"Observations lie in {formatting.share(coverage.occupied)} of the cells of their plane"
+    title = f"Observations cover {formatting.share(coverage.occupied)} of the cells of their plane"
     caption = (
         f"{formatting.count(coverage.observations)} observations along the first two principal components, "
         f"{formatting.share(coverage.explained)} of the variance; evenness "

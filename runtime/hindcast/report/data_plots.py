@@ -176,7 +176,7 @@ def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
     least, most = min(part.min for part in leaf.dimensions), max(part.max for part in leaf.dimensions)
     what = "actions" if leaf.name == "actions" else leaf.name
     dimensions = formatting.plural(len(leaf.dimensions), "dimension")
-    title = f"Recorded {what} lie between {formatting.significant(least)} and {formatting.significant(most)}"
+    title = f"Recorded {what} are between {formatting.significant(least)} and {formatting.significant(most)}"
     caption = (
         f"Histogram of {formatting.count(summary.sampled_timesteps)} timesteps, a panel for each dimension"
     )

@@ -95,5 +95,5 @@ def _commands(data: Sequence[str]) -> list[Command]:
     inputs = "\n".join(f"  - path: {path}" for path in data)
     return [
         Command("Check every value, for CI", f"hindcast inspect {paths} --full --strict"),
-        Command("Train on it: an OfflineTraining with this in its spec", f"input:\n{inputs}"),
+        Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n{inputs}"),
     ]

@@ -82,8 +82,8 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
         _finish(axes, theme, labels, stop, None)
 
     caption = (
-        f"Return as {curve.name} estimates it by {formatting.plural(curve.episodes, 'held-out episode')}, with its "
-        "90 % interval; green: what the behaviour earned in them"
+        f"Return estimated by {curve.name} on {formatting.plural(curve.episodes, 'held-out episode')}, with a "
+        "90 % interval; green: the behaviour policy's return on the same episodes"
     )
     return Picture(curve.verdict[0].upper() + curve.verdict[1:], caption, draw)
 

@@ -54,13 +54,13 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
         note = f"evaluated at iteration {curve.x[best]:.0f}"
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if (estimate := curves.estimate) is not None:
-        note = f"{estimate.name}; the behaviour's is {formatting.significant(estimate.behaviour)}"
+        note = f"{estimate.name}; behaviour policy: {formatting.significant(estimate.behaviour)}"
         tiles.append(Tile("Estimated return", formatting.significant(estimate.value[-1]), note))
     if stop is not None:
-        tiles.append(Tile("Return to stop at", formatting.significant(stop)))
+        tiles.append(Tile("Target return", formatting.significant(stop)))
     if (recorded := reference(inputs)) is not None:
         note = f"± {formatting.significant(recorded.deviation)}"
-        tiles.append(Tile("Return in the data", formatting.significant(recorded.mean), note))
+        tiles.append(Tile("Recorded return", formatting.significant(recorded.mean), note))
     tiles.append(Tile("Iterations", formatting.whole(curves.iterations), _epochs(curves)))
     if curves.timesteps is not None:
         tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
@@ -71,7 +71,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
 
 def _epochs(curves: Curves) -> str:
     epochs = curves.last("epoch")
-    return "" if epochs is None else f"{formatting.significant(epochs)} epochs of the data"
+    return "" if epochs is None else f"{formatting.significant(epochs)} epochs"
 
 
 def _updates(curves: Curves) -> str:
@@ -82,7 +82,7 @@ def _updates(curves: Curves) -> str:
 def _pace(curves: Curves) -> str:
     if not len(curves.speed.y):
         return ""
-    return f"{formatting.count(float(np.median(curves.speed.y)))} timesteps a second in updates"
+    return f"{formatting.count(float(np.median(curves.speed.y)))} timesteps per second in updates"
 
 
 def recording_tiles(summary: Summary) -> list[Tile]:
@@ -144,12 +144,12 @@ def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     """Where the run left what."""
     best, last = checkpoints(metrics)
     rows = [
-        ("best checkpoint", best or "none was evaluated"),
+        ("best checkpoint", best or "none evaluated"),
         ("latest checkpoint", last or "none"),
         ("run folder", str(folder)),
         ("results", str(folder.child(RESULTS_FILE))),
     ]
-    return Table("Where things are", (), rows)
+    return Table("Files of this run", (), rows)
 
 
 def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -168,17 +168,17 @@ def training_commands(
         commands += [
             Command("Evaluate the policy", f"hindcast evaluate {checkpoint}{where} --episodes 100"),
             Command(
-                "Use it in Python, without Ray",
+                "Use it in Python",
                 f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
             ),
             Command(
-                "Train further from it: a new resource (or a higher spec.revision) with this in its spec",
+                "Continue training from it: add this to the spec of a new resource, or of a higher spec.revision",
                 f"initialCheckpoint: {checkpoint}",
             ),
         ]
     commands += [
         Command("Train longer: raise spec.stop in its YAML file, then", "hindcast run FILE"),
-        Command("Run it anew: change its YAML file, raise spec.revision, then", "hindcast run FILE"),
+        Command("Run it again: change its YAML file, raise spec.revision, then", "hindcast run FILE"),
         Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
     ]
     return commands + [Command("Look at the data", f"hindcast inspect {path}") for path in inputs]
@@ -188,8 +188,8 @@ def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
     """What to do with recorded data."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
-        Command("Train on it: an OfflineTraining with this in its spec", f"input:\n  - path: {folder}"),
-        Command("Record anew: change its YAML file, output.path too, then", "hindcast run FILE"),
+        Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n  - path: {folder}"),
+        Command("Record again: change its YAML file, including output.path, then", "hindcast run FILE"),
     ]
     if trained:
         commands.append(Command("Evaluate the expert", f"hindcast evaluate {folder} --episodes 100"))
@@ -211,4 +211,4 @@ def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
 
 def footer() -> str:
     """The page's last line."""
-    return f"Written by Hindcast {__version__}. This file needs nothing else; its pictures lie in plots/ too."
+    return f"Written by Hindcast {__version__}. This file is self-contained; its images are also in plots/."

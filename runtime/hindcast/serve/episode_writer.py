@@ -114,7 +114,7 @@ class EpisodeWriter:
             raise DataError(f"the episode id is {id_!r}, expected text")
         with self._logging():
             if id_ in self._episodes.running:
-                raise DataError(f"episode {id_!r} runs already: end it, or give another id")
+                raise DataError(f"episode {id_!r} is already running: end it, or use another id")
             self._apply(Record("start", id_))
         return id_
 
@@ -250,9 +250,7 @@ class EpisodeWriter:
         state = self._folder.child(FOLDER)
         mark = state.child(MARK)
         if not mark.exists() and has_other_files(self._folder, state):
-            raise OutputConflict(
-                f"{self._folder} holds files of something else: give a new folder for the log."
-            )
+            raise OutputConflict(f"{self._folder} contains other files: give a new folder for the log.")
         known = _read_mark(mark) if mark.exists() else None
         guard = held.enter_context(sole_writer(state))
         self._folder = self._folder.guarded(guard)
@@ -285,7 +283,7 @@ class EpisodeWriter:
     def _logging(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise OutputConflict(
-                f"the log {self._folder} was opened by the process {self._process}, of which this one is a copy: "
+                f"the log {self._folder} was opened by the process {self._process}, of which this one is a fork: "
                 "open it after the fork, in one process, which others reach by `hindcast serve`."
             )
         with self._lock:

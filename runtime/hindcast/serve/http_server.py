@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(411, "the request has no Content-Length")
         if int(length) > most:
             self.close_connection = True
-            raise _Refused(413, f"the request has {length} bytes, and {most} are allowed")
+            raise _Refused(413, f"the request has {length} bytes; at most {most} are allowed")
         return self.rfile.read(int(length))
 
     def _send(self, status: int, body: bytes) -> None:
@@ -178,7 +178,7 @@ class _Answering:
             if not hmac.compare_digest(given, self._token):
                 return _refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")
             if method not in _FIELDS:
-                return _refusal(404, f"there is no method {method!r}: there are {', '.join(_FIELDS)}")
+                return _refusal(404, f"there is no method {method!r}; the methods are {', '.join(_FIELDS)}")
             return self._once(headers.get("Idempotency-Key"), lambda: self._call(method, data))
         except _Refused as refused:
             return _refusal(refused.status, str(refused))
@@ -219,7 +219,9 @@ class _Answering:
             return _refusal(503, str(error), type(error).__name__)
         except Exception:
             _logger.exception("%s failed", method)
-            return _refusal(500, f"{method} failed, which is a defect: the server's log says where", "Defect")
+            return _refusal(
+                500, f"{method} failed because of a bug in Hindcast: see the server's log", "Defect"
+            )
         named = {"start_episode": "episode_id", "get_action": "action"}.get(method)
         return _answer(200, {named: plain(found)} if named else {})
 
@@ -227,7 +229,7 @@ class _Answering:
         try:
             document = orjson.loads(data or b"{}")
         except orjson.JSONDecodeError as error:
-            raise _Refused(400, f"the request is no JSON: {error}") from error
+            raise _Refused(400, f"the request is not JSON: {error}") from error
         if not isinstance(document, dict):
             raise _Refused(400, f"the request is {type(document).__name__}, expected an object")
         needed, optional = _FIELDS[method]

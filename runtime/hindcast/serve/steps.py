@@ -179,7 +179,7 @@ def _outputs(outputs: Mapping[str, Any], where: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in outputs.items():
         if name in _TAKEN or SEPARATOR in name:
-            raise DataError(f"{where}: a column of its own cannot be named {name!r}: rename it")
+            raise DataError(f"{where}: a custom column cannot be named {name!r}: rename it")
         given |= flatten(value, name)
     return given
 
@@ -188,7 +188,7 @@ def _array(name: str, value: Any, where: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"{where}: {name} is no array: {error}") from error
+        raise DataError(f"{where}: {name} is not an array: {error}") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: {name} is {value!r}, expected numbers")
     return array

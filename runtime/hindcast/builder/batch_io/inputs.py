@@ -84,7 +84,7 @@ class ReadInputs:
         self._folders.append(folder)
         steps = _write_down(creator, IOContext(folder.name, options), Path(folder.name))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
-        self.notes.append(f"input_: the reader {name} gave {formatting.plural(steps, 'timestep')}")
+        self.notes.append(f"input_: the reader {name} returned {formatting.plural(steps, 'timestep')}")
         return folder.name
 
 
@@ -98,11 +98,11 @@ def _write_down(creator: Creator, context: IOContext, folder: Path) -> int:
         steps += batch.count
         if steps > MOST_TIMESTEPS:
             raise SpecError(
-                f"input_: the reader goes on after {formatting.whole(MOST_TIMESTEPS)} timesteps: let next() raise "
-                "StopIteration at its end, or write its batches into a folder (JsonWriter), and name that."
+                f"input_: the reader continues after {formatting.whole(MOST_TIMESTEPS)} timesteps: let next() raise "
+                "StopIteration at the end, or write its batches to a folder (JsonWriter), and name that."
             )
     if not steps:
-        raise UserCodeError("input_: the reader gave no timesteps.")
+        raise UserCodeError("input_: the reader returned no timesteps.")
     return steps
 
 
@@ -119,7 +119,7 @@ def _batches(reader: Any) -> Iterator[SampleBatch]:
             return
         if not isinstance(batch, Mapping):
             raise UserCodeError(
-                f"input_: {type(reader).__name__}.next() gave a {type(batch).__name__}, expected a SampleBatch."
+                f"input_: {type(reader).__name__}.next() returned a {type(batch).__name__}, expected a SampleBatch."
             )
         yield SampleBatch(batch)
 

@@ -83,7 +83,7 @@ class _Repeating(InputReader):
             for batch in self._batches:
                 return SampleBatch(batch)
             self._batches = None
-        raise DataError("the reader has no batches: name data with timesteps in them")
+        raise DataError("the reader has no batches: give data that contain timesteps")
 
 
 class JsonReader(_Repeating):
@@ -106,7 +106,7 @@ class JsonReader(_Repeating):
         places = [place for path in given for place in expand(resolve(path))]
         self._files = [file for place in places for file in _json_files(place)]
         if not self._files:
-            raise DataError(f"there is no JSON file in {', '.join(map(str, given))}")
+            raise DataError(f"no JSON files in {', '.join(map(str, given))}")
 
     def read_all_files(self) -> Iterator[SampleBatch]:
         """Every batch once."""
@@ -212,7 +212,9 @@ def _batch_of(line: bytes, where: str) -> SampleBatch:
     try:
         found = batches_of(line)
         if len(found) > 1 or found[0].policy is not None:
-            raise DataError(f"{where} is of several agents: DatasetReader reads each agent's episodes")
+            raise DataError(
+                f"{where} contains several agents: use DatasetReader, which reads each agent's episodes"
+            )
         return SampleBatch({name: _read_column(name, value) for name, value in found[0].columns.items()})
     except CellError as error:
         raise DataError(f"{where}: {error}") from error

@@ -49,7 +49,7 @@ class SampleBatch(dict[str, Any]):
             self[name] = list(value) if name == Columns.INFOS else _column(value)
         lengths = {name: _length(value) for name, value in self.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"the columns of a SampleBatch have several lengths: {lengths}")
+            raise DataError(f"the columns of a SampleBatch differ in length: {lengths}")
 
     @property
     def count(self) -> int:
@@ -79,7 +79,7 @@ class SampleBatch(dict[str, Any]):
             DataError: there is no such column.
         """
         if Columns.EPS_ID not in self:
-            raise DataError(f"a SampleBatch is split by its column {Columns.EPS_ID!r}, which this one lacks")
+            raise DataError(f"this SampleBatch has no column {Columns.EPS_ID!r} to split by")
         ids = np.asarray(self[Columns.EPS_ID])
         ends = [*(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), self.count]
         return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]

@@ -112,11 +112,11 @@ class Cluster:
                 if error.status == 404:
                     return ClusterError(
                         f"the cluster at {self._host} has no {target.kind} resources: install Hindcast there "
-                        "(docs/install.md), or choose another cluster by --context"
+                        "(docs/install.md), or choose another cluster with --context"
                     )
                 raise
         names = [entry["metadata"]["name"] for entry in listed["items"]]
-        there = nearest(target.name, names) or "; there is none at all"
+        there = nearest(target.name, names) or "; the namespace has none"
         return SpecError(
             f"there is no {target} in namespace {self.namespace}{there} (another namespace: -n NAMESPACE)"
         )
@@ -149,10 +149,12 @@ def _refused(error: Any, what: str, namespace: str, host: str) -> ClusterError:
     if error.status == 403:
         return Forbidden(
             f"you may not read {what} in namespace {namespace}: ask for the role view there, or choose "
-            "another user by --context"
+            "another user with --context"
         )
     if error.status == 401:
-        return ClusterError(f"the API server at {host} does not know you: log in again, or choose --context")
+        return ClusterError(
+            f"the API server at {host} rejected your credentials: log in again, or choose another --context"
+        )
     return ClusterError(f"the API server refused to show {what}: {_message(error)}")
 
 
@@ -161,7 +163,7 @@ def _unreachable(host: str, reason: str) -> ClusterError:
     text = " ".join(reason.split()).rpartition(": ")[2].rstrip(".")
     return ClusterError(
         f"the API server at {host} cannot be reached: {text}; check the cluster and KUBECONFIG, "
-        "or choose another one by --context"
+        "or choose another one with --context"
     )
 
 

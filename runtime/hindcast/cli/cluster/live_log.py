@@ -47,7 +47,7 @@ def live_log(
     told = False
     while follow and not run.get("outcome") and (pod is None or not has_started(pod)):
         if not told:
-            note(f"waits for the driver of attempt {run['attempt']} to start")
+            note(f"waiting for the driver of attempt {run['attempt']} to start")
             told = True
         sleep(_POLL_SECONDS)
         run = next(

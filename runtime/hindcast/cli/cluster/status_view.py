@@ -242,7 +242,7 @@ def _runs(found: Explanation) -> RenderableType:
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",
-            Text(outcome or "goes on", style=_COLOURS.get(str(outcome), "cyan")),
+            Text(outcome or "in progress", style=_COLOURS.get(str(outcome), "cyan")),
             "" if began is None else f"{age(began, found.now)} ago",
             "" if began is None else age(began, ended or found.now),
             _why(run),

@@ -57,8 +57,8 @@ def parse_target(text: str) -> Target:
     if not is_target(text):
         kinds = " or ".join(f"{model.__name__.lower().removeprefix('offline')}/NAME" for model in KINDS)
         hint = similar(kind, [word for word in WORDS if "." not in word])
-        raise SpecError(f"{text} names no resource: expected {kinds}{hint}")
+        raise SpecError(f"{text} does not name a resource: expected {kinds}{hint}")
     if not name or "/" in name:
-        raise SpecError(f"{text} names no resource: expected {kind}/NAME, the name after one slash")
+        raise SpecError(f"{text} does not name a resource: expected {kind}/NAME")
     found, plural = WORDS[kind.lower()]
     return Target(found, plural, name)

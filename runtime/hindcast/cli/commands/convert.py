@@ -14,15 +14,15 @@ from hindcast.cli.screen import Screen
 @with_options(read=ReadFlags, write=WriteFlags)
 def convert(
     sources: Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="A new folder or one to go on in.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", help="A new folder, or one to resume.")],
     read: ReadFlags,
     write: WriteFlags,
     screen: Screen,
 ) -> None:
-    """Write data of any kind in another format, and read them back to compare.
+    """Convert data to another format, then read the result back and compare.
 
-    Interrupted or killed, the same command goes on where it was. Nothing is dropped in silence: what a format cannot
-    hold is refused.
+    After an interruption, the same command resumes where it stopped. Nothing is dropped silently: whatever a format
+    cannot hold is refused.
     """
     from hindcast.datasets.curate.operations import convert_data
 

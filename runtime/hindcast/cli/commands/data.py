@@ -11,8 +11,8 @@ from hindcast.cli.screen import Screen
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")]
 Source = Annotated[str, typer.Argument(metavar="SRC", help="Folder, file, glob or URI.")]
-Destination = Annotated[str, typer.Argument(metavar="DST", help="A new folder or one to go on in.")]
-Seed = Annotated[int, typer.Option(min=0, help="Another one, other episodes.")]
+Destination = Annotated[str, typer.Argument(metavar="DST", help="A new folder, or one to resume.")]
+Seed = Annotated[int, typer.Option(min=0, help="A different seed selects different episodes.")]
 
 data = typer.Typer(help="Merge, split, filter and sample datasets.", no_args_is_help=True)
 
@@ -28,10 +28,12 @@ def merge(
     screen: Screen,
     on_conflict: Annotated[
         Literal["Refuse", "Rename"],
-        typer.Option(help="When episodes of one id differ: Rename the later one to <id>-2."),
+        typer.Option(
+            help="What to do when different episodes share an id: Rename calls the later one <id>-2."
+        ),
     ] = "Refuse",
 ) -> None:
-    """Make one dataset of several. An episode that is in several of them, the same in each, counts once."""
+    """Merge several datasets into one. Identical episodes with the same id count once."""
     from hindcast.datasets.curate.operations import merge_data
 
     target = write.target(destination)
@@ -45,18 +47,18 @@ def merge(
 @with_options(read=ReadFlags, write=WriteFlags)
 def split(
     source: Source,
-    rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder of the rest: the training data.")],
-    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder of the share for validation.")],
+    rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder for the rest: the training data.")],
+    share: Annotated[str, typer.Argument(metavar="DST_B", help="Folder for the validation share.")],
     *,
     read: ReadFlags,
     write: WriteFlags,
     screen: Screen,
-    validation: Annotated[float, typer.Option(help="Share of the episodes that DST_B gets.")] = 0.1,
+    validation: Annotated[float, typer.Option(help="Share of the episodes that go to DST_B.")] = 0.1,
     seed: Seed = 0,
 ) -> None:
-    """Split a dataset by episode, such as for training and validation.
+    """Split a dataset by episode, for example into training and validation data.
 
-    Which episode goes where depends on the seed and the episodes' ids alone, not on format, files or order.
+    The split depends only on the seed and the episode ids, not on format, files or order.
     """
     from hindcast.datasets.curate.operations import split_data
 
@@ -79,16 +81,19 @@ def filter_(
         list[str] | None,
         typer.Option(
             metavar="COMPARISON",
-            help="Of an episode's return, length, terminated, truncated or eps_id, such as 'return >= 100'. "
+            help="Condition on an episode's return, length, terminated, truncated or eps_id, such as "
+            "'return >= 100'. "
             "Repeatable: all must hold.",
         ),
     ] = None,
     top: Annotated[
         float | None,
-        typer.Option(help="Share of these episodes with the highest return; of equals the first."),
+        typer.Option(
+            help="Share of these episodes to keep, those with the highest return; ties: the earlier episode."
+        ),
     ] = None,
 ) -> None:
-    """Keep the episodes that comparisons choose (--where, --top), or of each the timesteps that do (--rows)."""
+    """Keep the episodes selected by --where and --top; --rows selects timesteps within them."""
     from hindcast.datasets.curate.operations import filter_data
 
     target = write.target(destination)
@@ -106,14 +111,14 @@ def sample(
     read: ReadFlags,
     write: WriteFlags,
     screen: Screen,
-    episodes: Annotated[int | None, typer.Option(help="How many episodes.")] = None,
+    episodes: Annotated[int | None, typer.Option(help="Number of episodes.")] = None,
     timesteps: Annotated[
-        int | None, typer.Option(help="Draw episodes until so many timesteps are reached.")
+        int | None, typer.Option(help="Draw episodes until they have this many timesteps.")
     ] = None,
     fraction: Annotated[float | None, typer.Option(help="Share of the episodes.")] = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw episodes at random, each at most once."""
+    """Draw episodes at random, without replacement."""
     from hindcast.datasets.curate.operations import sample_data
 
     target = write.target(destination)

@@ -11,7 +11,7 @@ from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
-_PANEL = "By recorded episodes, without an environment"
+_PANEL = "On recorded episodes, without an environment"
 
 
 @dataclass(frozen=True)
@@ -22,25 +22,27 @@ class RecordedFlags:
         list[str] | None,
         typer.Option(
             metavar="DATASET",
-            help="Recorded episodes by which the policy is judged; another policy may have played them. Repeatable.",
+            help="Recorded episodes to evaluate the policy on; they may come from another policy. Repeatable.",
             rich_help_panel=_PANEL,
         ),
     ] = None
     gamma: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Discount. Default: the run's own, or 0.99.", rich_help_panel=_PANEL),
+        typer.Option(
+            min=0, max=1, help="Discount factor. Default: that of the run, or 0.99.", rich_help_panel=_PANEL
+        ),
     ] = None
     clip: Annotated[
         float | None,
         typer.Option(
-            min=1, help="Most that a step's ratio counts. Default: no bound.", rich_help_panel=_PANEL
+            min=1, help="Upper bound on each step's importance ratio. Default: none.", rich_help_panel=_PANEL
         ),
     ] = None
     model_updates: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Updates of the model of the policy's values; 0 for no model. Default: 10,000.",
+            help="Updates to fit the value model (for dm, dr, wdr); 0 fits none. Default: 10,000.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -57,31 +59,31 @@ def evaluate(
     *,
     screen: Screen,
     env: Annotated[
-        str | None, typer.Option(help="Environment id or package.module:EnvClass. Default: the run's own.")
+        str | None, typer.Option(help="Environment id or package.module:EnvClass. Default: that of the run.")
     ] = None,
     module_class: Annotated[
         str | None,
-        typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
+        typer.Option(help="package.module:Class of the policy's network, if custom."),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Whole episodes to play, 10 by default; with --data to draw, all by default."
-        ),
+        typer.Option(min=1, help="Episodes to play (default: 10) or, with --data, to draw (default: all)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     explore: Annotated[
-        bool, typer.Option("--explore", help="Sample actions instead of taking the likeliest.")
+        bool, typer.Option("--explore", help="Sample actions instead of taking the most likely ones.")
     ] = False,
     reference_returns: Annotated[
         tuple[float, float] | None,
-        typer.Option(metavar="RANDOM EXPERT", help="Mean returns that a normalised score has as 0 and 100."),
+        typer.Option(
+            metavar="RANDOM EXPERT", help="Mean returns that count as 0 and 100 in a normalised score."
+        ),
     ] = None,
 ) -> None:
-    """Play whole episodes with a checkpoint's policy and report their returns.
+    """Play episodes with a checkpoint's policy and report their returns.
 
-    With --data nothing is played: recorded episodes say what the policy is worth, and whether it is better than the one
-    that played them.
+    With --data nothing is played: the policy is evaluated on recorded episodes, and compared with the policy that
+    recorded them.
     """
     if recorded.data is None:
         _refuse_without_data(recorded)
@@ -89,9 +91,9 @@ def evaluate(
         _play(screen, checkpoint, env, module_class, how)
         return
     if reference_returns is not None:
-        raise SpecError("--reference-returns is of played episodes: leave it out with --data.")
+        raise SpecError("--reference-returns applies to played episodes only: leave it out with --data.")
     if env is not None:
-        raise SpecError("--env and --data exclude each other: with --data nothing is played.")
+        raise SpecError("--env and --data exclude each other: with --data no episodes are played.")
     _judge(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
 
 
@@ -99,7 +101,7 @@ def _refuse_without_data(recorded: RecordedFlags) -> None:
     given = [name for name, value in asdict(recorded).items() if value is not None]
     if given:
         raise SpecError(
-            f"--{given[0].replace('_', '-')} is of judging by recorded episodes: give --data DATASET too."
+            f"--{given[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET."
         )
 
 
@@ -168,7 +170,7 @@ def _judge(
     how: tuple[int | None, int, bool],
 ) -> None:
     from hindcast.cli.offline_view import views
-    from hindcast.cli.watching import watching
+    from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import Fit
     from hindcast.evaluate.offline import Options
     from hindcast.run.evaluation import evaluate_checkpoint_offline
@@ -179,7 +181,7 @@ def _judge(
     options = Options(
         explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
     )
-    with watching(screen, "judging the policy") as watch:
+    with progress_bar(screen, "evaluating the policy") as watch:
         done = evaluate_checkpoint_offline(
             checkpoint,
             data,

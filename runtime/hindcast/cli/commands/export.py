@@ -29,19 +29,20 @@ def export(
     ] = "onnx",
     module_class: Annotated[
         str | None,
-        typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
+        typer.Option(help="package.module:Class of the policy's network, if custom."),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of training/NAME. Default: the context's.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of training/NAME. Default: the context's."),
     ] = None,
     kube_context: Annotated[
         str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
     ] = None,
 ) -> None:
-    """Write a policy that acts without Hindcast, and compare its actions with the policy's own.
+    """Export a policy for use without Hindcast, and compare its actions with the original's.
 
-    What is written takes raw observations and gives the environment's actions: filters, frame stacks, recurrent states
-    and the scaling of actions are part of it.
+    The exported policy maps raw observations to environment actions: it includes filters, frame stacks, recurrent
+    states and action scaling.
     """
     from hindcast import formatting
     from hindcast.cli.cluster.target import is_target
@@ -51,7 +52,7 @@ def export(
         checkpoint = _on_cluster(checkpoint, namespace, kube_context)
     elif namespace is not None or kube_context is not None:
         raise SpecError(
-            f"--namespace and --context are of training/NAME on a cluster, and {checkpoint} is a path."
+            f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
         )
     done = export_policy(checkpoint, folder, form, module_class)
     said = "the policy's own files"
@@ -69,7 +70,7 @@ def export(
 def _on_cluster(name: str, namespace: str | None, context: str | None) -> str:
     """Where the policy of a cluster's resource lies."""
     from hindcast.cli.cluster.connection import connect
-    from hindcast.cli.cluster.stored_policy import stored_policy
+    from hindcast.cli.cluster.stored import stored_policy
     from hindcast.cli.cluster.target import parse_target
 
     target = parse_target(name)

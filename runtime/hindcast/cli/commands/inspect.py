@@ -24,10 +24,10 @@ def inspect(
     screen: Screen,
     *,
     timesteps: Annotated[
-        int, typer.Option(min=1, help="About how many timesteps to read, spread over the dataset.")
+        int, typer.Option(min=1, help="Approximate number of timesteps to read, spread over the dataset.")
     ] = 1_000_000,
     full: Annotated[
-        bool, typer.Option("--full", help="Read everything, and compare recordings' checksums.")
+        bool, typer.Option("--full", help="Read everything, and verify checksums of recordings.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 when a problem of severity error is found.")
@@ -36,19 +36,19 @@ def inspect(
         bool, typer.Option("--strict-warnings", help="Exit with 3 when an error or a warning is found.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures, too.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write an HTML page with plots.")
     ] = None,
 ) -> None:
     """Show a dataset's counts, spaces, distributions, coverage, and problems.
 
-    Data that are not whole episodes in order are prepared first, as for a training.
+    Data that are not complete, ordered episodes are prepared first, as for a training.
     """
     from hindcast.cli.dataset_view import views
-    from hindcast.cli.watching import watching
+    from hindcast.cli.progress import progress_bar
     from hindcast.datasets.inspection.any_data import inspect_data
 
     name = ", ".join(dataset)
-    with watching(screen, "looking at the data") as watch:
+    with progress_bar(screen, "inspecting the data") as watch:
         limit = None if full else timesteps
         summary = inspect_data(read.reading(dataset), sample_limit=limit, watch=watch)
     if html is not None:
@@ -72,7 +72,7 @@ def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "D
     severities = ("error", "warning") if warnings else ("error",)
     found = [problem for problem in summary.problems if problem.severity in severities]
     if not found and not summary.episodes:
-        return DataError(f"{name} holds no episodes: record some first")
+        return DataError(f"{name} contains no episodes: record some first")
     if not found or (summary.episodes and not strict):
         return None
     counts = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-TARGET_HELP = "Such as training/clone or recording/data; or a run folder or dataset."
+TARGET_HELP = "For example training/clone or recording/data; or a run folder or dataset."
 
 
 @command
@@ -24,10 +24,8 @@ def logs(
     resource: Annotated[str, typer.Argument(metavar="KIND/NAME", help=TARGET_HELP)],
     *,
     screen: Screen,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, help="Number of the attempt. Default: the latest.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Attempt number. Default: the latest.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")] = False,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
     ] = None,
@@ -35,7 +33,7 @@ def logs(
         str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
     ] = None,
 ) -> None:
-    """Show the log of an attempt's driver: live, or from storage when its pods are gone."""
+    """Show the log of an attempt's driver: live, or from storage once its pods are gone."""
     from hindcast.cli.cluster.target import is_target, parse_target
 
     if is_target(resource):
@@ -48,7 +46,7 @@ def logs(
         return
     _check_folder(resource)
 
-    from hindcast.cli.cluster.stored_log import folder_log
+    from hindcast.cli.cluster.stored import folder_log
 
     path, log = folder_log(resource, attempt)
     screen.note(path)
@@ -59,7 +57,7 @@ def _of_resource(
     cluster: "Cluster", target: "Target", attempt: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
     from hindcast.cli.cluster.live_log import live_log, runs_of
-    from hindcast.cli.cluster.stored_log import stored_log
+    from hindcast.cli.cluster.stored import stored_log
     from hindcast.errors import UserError
 
     found = cluster.resource(target)
@@ -68,7 +66,7 @@ def _of_resource(
     if pieces is not None:
         return pieces
     if run.get("outcome") is None and not follow:
-        message = found["status"].get("message") or "its pods are not there"
+        message = found["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
     return [stored_log(_placed(found, run), str(run["child"]))]
 

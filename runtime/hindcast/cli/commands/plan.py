@@ -19,7 +19,7 @@ def plan(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
     screen: Screen,
 ) -> None:
-    """Show each training's dataset, feed, windows, units, batch sizes, updates an epoch and model size."""
+    """Show each training's dataset, feed, windows, units, batch sizes, updates per epoch and model size."""
     from hindcast.api import load_resources
 
     resources = [loaded.resource for loaded in load_resources(files)]
@@ -30,7 +30,7 @@ def plan(
     trainings = [resource for resource in resources if resource.kind == "OfflineTraining"]
     if not trainings:
         names = ", ".join(map(str, files))
-        raise SpecError(f"{names} holds no OfflineTraining: there is nothing to plan")
+        raise SpecError(f"{names} contains no OfflineTraining: there is nothing to plan")
     plans = {
         f"{training.kind}/{training.metadata.name}": plan_of(training, resources) for training in trainings
     }

@@ -22,13 +22,15 @@ def render(
     screen: Screen,
     defaults: Annotated[
         Path | None,
-        typer.Option(help="Values of the chart, whose defaults: are merged in. Default: the chart's own."),
+        typer.Option(
+            help="Values file of the chart; its defaults: are merged in. Default: the chart's own values."
+        ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of resources that name none.")
+        str, typer.Option("--namespace", "-n", help="Namespace for resources that do not name one.")
     ] = "default",
 ) -> None:
-    """Print all manifests that the operator creates for the first attempt of each resource."""
+    """Print all manifests that the operator would create for the first attempt of each resource."""
     from hindcast.api import load_resources
 
     loaded = load_resources(files)
@@ -43,7 +45,7 @@ def render(
     for one in found:
         for reference in one.unknown:
             screen.note(
-                f"{_title(one)} refers to {reference}, which is in none of the files: what it gives is not known"
+                f"{_title(one)} refers to {reference}, which is in none of the files: its outputs are unknown"
             )
     if screen.flags.json:
         screen.json_line({"resources": [one.to_json() for one in found]})
@@ -59,8 +61,8 @@ def _need_operator() -> None:
 
     if find_spec("hindcast_operator") is None:
         raise UserError(
-            "hindcast render needs the package hindcast_operator, which this installation lacks; "
-            "install hindcast-rl[operator]"
+            "hindcast render needs the package hindcast_operator, which is not installed: "
+            "pip install 'hindcast-rl[operator]'"
         )
 
 

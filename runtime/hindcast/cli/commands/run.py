@@ -15,9 +15,9 @@ def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
     screen: Screen,
 ) -> None:
-    """Record and train, in the order the resources need each other. Run it again to go on or to see the end.
+    """Record and train, in dependency order. Run the command again to resume, or to show the result.
 
-    With --json each resource that ends prints a line of JSON.
+    With --json, each resource prints one line of JSON when it ends.
     """
     finish_run(files, screen)
 
@@ -35,3 +35,14 @@ def finish_run(files: list[Path], screen: Screen) -> None:
         outcomes = carry_out(loaded, reporter)
     if any(outcome.state == "Interrupted" for outcome in outcomes):
         raise typer.Exit(INTERRUPTED)
+
+
+def write_yaml(file: Path, text: str, option: str) -> None:
+    """Write a resource file that is about to be run; `option` names its folder on the command line."""
+    from hindcast.errors import StorageError
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {file}: {error.strerror}; give another {option}") from error

@@ -22,27 +22,27 @@ def serve(
     ],
     *,
     screen: Screen,
-    log: Annotated[str, typer.Option(metavar="DATASET", help="Folder of the log; a path or a URI.")],
+    log: Annotated[str, typer.Option(metavar="DATASET", help="Folder for the log; a path or a URI.")],
     token_file: Annotated[
-        Path, typer.Option(help="File with the token that requests must carry, in its first line.")
+        Path, typer.Option(help="File whose first line is the token that requests must carry.")
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen at. Only this machine reaches the default.")
+        str, typer.Option(help="Address to listen on. The default is reachable from this machine only.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for one that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
     ] = 9900,
     explore: Annotated[
-        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the likeliest.")
+        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the most likely ones.")
     ] = True,
     module_class: Annotated[
         str | None,
-        typer.Option(help="package.module:Class of the policy's network, where it is one of your own."),
+        typer.Option(help="package.module:Class of the policy's network, if custom."),
     ] = None,
 ) -> None:
-    """Answer with a policy's actions over HTTP, and log them, until Ctrl-C or SIGTERM.
+    """Serve a policy's actions over HTTP, and log them, until Ctrl-C or SIGTERM.
 
-    PolicyClient is the other side. The log is evidence for `hindcast evaluate --data` and data for a training.
+    PolicyClient is the client. The log is a dataset for `hindcast evaluate --data` and for training.
     """
     from hindcast.run.evaluation import policy_at
     from hindcast.serve.http_server import HttpServer

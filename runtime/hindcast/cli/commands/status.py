@@ -1,7 +1,8 @@
 """`hindcast status KIND/NAME`: how a resource on a cluster stands, why, and what to do next."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,11 +12,12 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from hindcast.cli.cluster.access import Cluster
     from hindcast.cli.cluster.explain import Explanation
+    from hindcast.cli.cluster.next_step import Step
     from hindcast.cli.cluster.target import Target
 
 INTERVAL_SECONDS = 2.0
 
-TARGET_HELP = "Such as training/clone, recording/data, otr/clone or OfflineTraining/clone."
+TARGET_HELP = "For example training/clone, recording/data, otr/clone or OfflineTraining/clone."
 
 
 @command
@@ -29,7 +31,7 @@ def status(
         str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again when it changes, until it is finished.")
+        bool, typer.Option("--watch", "-w", help="Update when something changes, until the run is finished.")
     ] = False,
 ) -> None:
     """Explain a resource on a cluster: state, pods, progress, checkpoint, attempts, what to do next."""
@@ -56,7 +58,7 @@ def _look(cluster: "Cluster", target: "Target", screen: Screen) -> "Explanation"
     try:
         pods = cluster.pods(selector(target.kind, target.name))
     except Forbidden as error:
-        screen.note(f"pods are left out: {error}")
+        screen.note(f"pods are not shown: {error}")
         pods = []
     return explain(found, pods, datetime.now(UTC))
 
@@ -75,11 +77,32 @@ def _looks(cluster: "Cluster", target: "Target", screen: Screen) -> Iterator["Ex
 
 def _show(found: "Explanation", cluster: "Cluster", screen: Screen) -> None:
     from hindcast.cli.cluster.next_step import next_steps
-    from hindcast.cli.cluster.status_json import to_json
     from hindcast.cli.cluster.status_view import views
 
     steps = next_steps(found, cluster.context)
     screen.result(to_json(found, steps), *views(found, steps))
+
+
+def to_json(found: "Explanation", steps: Sequence["Step"]) -> dict[str, Any]:
+    """The document that `--json` prints; unknown values are null."""
+    return {
+        "kind": found.kind,
+        "name": found.name,
+        "namespace": found.namespace,
+        "state": found.state,
+        "since": None if found.since is None else found.since.isoformat().replace("+00:00", "Z"),
+        "reason": found.reason,
+        "message": found.message,
+        "notes": list(found.notes),
+        "revision": found.revision,
+        "progress": found.progress or None,
+        "checkpoint": found.checkpoint or None,
+        "output": found.output or None,
+        "retries": {"used": found.retries, "allowed": found.retries_allowed},
+        "pools": [{**asdict(pool), "ready": pool.ready} for pool in found.pools],
+        "runs": list(found.runs),
+        "next": [asdict(step) for step in steps],
+    }
 
 
 def _follow(cluster: "Cluster", target: "Target", screen: Screen) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.commands.run import finish_run
+from hindcast.cli.commands.run import finish_run, write_yaml
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def train(
     screen: Screen,
     run: Annotated[str, typer.Option(help="Algorithm, such as DQN.")],
     env: Annotated[str | None, typer.Option(help="Gymnasium id, or package.module:Class.")] = None,
-    config: Annotated[str, typer.Option(help="Options by RLlib's names, as JSON or YAML.")] = "{}",
-    stop: Annotated[str, typer.Option(help='When it ends: {"timesteps_total": 100000}, and so on.')] = "{}",
+    config: Annotated[str, typer.Option(help="Options under their RLlib names, as JSON or YAML.")] = "{}",
+    stop: Annotated[str, typer.Option(help='Stop criteria, such as {"timesteps_total": 100000}.')] = "{}",
     experiment_name: Annotated[
-        str | None, typer.Option(help="Name of the resource. [default: the algorithm's, in lower case]")
+        str | None, typer.Option(help="Name of the resource. [default: the algorithm's name in lower case]")
     ] = None,
     local_dir: Annotated[Path, typer.Option(help="Folder for the YAML file and the run.")] = Path("runs"),
     checkpoint_freq: Annotated[
@@ -31,13 +31,13 @@ def train(
         typer.Option(min=1, help="Iterations between checkpoints. The last state is always saved."),
     ] = None,
     keep_checkpoints_num: Annotated[
-        int | None, typer.Option(min=1, help="Latest checkpoints that are kept, beside the best.")
+        int | None, typer.Option(min=1, help="Number of recent checkpoints to keep in addition to the best.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the YAML and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the YAML without running it.")] = False,
 ) -> None:
     """Train on recorded experience, or record an expert, from RLlib's command line.
 
-    It is written as a YAML file into --local-dir and carried out as `hindcast run` does.
+    Writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
     from hindcast.builder.rllib_2019 import config_of, stop_of
     from hindcast.report.text import resource_yaml
@@ -53,8 +53,8 @@ def train(
         screen.result(resource.model_dump(mode="json", by_alias=True, exclude_unset=True), text.rstrip())
         return
     file = local_dir / f"{resource.metadata.name}.yaml"
-    _write(file, text)
-    screen.note(f"carrying out {file}")
+    write_yaml(file, text, "--local-dir")
+    screen.note(f"running {file}")
     finish_run([file], screen)
 
 
@@ -75,7 +75,7 @@ def _mapping(option: str, text: str) -> Mapping[str, Any]:
 def _with_checkpoints(
     resource: "OfflineTraining | OfflineRecording", kept: Mapping[str, Any]
 ) -> "OfflineTraining | OfflineRecording":
-    """A recording keeps its expert beside the dataset, and has no such section."""
+    """A recording has no such section: it keeps its expert next to the dataset."""
     from hindcast.api import OfflineTraining
     from hindcast.api.training import CheckpointSpec
     from hindcast.errors import SpecError
@@ -86,17 +86,7 @@ def _with_checkpoints(
         )
     if kept.keys() - {"path"}:
         raise SpecError(
-            "--checkpoint-freq and --keep-checkpoints-num are of trainings: a recording keeps its expert's latest "
-            "state beside the dataset."
+            "--checkpoint-freq and --keep-checkpoints-num apply to trainings only: a recording keeps its expert's "
+            "latest state next to the dataset."
         )
     return resource
-
-
-def _write(file: Path, text: str) -> None:
-    from hindcast.errors import StorageError
-
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {file}: {error.strerror}; give another --local-dir") from error

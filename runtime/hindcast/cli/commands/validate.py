@@ -14,7 +14,7 @@ def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
     screen: Screen,
 ) -> None:
-    """Check the resources of YAML files, algorithm options included, without running anything."""
+    """Check the resources in YAML files, including algorithm options, without running anything."""
     from hindcast.api import load_resources, spec_hash
 
     found = [

@@ -8,7 +8,7 @@ PACKAGES = ("torch", "ray", "pyarrow", "gymnasium", "numpy")
 
 @command
 def version(screen: Screen) -> None:
-    """Versions of Hindcast, Python and the packages it runs on."""
+    """Show the versions of Hindcast, Python and the packages it depends on."""
     import platform
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed

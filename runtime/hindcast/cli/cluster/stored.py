@@ -1,11 +1,13 @@
-"""The log that an attempt left on storage: in the run folder of a training, in `_hindcast` of a dataset."""
+"""What a run left on storage: its policy, and the log of each attempt."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from hindcast.api import OfflineTraining, Resource
+from hindcast.api import OfflineTraining, Resource, validate_resource
+from hindcast.cli.cluster.access import Raw
+from hindcast.cli.cluster.target import Target
 from hindcast.errors import StorageError, UserError
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ _ATTEMPT: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
 
 
 def log_path(resource: Resource, child: str) -> str:
-    """Where an attempt's log lies, as `hindcast.run.folders.log_file`, but without the runtime extra.
+    """Path of an attempt's log: `hindcast.run.folders.log_file` without the runtime extra.
 
     Args:
         resource: with absolute paths, at the attempt's revision.
@@ -40,14 +42,14 @@ def stored_log(resource: Resource, child: str) -> bytes:
         child: the attempt's RayJob.
 
     Raises:
-        UserError: it cannot be read from here; the sentence says where it lies and how to get it.
+        UserError: it cannot be read from here; the message says where it is and how to get it.
     """
     path = log_path(resource, child)
     try:
         from hindcast.storage.location import resolve
     except ModuleNotFoundError as error:
         raise UserError(
-            f"the pods are gone; the log lies at {path}: get it from there, or install what can read it: "
+            f"the pods are gone; the log is at {path}: fetch it from there, or install the extra that reads it: "
             "pip install 'hindcast-rl[runtime]'"
         ) from error
     try:
@@ -56,11 +58,11 @@ def stored_log(resource: Resource, child: str) -> bytes:
             return location.read_bytes()
     except StorageError as error:
         raise StorageError(
-            f"the pods are gone; the log lies at {path}, which cannot be read from here: {error}"
+            f"the pods are gone; the log is at {path}, which cannot be read from here: {error}"
         ) from error
     if location.is_local:
-        raise UserError(f"the pods are gone; the log lies at {path} on {volume_of(resource, path)}")
-    raise UserError(f"the pods are gone and there is no log at {path}: the driver had not begun to write one")
+        raise UserError(f"the pods are gone; the log is at {path} on {volume_of(resource, path)}")
+    raise UserError(f"the pods are gone and there is no log at {path}: the driver had not written one yet")
 
 
 def volume_of(resource: Resource, path: str) -> str:
@@ -96,14 +98,50 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
             if match := _ATTEMPT.search(entry.relative):
                 found[int(match[1]), int(match[2])] = entry.location
     if not found:
-        raise UserError(f"{folder} holds no logs: only attempts on a cluster leave one")
+        raise UserError(f"{folder} contains no logs: only attempts on a cluster write them")
     revision, latest = max(found)
     wanted = (revision, latest if attempt is None else attempt)
     if wanted not in found:
-        raise UserError(f"{folder} holds no log of attempt {attempt}{_known(found, revision)}")
+        raise UserError(f"{folder} has no log of attempt {attempt}{_known(found, revision)}")
     return str(found[wanted]), found[wanted].read_bytes()
 
 
 def _known(found: dict[tuple[int, int], Any], revision: int) -> str:
     numbers = sorted(number for own, number in found if own == revision)
     return f"; of revision {revision} there are: {', '.join(map(str, numbers))}"
+
+
+def stored_policy(found: Raw, target: Target) -> str:
+    """Path of a training's best checkpoint, else its latest; of a recording's dataset.
+
+    Args:
+        found: the resource, with its status.
+        target: its name.
+
+    Raises:
+        UserError: it does not exist yet, or cannot be read from here; the message says where it is and how to get it.
+    """
+    from hindcast.storage.location import resolve
+
+    status = found.get("status") or {}
+    checkpoint = status.get("checkpoint") or {}
+    path = checkpoint.get("best") or checkpoint.get("path") or (status.get("output") or {}).get("path")
+    if path is None:
+        raise UserError(
+            f"{target} has no policy yet, it is {status.get('state') or 'not seen by the operator'}: "
+            f"`hindcast status {target}` says why."
+        )
+    try:
+        location = resolve(path)
+        if location.exists():
+            return str(path)
+    except StorageError as error:
+        raise StorageError(
+            f"the policy of {target} is at {path}, which cannot be read from here: {error}"
+        ) from error
+    if location.is_local:
+        where = volume_of(validate_resource(found), path)
+        raise UserError(f"the policy of {target} is at {path} on {where}, then export the copy")
+    raise UserError(
+        f"the policy of {target} is no longer at {path}: the run is still in progress, or its folder was deleted"
+    )
