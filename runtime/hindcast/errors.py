@@ -50,7 +50,7 @@ class StorageError(UserError):
 
 
 class UserCodeError(UserError):
-    """The user's own code (an environment, algorithm, connector, …) raised an exception, or returned something unusable."""
+    """The user's own code (environment, algorithm, connector, …) raised an exception or returned something unusable."""
 
     exit_code = 6
 
