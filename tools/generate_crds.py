@@ -15,7 +15,7 @@ from typing import Any
 
 from chart_schema import SCHEMA, values_schema
 from chart_table import README, readme
-from config_stubs import STUBS, config_stubs
+from config_stubs import CLASS_STUBS, STUBS, class_stubs, config_stubs
 from migration_page import PAGE, with_tables
 from reasons_page import reasons_page
 from reference_page import reference_page
@@ -43,6 +43,7 @@ def generate(root: Path) -> list[Path]:
     texts[Path("docs/reasons.md")] = reasons_page()
     texts[PAGE] = with_tables(_REPOSITORY)
     texts[STUBS] = config_stubs(algorithms)
+    texts[CLASS_STUBS] = class_stubs(algorithms)
     texts[SCHEMA] = values_schema(_REPOSITORY)
     texts[README] = readme(_REPOSITORY)
     for path, text in texts.items():

@@ -35,6 +35,9 @@ for _name in schemas():
 class Tuner(ray.tune.Tuner):
     """Ray's `Tuner`; a process that is not connected to Ray gets one of its own, without its dashboard."""
 
+    def __init__(self, trainable: Any = None, **options: Any) -> None:
+        super().__init__(_trainable(trainable), **options)
+
     @classmethod
     def restore(cls, *args: Any, **kwargs: Any) -> ray.tune.Tuner:
         """Go on with a search."""
@@ -47,10 +50,15 @@ class Tuner(ray.tune.Tuner):
         return super().fit()
 
 
-def run(*args: Any, **kwargs: Any) -> Any:
+def run(run_or_experiment: Any, *args: Any, **kwargs: Any) -> Any:
     """Ray's `tune.run`, connected as `Tuner` is."""
     connect()
-    return ray.tune.run(*args, **kwargs)
+    return ray.tune.run(_trainable(run_or_experiment), *args, **kwargs)
+
+
+def _trainable(given: Any) -> Any:
+    """The name of an algorithm whose class is given (`hindcast.BC`), which is what Tune knows; others as they are."""
+    return getattr(given, "algorithm_name", given)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from hindcast.builder.options import MODULE, OPTIONS
 from hindcast.builder.user_objects import importable
 from hindcast.errors import SpecError
 from hindcast.names import DEFAULT_MODULE_ID
+from hindcast.rllib_names import BCCatalog
 
 if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule
@@ -76,6 +77,8 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
     else:
         raise SpecError(f"{_NAME} is a {type(spec).__name__}, expected an RLModuleSpec.")
     given = {name: value for name, value in given.items() if value is not None and value is not False}
+    if given.get("catalog_class") is BCCatalog:
+        del given["catalog_class"]  # RLlib's own default
     for name, value in given.items():
         if name not in OPTIONS[MODULE]:
             raise SpecError(f"{_NAME}: {name} is not a field{nearest(name, OPTIONS[MODULE])}")

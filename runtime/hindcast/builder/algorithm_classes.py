@@ -1,0 +1,64 @@
+"""`BC`, `PPO` and so on: RLlib's classes of algorithms, each made when it is first used.
+
+They are what `build_algo()` gives, built by their own names: `BC(config=BCConfig()…)`, `BC.from_checkpoint(path)`,
+`tune.Tuner(BC, …)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from hindcast.api.options import schemas
+from hindcast.api.sentences import nearest
+from hindcast.builder.algorithm import RunningAlgorithm
+from hindcast.builder.config import AlgorithmConfig
+from hindcast.errors import SpecError
+
+
+class NamedAlgorithm(RunningAlgorithm):
+    """A running algorithm, by its name.
+
+    Args:
+        config: its config, or options by name.
+        env: as of `environment()`; None is the config's.
+
+    Raises:
+        UserError: what is wrong with the options, the environment or the data; the config is another algorithm's.
+    """
+
+    algorithm_name: ClassVar[str]
+
+    def __init__(self, config: AlgorithmConfig | Mapping[str, Any] | None = None, env: Any = None) -> None:
+        if not isinstance(config, AlgorithmConfig):
+            config = self.get_default_config().update_from_dict(config or {})
+        if config.algorithm != self.algorithm_name:
+            raise SpecError(f"{self.algorithm_name} is given a config of {config.algorithm}.")
+        super().__init__(config if env is None else config.copy(copy_frozen=False).environment(env))
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """A config without options."""
+        return AlgorithmConfig(cls.algorithm_name)
+
+
+def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
+    """The class of an algorithm.
+
+    Raises:
+        SpecError: there is no algorithm of that name.
+    """
+    if name not in schemas():
+        raise SpecError(f"{name!r} is not an algorithm{nearest(name, schemas())}")
+    found: type[NamedAlgorithm] = __getattr__(name)
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    if name not in schemas():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in globals():
+        about = schemas()[name]["description"].partition("\n\n")[0]
+        body = {"__module__": __name__, "__doc__": about, "algorithm_name": name}
+        globals()[name] = type(name, (NamedAlgorithm,), body)
+    return globals()[name]

@@ -1,0 +1,87 @@
+"""What code written for RLlib imports: the names that are here, and a sentence for those that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hindcast
+from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_trainable_cls, override
+from hindcast.errors import SpecError
+from hindcast.rllib_names import INSTEAD
+
+SAME = {
+    "RLlibCallback": "Callbacks",
+    "DefaultCallbacks": "Callbacks",
+    "TorchRLModule": "RLModule",
+    "Algorithm": "RunningAlgorithm",
+    "EpisodeType": "SingleAgentEpisode",
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_name_of_rllibs_is_ours(name: str) -> None:
+    assert getattr(hindcast, name) is getattr(hindcast, SAME[name])
+
+
+@pytest.mark.parametrize("name", sorted(hindcast._WHERE))
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(hindcast, name) is not None
+    assert name in dir(hindcast)
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_another_name_says_what_to_write(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"^Hindcast has no {name}: .*[^.]\.$"):
+        exec(f"from hindcast import {name}")
+
+
+def test_run_config_is_tunes() -> None:
+    with pytest.raises(ImportError, match=r"write tune\.RunConfig, after `from hindcast import tune`"):
+        exec("from hindcast import RunConfig")
+
+
+def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
+    assert not hasattr(hindcast, "Frobnicator")
+    assert not hasattr(hindcast, "frobnicate")
+
+
+def test_override_checks_the_name() -> None:
+    class Mine(OfflinePreLearner):
+        @override(OfflinePreLearner)
+        @staticmethod
+        def _map_to_episodes(batch: Any, **kwargs: Any) -> Any:
+            return {"episodes": []}
+
+    assert Mine._map_to_episodes({}) == {"episodes": []}
+
+    def no_such() -> None:
+        """Overrides nothing."""
+
+    with pytest.raises(NameError, match=r"OfflinePreLearner has no no_such\(\) to override"):
+        override(OfflinePreLearner)(no_such)
+
+
+def test_classes_of_algorithms() -> None:
+    assert get_trainable_cls("BC") is BC
+    assert BC.algorithm_name == "BC"
+    assert issubclass(BC, Algorithm)
+    assert BC.get_default_config().algorithm == "BC"
+    with pytest.raises(SpecError, match="'Bc' is not an algorithm; did you mean 'BC'"):
+        get_trainable_cls("Bc")
+    with pytest.raises(SpecError, match="BC is given a config of PPO"):
+        BC(config=hindcast.PPOConfig())
+
+
+@pytest.mark.slow
+def test_an_algorithm_is_built_by_its_class(tmp_path: Path) -> None:
+    options = {"env": "CartPole-v1", "output": str(tmp_path / "data"), "evaluation_duration": 3}
+    with PPO(options) as recorder:
+        recorder.evaluate()
+    with BC(config=BCConfig().offline_data(input_=str(tmp_path / "data")), env="CartPole-v1") as algo:
+        algo.train()
+        saved = algo.save_to_path(tmp_path / "saved")
+    with BC.from_checkpoint(saved) as again:
+        assert again.iteration == 1
