@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The end-to-end tests, on the cluster that KUBECONFIG names (KubeRay in it), else on a kind cluster made for them.
+# The end-to-end tests, on the cluster in KUBECONFIG (with KubeRay), else on a new kind cluster.
 #
-#   E2E_LOAD_IMAGES   command that brings locally built images, given by name, to the cluster's nodes. Without it (and
+#   E2E_LOAD_IMAGES   command that loads locally built images, given by name, onto the cluster's nodes. Without it (and
 #                     with KUBECONFIG) nothing is built: E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE must be pullable.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
 #   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them. The two largest tests
-#                     together need a node of two processors: a third one beside them can keep the pods from all three.
+#                     together need a node of two processors: a third one at the same time can starve all three of pods.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
