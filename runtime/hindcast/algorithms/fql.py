@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal, cast
+from typing import Literal, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import (
+    ActorCriticOptions,
     Algorithm,
-    AlgorithmOptions,
-    Fraction,
     Losses,
     ModelInputs,
     NonNegative,
@@ -30,7 +28,7 @@ from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class FQLOptions(AlgorithmOptions):
+class FQLOptions(ActorCriticOptions):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1.
 
     A vector field v is trained by flow matching to transport normal noise x to recorded actions a, which can model any
@@ -55,8 +53,6 @@ class FQLOptions(AlgorithmOptions):
     actor_lr: Schedule = 3e-4
     """Learning rate of μ and v (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
     how the value changes up to the next point: line (the default), cosine or step."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
     alpha: NonNegative = 10.0
     """Weight of the distillation loss relative to the critics: larger values stay closer to the data. The one option to
     tune per task, over powers of ten for different reward scales."""
@@ -69,10 +65,6 @@ class FQLOptions(AlgorithmOptions):
     """How the target critics are combined: use min where values overestimate returns."""
     action_chunk: Positive = 1
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behavior."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
     critic_layer_norm: bool = True
     """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 

@@ -9,13 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
+    ActorCriticOptions,
     Algorithm,
-    AlgorithmOptions,
-    Fraction,
     Losses,
     ModelInputs,
     NonNegative,
@@ -31,7 +29,7 @@ from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class IQLOptions(AlgorithmOptions):
+class IQLOptions(ActorCriticOptions):
     """Implicit Q-learning (arXiv 2110.06169), for actions of any kind.
 
     With u = min Q̄(s, a) - V(s), critics Q, target critics Q̄, and d = 1 where the episode terminated:
@@ -44,24 +42,16 @@ class IQLOptions(AlgorithmOptions):
     logStdMin: -5, logStdMax: 2}`. beta multiplies unscaled advantages: scale rewards so that returns are around 1,000.
     """
 
-    train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
     """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
     how the value changes up to the next point: line (the default), cosine or step. The default decays to 0 over
     the paper's million updates of 256 timesteps."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
     value_lr: Schedule = 3e-4
     """Learning rate of V: a number or a schedule."""
     beta: NonNegative = 3.0
     """Inverse temperature: 0 is behavior cloning, larger values are greedier."""
     expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
     """Expectile of Q over the recorded actions that V estimates: 0.5 is the mean, towards 1 the maximum."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
     twin_q: bool = True
     """Use the minimum of two critics (arXiv 1802.09477) instead of one critic."""
     weight_clip: Annotated[float, Field(gt=0)] = 100.0

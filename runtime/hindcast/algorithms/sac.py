@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     AboveZero,
+    ActorCriticOptions,
     Algorithm,
     AlgorithmOptions,
-    Fraction,
     Losses,
     ModelInputs,
     Step,
@@ -33,7 +31,7 @@ from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class SACOptions(AlgorithmOptions):
+class SACOptions(ActorCriticOptions):
     """Soft actor-critic (arXiv 1812.05905), for bounded continuous actions.
 
     With twin critics Q, target critics Q̄, and d = 1 where the episode terminated:
@@ -44,13 +42,6 @@ class SACOptions(AlgorithmOptions):
     Defaults are the paper's. Its networks are `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
     """
 
-    train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
-    actor_lr: Schedule = 3e-4
-    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
     alpha_lr: Schedule = 3e-4
     """Learning rate of α: a number or a schedule."""
     initial_alpha: AboveZero = 1.0
@@ -58,10 +49,6 @@ class SACOptions(AlgorithmOptions):
     target_entropy: float | None = None
     """Target entropy of the policy, in nats; null is minus the number of action elements, for actions scaled to
     ±1."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: Q̄ ← (1 - tau)·Q̄ + tau·Q after each update."""
 
 
 class SAC(Algorithm):

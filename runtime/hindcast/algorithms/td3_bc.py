@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
+    ActorCriticOptions,
     Algorithm,
-    AlgorithmOptions,
-    Fraction,
     Losses,
     ModelInputs,
     NonNegative,
@@ -25,7 +23,6 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
-from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.bounded_actions import ActionRange
 from hindcast.models.networks import Critics, at_next
@@ -33,20 +30,9 @@ from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class TD3Options(AlgorithmOptions):
+class TD3Options(ActorCriticOptions):
     """Options of algorithms based on TD3 (arXiv 1802.09477)."""
 
-    train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
-    actor_lr: Schedule = 3e-4
-    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: target ← (1 - tau)·target + tau·network."""
     policy_delay: Positive = 2
     """Critic updates per update of the policy and the target networks."""
     target_noise: NonNegative = 0.2

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.learn.algorithm import Algorithm, Tensors
+from hindcast.models.networks import evaluation_mode
 from hindcast.pipeline.window import WindowData
 from hindcast.user_code import Misuse, calling
 
@@ -19,16 +20,10 @@ def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData
     Raises:
         UserCodeError: computing them raised, or they are not one for each timestep.
     """
-    modes = {module: module.training for module in nets.modules()}
-    nets.eval()
-    try:
-        with calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
-            targets = algorithm.targets(nets, window)
-            _refuse_others(targets, window)
-            return targets
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluation_mode(nets), calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
+        targets = algorithm.targets(nets, window)
+        _refuse_others(targets, window)
+        return targets
 
 
 def _refuse_others(targets: Tensors, window: WindowData) -> None:

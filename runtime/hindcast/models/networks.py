@@ -6,7 +6,8 @@ E = members, F = features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import gymnasium as gym
@@ -60,6 +61,18 @@ class StateValue(nn.Module):
         """`[B]` values of the batch's observations."""
         values: Tensor = self.head(self.encoder(batch))
         return values.squeeze(-1)
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and its parts into evaluation mode for a while."""
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, training in modes.items():
+            each.training = training
 
 
 class Critics(nn.Module):

@@ -113,14 +113,7 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """An evaluation by held-out episodes has ended.
-
-        Args:
-            algorithm: see above.
-            evaluation_metrics: what results have in `evaluation/offline`.
-            metrics_logger: see above.
-            kwargs: none yet.
-        """
+        """An evaluation by held-out episodes has ended; `evaluation_metrics` is `evaluation/offline` of the results."""
 
     def on_environment_created(
         self,

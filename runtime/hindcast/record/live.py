@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
+from hindcast.models.networks import evaluation_mode
 from hindcast.models.policy import Policy
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
@@ -67,18 +68,14 @@ class LivePlayer:
                 states=self._states,
                 callbacks=self._callbacks,
             )
-        module = self._policy.module
-        modes = {each: each.training for each in module.modules()}
-        module.eval()
-        self._prepare(timesteps)
-        try:
-            with torch_threads(1):
-                episodes = list(self._runner.play(indices))
-            self._metrics.add(self._runner.metrics.drain())
-        finally:
-            self._policy.preprocessing.reset()
-            for each, training in modes.items():
-                each.training = training
+        with evaluation_mode(self._policy.module):
+            self._prepare(timesteps)
+            try:
+                with torch_threads(1):
+                    episodes = list(self._runner.play(indices))
+                self._metrics.add(self._runner.metrics.drain())
+            finally:
+                self._policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
-from hindcast.errors import DataError
+from hindcast.api.metadata import Reference
+from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import title
-from hindcast.run.dependency_order import in_order
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
@@ -141,3 +142,47 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
         return references.policy(reference.name)
     except DataError as error:
         raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
+
+
+def in_order(loaded: Sequence[Loaded]) -> list[Loaded]:
+    """The resources, each after those it refers to; otherwise as they are written.
+
+    Raises:
+        SpecError: a reference to a resource that is not in the files, or a circle of references.
+    """
+    by_title = {title(item.resource): item for item in loaded}
+    graph = {name: _references(item, by_title) for name, item in by_title.items()}
+    try:
+        names = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise SpecError(f"{' → '.join(error.args[1])}: each of these waits for the next one.") from error
+    return [by_title[name] for name in names]
+
+
+def _references(item: Loaded, known: dict[str, Loaded]) -> list[str]:
+    needed: list[str] = []
+    for reference, kind, steps in _references_of(item.resource):
+        name = f"{kind}/{reference.name}"
+        if name not in known:
+            others = [other.partition("/")[2] for other in known if other.startswith(kind)]
+            has = f"they have {', '.join(others)}" if others else "they have none"
+            raise SpecError(
+                f"{item.at(*steps)}: {'.'.join(map(str, steps))}: there is no {kind} named "
+                f"{reference.name!r} in the files given; {has}. Add its file to the command, or give a path."
+            )
+        needed.append(name)
+    return needed
+
+
+def _references_of(
+    resource: OfflineRecording | OfflineTraining,
+) -> list[tuple[Reference, str, tuple[str | int, ...]]]:
+    """(reference, kind it refers to, path of the field) of each reference."""
+    if isinstance(resource, OfflineTraining):
+        return [
+            (source.recording_ref, "OfflineRecording", ("spec", "input", index, "recordingRef"))
+            for index, source in enumerate(resource.spec.input)
+            if source.recording_ref is not None
+        ]
+    training = resource.spec.policy.training_ref
+    return [] if training is None else [(training, "OfflineTraining", ("spec", "policy", "trainingRef"))]
