@@ -13,6 +13,7 @@ FILES = (
     "runtime/hindcast/api/generated/algorithms.json",
     "runtime/hindcast/api/generated/offlinerecordings.yaml",
     "runtime/hindcast/api/generated/offlinetrainings.yaml",
+    "runtime/hindcast/builder/algorithm_classes.pyi",
     "runtime/hindcast/builder/algorithm_configs.pyi",
     "crds/hindcast.dev_offlinerecordings.yaml",
     "crds/hindcast.dev_offlinetrainings.yaml",
