@@ -164,7 +164,7 @@ def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mix
 
 
 def test_files_and_samples_together(mixed, tmp_path):
-    """As the reference's page of 2019 mixes them: half of the batches are of what it plays."""
+    """As RLlib's page of 2019 mixes them, to a return of 450: half of the batches are of what it plays."""
     resource = training(
         tmp_path,
         "",

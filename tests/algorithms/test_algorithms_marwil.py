@@ -75,6 +75,12 @@ def test_the_log_std_term_keeps_the_policy_wide():
     assert widths(0.5) > widths(0.0) + 0.05
 
 
+def test_the_log_std_term_is_of_the_clipped_deviations():
+    algorithm, nets = made("MARWIL", {"bcLogstdCoeff": 0.5}, log_std_max=-3, free_log_std=True)
+    stages(algorithm, nets, batch_of())[0].losses["policy"].backward()
+    assert not nets["policy"].log_std.log_std.grad.any()
+
+
 def test_two_learners_follow_one_scale():
     """The mean of what two halves of a batch make of the average is what the whole makes."""
     whole, halves = (made("MARWIL")[1]["scale"] for _ in range(2))

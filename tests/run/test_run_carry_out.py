@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,12 @@ import pytest
 from hindcast.api import load_resources
 from hindcast.api.loading import Loaded
 from hindcast.errors import Interrupted, SpecError
-from hindcast.run.carry_out import carry_out
-from hindcast.run.interruption import interruptible
+from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
+from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.planning import plan
 from hindcast.threads import processors
-from support import Heard
+from support import WALK, Heard, record, recording, training
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -177,3 +178,25 @@ def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
     assert count == processors()
     assert note is not None
     assert f"10000 runners clamped to {processors()}" in note
+
+
+@pytest.mark.slow
+def test_dqn_trains_from_old_sample_batches_and_its_report_shows_mean_q(tmp_path: Path) -> None:
+    """RLlib's example of 2019; only the lines of JSON are there, without what a recording adds."""
+    record(recording(tmp_path / "written", output={"format": "SampleBatch"}))
+    old = tmp_path / "old"
+    old.mkdir()
+    for file in (tmp_path / "written").glob("*.json"):
+        shutil.copy(file, old)
+    resource = training(
+        tmp_path / "runs",
+        old,
+        environment=WALK,
+        algorithm="DQN",
+        config={"trainBatchSizePerLearner": 32},
+        pipeline={"datasetNumItersPerLearner": 5},
+    )
+    outcome = carry_out_training(resource, InFiles({}), Heard(), Interruption())
+    assert (tmp_path / "runs/test/r1/plots/value.png").exists()
+    assert outcome.report is not None
+    assert "Mean Q" in Path(outcome.report).read_text()

@@ -15,7 +15,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
-from support import WALK, Heard, read_all, train, training
+from support import WALK, Heard, read_all, record, recording, train, training
 
 TRAINING = """
 apiVersion: hindcast.dev/v1alpha1
@@ -144,6 +144,19 @@ def test_a_column_that_the_algorithm_needs_is_missing(walks: Path, tmp_path: Pat
     block = read_all(walks)
     without = block.with_columns({name: c for name, c in block.columns.items() if name != "actions"})
     assert "actions" in refusal(tmp_path, write(tmp_path / "bad", without))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "environment"),
+    [("MARWIL", WALK["id"]), ("IQL", WALK["id"]), ("CQL", "toy_environments:Steered")],
+)
+def test_data_without_rewards(tmp_path: Path, algorithm: str, environment: str) -> None:
+    record(recording(tmp_path / "data", environment={"id": environment}, duration={"episodes": 3}))
+    block = read_all(tmp_path / "data")
+    without = block.with_columns({name: c for name, c in block.columns.items() if name != "rewards"})
+    data = write(tmp_path / "bad", without)
+    text = refusal(tmp_path, data, {"id": environment}, algorithm=algorithm, config={})
+    assert "has no column rewards, which the algorithm needs" in text
 
 
 def test_an_environment_that_raises_names_its_line(walks: Path, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ class ReBRACOptions(TD3Options):
     unknown, and there is no penalty.
 
     Defaults are the paper's for locomotion. It tunes both betas per dataset, actorBeta from 0.001 to 0.1 and criticBeta
-    from 0 to 0.5; the defaults are those of its code for Hopper-medium. Its networks are
+    from 0 to 0.5; the defaults are those of its code for Hopper-medium. criticLayerNorm normalises before the
+    activation, the authors' code after it. Its networks are
     `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
 
