@@ -83,7 +83,8 @@ def test_compiled_code_computes_what_is_computed_without():
 def test_an_algorithm_that_cannot_be_compiled_says_so():
     algorithm, _ = made("TD3BC")
     with pytest.raises(
-        SpecError, match=r"spec.learners.compile: torch.compile takes no losses of TD3BC as one graph"
+        SpecError,
+        match=r"spec.learners.compile: torch.compile does not support the losses of TD3BC as one graph",
     ):
         compile_losses(algorithm)
 

@@ -139,7 +139,7 @@ def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path,
     with pytest.raises(Interrupted):
         train(described(tmp_path, walks, 1), After(10))
     assert group.train(described(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
-    assert "2 learners share the batch of 32 timesteps with which 1 began" in group.notes
+    assert "2 learners share the batch of 32 timesteps, fixed when the run began with 1" in group.notes
     assert_trained_as(tmp_path, tmp_path / "whole")
 
 

@@ -279,7 +279,7 @@ def test_a_pickle_in_its_place_is_refused_and_never_opened(run):
     record = {"sha256": sha256(payload).hexdigest(), "bytes": len(payload)}
     edit_record(folder, lambda content: content["files"].update({"learner.safetensors": record}))
     with pytest.raises(
-        DataError, match=r"learner\.safetensors is not a safetensors file .* pickles least of all"
+        DataError, match=r"learner\.safetensors is not a safetensors file .* and no pickles ever"
     ):
         find_checkpoint(folder).learner_state()
 

@@ -93,7 +93,7 @@ def test_a_training_on_draws_by_priority_goes_on_too(stop: type[After], walks: P
 
 
 def test_an_algorithm_that_gives_no_priorities_is_told(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the losses of the batch before gave none"):
+    with pytest.raises(UserError, match="the losses of the previous batch gave none"):
         fit("Unprioritised", tmp_path, walks)
 
 

@@ -146,8 +146,8 @@ class TestGlobalBatch:
     def test_shared_unevenly_is_said(self, tmp_path: Path, walks: Path) -> None:
         trainer = in_group(training(tmp_path, walks), walks, Share(0, 3), first_learners=2)
         assert trainer.notes == [
-            "3 learners share the batch of 64 timesteps with which 2 began",
-            "64 timesteps over 3 learners: parts differ by one, and count by their size",
+            "3 learners share the batch of 64 timesteps, fixed when the run began with 2",
+            "64 timesteps over 3 learners: parts differ by one and are weighted by size",
         ]
         assert trainer.experience.batch_size == 64
         assert len(trainer.experience.next()["obs"]) == 21

@@ -202,9 +202,7 @@ def test_of_a_recurrent_policy_the_loss_alone_is_computed(tmp_path: Path, walks:
     assert said["validation_loss"] == pytest.approx(1.1, abs=0.1)
     assert "signals" not in said
     asked = {"offline": offline_section | {"estimates": ["dm"]}}
-    with pytest.raises(
-        SpecError, match="estimates are of policies without a recurrent state; leave them out"
-    ):
+    with pytest.raises(SpecError, match="estimates need a policy without a recurrent state; leave them out"):
         train(training(tmp_path / "asked", walks, model=recurrent, evaluation=asked))
 
 

@@ -179,7 +179,7 @@ class Judge:
             )
         if dataset.num_episodes < 2:
             raise DataError(
-                f"{name} holds one episode: estimates need at least two, and hundreds to say anything."
+                f"{name} holds one episode: estimates need at least two, and hundreds to be meaningful."
             )
         self._options = options or Options()
         self._window = window_of(dataset, policy, self._options.gamma, name)

@@ -49,7 +49,7 @@ def by_resamples(
         effective: episodes that count, of its weights.
     """
     if not np.isfinite(gains).all():
-        return nothing("in some resamples of the episodes none counts")
+        return nothing("in some resamples all episodes have weight 0")
     gains = np.where(np.abs(gains) <= _NOTHING * returns.std(), 0.0, gains)
     share = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
     return _judged(share, by, f"{formatting.significant(round(effective))} effective episodes")

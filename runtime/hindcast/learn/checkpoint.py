@@ -96,7 +96,7 @@ class Checkpoint:
         except SafetensorError as error:
             raise DataError(
                 f"{self.location.child(name)} is not a safetensors file ({error}); nothing else is read from "
-                "a checkpoint, pickles least of all"
+                "a checkpoint, and no pickles ever"
             ) from error
 
     def _read(self, name: str) -> bytes:

@@ -32,7 +32,9 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
     """
     name = type(algorithm).__name__
     if not algorithm.compiled:
-        raise SpecError(f"{_FIELD}: torch.compile takes no losses of {name} as one graph; {_INSTEAD}.")
+        raise SpecError(
+            f"{_FIELD}: torch.compile does not support the losses of {name} as one graph; {_INSTEAD}."
+        )
     if backend == "inductor":
         _check_compiler()
     for method in algorithm.compiled:
@@ -59,8 +61,8 @@ def _compiled(losses: Callable[..., Any], name: str, backend: str) -> Callable[.
         for buffer, each in nets.named_buffers():
             if each._version != versions[buffer]:  # gradients may be computed with what it is afterwards
                 raise SpecError(
-                    f"{_FIELD}: {name}.{losses.__name__} changes the buffer {buffer!r}, of which torch.compile makes "
-                    f"wrong gradients: change it in after_update, or {_INSTEAD}."
+                    f"{_FIELD}: {name}.{losses.__name__} changes the buffer {buffer!r}, for which torch.compile "
+                    f"computes wrong gradients: change it in after_update, or {_INSTEAD}."
                 )
         is_tried = True
         return found

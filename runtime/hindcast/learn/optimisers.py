@@ -214,7 +214,7 @@ def refuse_overlap(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimi
         for other in sorted(reached - {name}):
             raise Misuse(
                 f"gave a loss of optimiser {name!r} that reaches parameters of {other!r}, so that the two have no "
-                "joint backward pass: leave joint=True away, or detach the outputs of those parameters"
+                "joint backward pass: drop joint=True, or detach the outputs of those parameters"
             )
 
 

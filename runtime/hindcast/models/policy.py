@@ -307,7 +307,7 @@ class Policy:
             return {}
         if rewards is None:
             raise DataError(
-                "the policy asks for a return less what it has received: give the reward of the step before, "
+                "the policy is conditioned on the return to go: give the reward of the previous step, "
                 "policy(obs, reward=reward)."
             )
         return {Columns.PREV_REWARDS: self._tensor(np.asarray(rewards))}

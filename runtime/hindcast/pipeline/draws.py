@@ -56,7 +56,7 @@ class Draws:
         """
         if self._unanswered is not None:
             raise UserCodeError(
-                "The algorithm draws by priority, and the losses of the batch before gave none: set `priorities` of "
+                "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
                 "`Losses`."
             )
         uniform = torch.from_numpy(self._uniforms.take(self.count, count)).to(self._device)

@@ -279,6 +279,6 @@ def refuse_other(saved: State, here: State, order: str) -> None:
 def refuse_priorities() -> NoReturn:
     """Raise what `Feed.prioritise` says of items that are not drawn by priority."""
     raise UserCodeError(
-        "The algorithm's losses give priorities, and it does not draw by them: let its needs say "
+        "The algorithm's losses give priorities, but it does not draw by priority: its needs must say "
         "sampling='prioritized'."
     )

@@ -379,8 +379,8 @@ class OfflineData:
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
-                "model.observationFilter is meanStd, whose statistics are of recorded data, and there are none: leave "
-                "it at none, and scale observations by a wrapper of the environment."
+                "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: "
+                "leave it at none, and scale observations in a wrapper of the environment."
             )
         for source in self._sources:
             source.fit_preprocessing()
@@ -430,7 +430,7 @@ class OfflineData:
             return
         if self._needs.targets:
             raise SpecError(
-                "The algorithm's targets are of windows of recorded data, which live samples have none of."
+                "The algorithm's targets are computed over windows of recorded data, which live samples do not have."
             )
         if self._settings.connectors:
             names = ", ".join(connector.name for connector in self._settings.connectors)

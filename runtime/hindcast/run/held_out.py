@@ -75,7 +75,7 @@ def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset
     if found.digest in {source.dataset.digest for source in sources}:
         raise SpecError(
             f"{_SPEC}.input is {', '.join(offline.input)}, which is trained on: give {_SPEC}.heldOut in its place, "
-            "which holds episodes back."
+            "which holds out episodes."
         )
     return found
 
@@ -171,16 +171,16 @@ class HeldOut:
             return
         if self._policy.module.is_stateful():
             raise SpecError(
-                f"{_SPEC}.estimates are of policies without a recurrent state; leave them out, for the loss alone."
+                f"{_SPEC}.estimates need a policy without a recurrent state; leave them out, for the loss alone."
             )
         if self._dataset.num_episodes < 2:
             raise SpecError(
-                f"{self._name} gives one episode: estimates need at least two, and hundreds to say anything."
+                f"{self._name} gives one episode: estimates need at least two, and hundreds to be meaningful."
             )
         by_ratios = [name for name in asked if name != "dm"]
         if by_ratios and not self._policy.has_logp(explore):
             way_out = (
-                "explore: true judges it as it samples"
+                "explore: true evaluates it as it samples"
                 if not explore and self._policy.has_logp(explore=True)
                 else "dm needs no densities"
             )

@@ -43,11 +43,11 @@ def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.
     if learners.device == "cpu":
         return torch.device("cpu"), None
     if not there and learners.device == "cuda":
-        raise NoCudaDevice("spec.learners.device: cuda was asked for, and torch finds no CUDA device here.")
+        raise NoCudaDevice("spec.learners.device: cuda was requested, but torch finds no CUDA device here.")
     if not there and learners.gpus and not is_one_machine:
         raise NoCudaDevice(
             f"spec.learners.gpus is {learners.gpus:g}, and torch finds no CUDA device in the learner's pod: give an "
-            "image whose torch is built for CUDA (spec.cluster.image), or say spec.learners.device: cpu."
+            "image whose torch is built for CUDA (spec.cluster.image), or set spec.learners.device: cpu."
         )
     note = None
     if learners.gpus > there and is_one_machine:

@@ -138,7 +138,7 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
     if spec.sampler is not None and not kind.live:
         raise SpecError(
-            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data alone; where its losses are "
+            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; where its losses are "
             "right on actions of any policy, and its own explores, set live = True in the class."
         )
     if spec.custom_config is not None:
@@ -168,11 +168,12 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
     notes = []
     if learners > 1 and learners != first_learners:
         notes.append(
-            f"{learners} learners share the batch of {timesteps:,} timesteps with which {first_learners} began"
+            f"{learners} learners share the batch of {timesteps:,} timesteps, fixed when the run began with "
+            f"{first_learners}"
         )
     if items % learners:
         notes.append(
-            f"{items:,} {word} over {learners} learners: parts differ by one, and count by their size"
+            f"{items:,} {word} over {learners} learners: parts differ by one and are weighted by size"
         )
     return notes
 
