@@ -278,6 +278,11 @@ class AlgorithmConfig:
         self._is_frozen = True
 
     @property
+    def is_multi_agent(self) -> bool:
+        """False: there is one policy."""
+        return False
+
+    @property
     def is_offline(self) -> bool:
         """Whether `input_` names recorded data."""
         return names_data(self._options)

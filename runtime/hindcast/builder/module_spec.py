@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from hindcast.api.model import ModelSpec
 from hindcast.api.sentences import nearest
 from hindcast.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
 from hindcast.builder.options import MODULE, OPTIONS
@@ -18,6 +19,7 @@ from hindcast.rllib_names import BCCatalog
 
 if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule
+    from hindcast.pipeline.given_module import MultiRLModule
 
 _NAME: Final = "rl_module_spec"
 _DEFAULT: Final = "hindcast.models.rl_module:PolicyModule"
@@ -47,6 +49,19 @@ class RLModuleSpec:
     catalog_class: Any = None
     load_state_path: str | None = None
 
+    def build(self) -> RLModule:
+        """A module with fresh weights, for code that runs outside a training.
+
+        Raises:
+            SpecError: there are no spaces, or the options do not fit them.
+        """
+        from hindcast.models.rl_module import build_module
+
+        if self.observation_space is None or self.action_space is None:
+            raise SpecError("RLModuleSpec.build(): give observation_space and action_space.")
+        model = ModelSpec.model_validate(module_fields(self))
+        return build_module(self.observation_space, self.action_space, model)
+
 
 @dataclass
 class MultiRLModuleSpec:
@@ -57,6 +72,22 @@ class MultiRLModuleSpec:
     """
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
+
+    @property
+    def observation_space(self) -> Any:
+        """Of the one module."""
+        return _only_spec(self).observation_space
+
+    @property
+    def action_space(self) -> Any:
+        """Of the one module."""
+        return _only_spec(self).action_space
+
+    def build(self) -> MultiRLModule:
+        """The module, by its id; see `RLModuleSpec.build`."""
+        from hindcast.pipeline.given_module import MultiRLModule
+
+        return MultiRLModule(_only_spec(self).build())
 
 
 Given = RLModuleSpec | MultiRLModuleSpec | Mapping[str, Any]
@@ -91,7 +122,7 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
     return given
 
 
-def _only_spec(specs: MultiRLModuleSpec) -> Given:
+def _only_spec(specs: MultiRLModuleSpec) -> RLModuleSpec:
     if set(specs.rl_module_specs) != {DEFAULT_MODULE_ID}:
         names = ", ".join(map(repr, specs.rl_module_specs)) or "none"
         raise SpecError(

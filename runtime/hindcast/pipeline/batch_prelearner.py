@@ -73,7 +73,7 @@ def made_of(kind: type, rows: Rows, kwargs: Mapping[str, Any], told: Mapping[str
     """
     config = TrainingConfig(told)
     if isinstance(inspect.getattr_static(kind, _MAPPED), staticmethod) and not calls_rows(kind):
-        return _call(getattr(kind, _MAPPED), **_told_to_map(rows, config), **kwargs)
+        return call_mapper(getattr(kind, _MAPPED), rows, config, **kwargs)
     learner = _instance(kind, config, kwargs, told)
     if calls_rows(kind):
         made = learner(dict(rows))
@@ -85,7 +85,22 @@ def made_of(kind: type, rows: Rows, kwargs: Mapping[str, Any], told: Mapping[str
         if config.get("input_read_sample_batches") and _takes_batch(kind, _OF_BATCHES)
         else _MAPPED
     )
-    return _call(getattr(learner, own), **_told_to_map(rows, config), **kwargs)
+    return call_mapper(getattr(learner, own), rows, config, **kwargs)
+
+
+def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs: Any) -> Any:
+    """What `_map_to_episodes` or `_map_sample_batch_to_episode` makes of rows, given RLlib's arguments by name."""
+    return _call(
+        function,
+        is_multi_agent=False,
+        batch=dict(rows),
+        schema={**SCHEMA, **(config.get("input_read_schema") or {})},
+        to_numpy=True,
+        input_compress_columns=config.get("input_compress_columns"),
+        observation_space=config.observation_space,
+        action_space=config.action_space,
+        **kwargs,
+    )
 
 
 def episodes_of_rows(rows: Rows, schema: Mapping[str, str] | None = None) -> list[SingleAgentEpisode]:
@@ -161,18 +176,6 @@ def _instance(kind: type, config: TrainingConfig, kwargs: Mapping[str, Any], tol
             given["module_spec"] = config.rl_module_spec
         _made[key] = _call(kind, **given, **kwargs)
     return _made[key]
-
-
-def _told_to_map(rows: Rows, config: TrainingConfig) -> dict[str, Any]:
-    return {
-        "is_multi_agent": False,
-        "batch": dict(rows),
-        "schema": {**SCHEMA, **(config.get("input_read_schema") or {})},
-        "to_numpy": True,
-        "input_compress_columns": config.get("input_compress_columns"),
-        "observation_space": config.observation_space,
-        "action_space": config.action_space,
-    }
 
 
 def _call(function: Callable[..., Any], **given: Any) -> Any:

@@ -21,6 +21,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.batch_prelearner import (
+    call_mapper,
     calls_rows,
     episodes_of_batches,
     episodes_of_items,
@@ -136,9 +137,9 @@ class OfflinePreLearner:
         if self.config.input_read_episodes:
             episodes = episodes_of_items(rows)
         elif self.config.input_read_sample_batches:
-            episodes = self._map_sample_batch_to_episode(rows, to_numpy=True)["episodes"]
+            episodes = call_mapper(self._map_sample_batch_to_episode, rows, self.config)["episodes"]
         else:
-            episodes = self._map_to_episodes(rows, to_numpy=True)["episodes"]
+            episodes = call_mapper(self._map_to_episodes, rows, self.config)["episodes"]
         for episode in episodes:
             episode.to_numpy()
         made = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
