@@ -75,7 +75,7 @@ class TestDevice:
     @pytest.mark.parametrize("here", [True, False])
     def test_cuda_that_was_asked_for_must_be_there(self, cuda: Any, here: bool) -> None:
         cuda(0)
-        with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was asked for"):
+        with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was requested"):
             learner_device(LearnersSpec(device="cuda"), here)
 
     def test_a_clamp_is_told_by_the_run(self, tmp_path: Path, walks: Path, heard: Heard, cuda: Any) -> None:
