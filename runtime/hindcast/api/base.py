@@ -154,7 +154,7 @@ def _check_int64(value: int) -> int:
 def _check_finite(value: Any) -> Any:
     """Free-form values are JSON on their way to the API server and into the spec hash."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"holds {value}, expected finite numbers, as JSON has no others")
+        raise ValueError(f"contains {value}, expected finite numbers, as JSON has no others")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_finite(entry)
     return value

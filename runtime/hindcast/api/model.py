@@ -134,7 +134,8 @@ class ModelSpec(Model):
     """Initialiser for their biases. Default: zeros."""
     distribution: Distribution = "auto"
     """Distribution of actions. `auto`: the algorithm's default, mostly categorical for discrete and gaussian for
-    continuous spaces. Squashed ones stay within the bounds of the actions."""
+    continuous spaces. Squashed ones stay within the bounds of the actions. `boundedGaussian` is a Gaussian whose mean
+    is kept within them by tanh (the policy of IQL's paper)."""
     free_log_std: bool = False
     """Gaussian log standard deviations are free parameters that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0

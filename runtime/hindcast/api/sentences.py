@@ -28,12 +28,13 @@ _EXPECTED: Final = {
     "none_required": "nothing",
     "string_type": "text",
 }
-_VERBS: Final = ("cannot", "does", "has", "holds", "is", "merges", "refers", "sets")
+_VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
+"""First words of problems that read on from the name of their field."""
 _WHOLE: Final = {
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
     "too_short": "has {actual_length} entries, expected at least {min_length}",
-    "union_tag_not_found": "has no field {discriminator} that would say what it is",
+    "union_tag_not_found": "has no field {discriminator}",
     "value_error": "{error}",
 }
 _BOUNDS: Final = {
@@ -60,16 +61,7 @@ def sentence(problem: Problem, prefix: str = "") -> str:
     place = prefix + dotted(problem.steps)
     if not place:
         return problem.text
-    predicate = problem.text.split(" ", 1)[0] in (
-        "is",
-        "has",
-        "holds",
-        "sets",
-        "does",
-        "refers",
-        "merges",
-        "cannot",
-    )
+    predicate = problem.text.split(" ", 1)[0] in _VERBS
     return f"{place} {problem.text}" if predicate else f"{place}: {problem.text}"
 
 

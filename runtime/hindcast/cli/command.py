@@ -1,4 +1,4 @@
-"""What all commands have in common: the flags --json, --debug and --quiet, and how they fail."""
+"""What all commands share: the flags --json, --debug and --quiet, and how they fail."""
 
 import functools
 import inspect
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hindcast.cli.failures import tell
+from hindcast.cli.failures import report_failure
 from hindcast.cli.screen import Flags, Screen
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
@@ -16,7 +16,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress an
 
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 
-# Typer's own control flow: exits, and mistakes in the command line, which `main` puts into words.
+# Typer's control flow: exits, and command-line mistakes, which `main` reports.
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
 
@@ -24,8 +24,8 @@ _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a typer command of a function that takes a `screen`.
 
-    The command has the function's other parameters and the common flags; what the function raises becomes a
-    sentence and an exit code.
+    The command has the function's other parameters and the common flags; exceptions become an
+    error message and an exit code.
     """
     name = function.__name__
 
@@ -40,7 +40,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except BaseException as error:
             if isinstance(error, SystemExit):
                 raise
-            raise typer.Exit(tell(error, name, screen)) from None
+            raise typer.Exit(report_failure(error, name, screen)) from None
 
     _declare(run_command, function)
     return run_command

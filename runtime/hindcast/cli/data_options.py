@@ -1,4 +1,4 @@
-"""How the commands on data read and write, and what they say when they are done."""
+"""How the data commands read and write, and the summary that they print."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def _writing(*names: str, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReadFlags:
-    """What is read of the sources; as the fields of a training's input."""
+    """How to read the sources; the same as the fields of a training's input."""
 
     form: Annotated[Format, _reading("--format", help="Format of the source files.")] = "Auto"
     schema: Annotated[
@@ -94,7 +94,7 @@ class ReadFlags:
     ] = False
 
     def reading(self, paths: Sequence[str]) -> "Reading":
-        """The paths, read so."""
+        """How to read the paths with these options."""
         from hindcast.api.filter_term import parse_filter
         from hindcast.api.input import PrepareSpec
         from hindcast.datasets.prepare.reading import Reading
@@ -118,7 +118,7 @@ class ReadFlags:
 
 @dataclass(frozen=True)
 class WriteFlags:
-    """How it is written; as the fields of a recording's output."""
+    """How to write the destination; the same as the fields of a recording's output."""
 
     to: Annotated[
         str,
@@ -145,7 +145,7 @@ class WriteFlags:
     ] = False
 
     def target(self, folder: str) -> "Target":
-        """The folder, written so."""
+        """How to write the folder with these options."""
         from hindcast.api.quantity import parse_bytes
         from hindcast.datasets.curate.target import Target
         from hindcast.errors import SpecError
@@ -179,7 +179,7 @@ def watching(screen: Screen, name: str) -> "Iterator[Watch]":
 
 
 def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
-    """What came out, where it is, and its checksum."""
+    """Print what was written, where, and its checksum."""
     from hindcast import formatting
 
     document: dict[str, Any] = {"sources": list(sources), "written": [asdict(one) for one in written]}

@@ -94,7 +94,7 @@ def _number(value: float | None) -> str:
 
 
 def _problems(problems: Sequence[Problem]) -> Iterator[RenderableType]:
-    """A line for each, those after the tenth of a kind counted."""
+    """One line each; problems after the tenth of a kind are only counted."""
     seen: Counter[tuple[str, str]] = Counter()
     for problem in problems:
         seen[problem.severity, problem.kind] += 1

@@ -1,4 +1,4 @@
-"""What a command says when it fails: one sentence and an exit code."""
+"""What a command prints when it fails: one sentence and an exit code."""
 
 import sys
 import tempfile
@@ -45,13 +45,13 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
 """Package -> the extra that brings it."""
 
 
-def tell(error: BaseException, command: str, screen: Screen) -> int:
-    """Say what went wrong, on stderr (with --json as a document on stdout too).
+def report_failure(error: BaseException, command: str, screen: Screen) -> int:
+    """Print what went wrong to stderr; with --json also as a document on stdout.
 
     Args:
         error: what was raised.
         command: name of the command that raised it.
-        screen: where to say it.
+        screen: where to print it.
 
     Returns:
         The exit code.
@@ -68,7 +68,7 @@ def tell(error: BaseException, command: str, screen: Screen) -> int:
 
 
 def described(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
-    """What `--json` says of a failure."""
+    """The document that `--json` prints for a failure."""
     return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
 
 

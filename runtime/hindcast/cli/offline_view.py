@@ -1,4 +1,4 @@
-"""What recorded episodes say of a policy, on the terminal: a table of estimates, and a verdict."""
+"""An offline evaluation on the terminal: a table of estimates, and a verdict."""
 
 from collections.abc import Iterator
 

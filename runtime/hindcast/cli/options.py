@@ -1,4 +1,4 @@
-"""Options that several commands take together: a dataclass of them, and a command that takes it as one argument."""
+"""Options shared by several commands: a dataclass, which a command takes as one argument."""
 
 import functools
 import inspect

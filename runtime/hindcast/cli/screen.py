@@ -1,4 +1,4 @@
-"""Where a command writes: results to stdout, everything else to stderr; and the flags that say how."""
+"""Where a command writes: results to stdout, everything else to stderr, as the common flags say."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flags:
-    """What the user asked for on any command.
+    """The flags common to all commands.
 
     Attributes:
         json: results as JSON on stdout.

@@ -18,7 +18,7 @@ from hindcast.api import OfflineTraining
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
-from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost
+from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost, raised
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
@@ -79,9 +79,7 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
                     title(resource), "a learner was lost; the learners restart from the last checkpoint"
                 )
             continue
-        if isinstance(ended, UserError):
-            raise ended
-        return ended
+        return raised(ended)
 
 
 def _updates(checkpoints: CheckpointStore) -> int | None:

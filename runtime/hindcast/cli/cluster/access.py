@@ -1,4 +1,4 @@
-"""Reading a cluster with the user's own rights. Whatever goes wrong is one sentence that says what to do."""
+"""Reads a cluster with the user's permissions. Every failure is one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Raw = dict[str, Any]
 
 TIMEOUT_SECONDS: Final = 10
 LONGEST_PAUSE_SECONDS: Final = 24 * 3600
-"""A log that is followed may stand still; the client needs a limit."""
+"""A followed log may pause for long; the client needs a limit."""
 
 
 class ClusterError(UserError):
@@ -55,7 +55,7 @@ class Cluster:
         """The resource as the API server has it.
 
         Raises:
-            SpecError: there is none of that name.
+            SpecError: there is no resource with that name.
             ClusterError: it cannot be read.
         """
         try:

@@ -1,4 +1,4 @@
-"""Which cluster is meant: the kubeconfig's current context, a named one, or the one that this process runs in."""
+"""Selects the cluster: the kubeconfig's current context, a named one, or the cluster that this process runs in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Contexts = dict[str, dict[str, Any]]
 
 
 def connect(namespace: str | None, context: str | None) -> Cluster:
-    """The cluster that is meant.
+    """The selected cluster.
 
     Args:
         namespace: default: the context's, else `default`.

@@ -1,4 +1,4 @@
-"""What a resource's object and its pods say, put together. Pure: plain objects and a time in, values out."""
+"""Combines a resource's object and its pods into an explanation. Pure: plain objects and a time in, values out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class PodRow:
         phase: as Kubernetes has it; `Terminating` while it is being deleted.
         node: where it runs; None before it is scheduled.
         restarts: of its containers, together.
-        problem: what keeps it from running, with what to do; None where nothing does.
+        problem: what keeps it from running, and what to do; None if nothing does.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PodRow:
 
 @dataclass(frozen=True)
 class PoolRow:
-    """A pool: what it should have, and what it has.
+    """A pool: desired and actual pods.
 
     Attributes:
         wanted: `2`, or `2 to 8` of an autoscaled pool; None where it is not known.
@@ -70,11 +70,11 @@ class PoolRow:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that one screen shows of a resource.
+    """Everything that one screen shows about a resource.
 
     Attributes:
         state: the operator's word, or `Unseen`.
-        since: when it came into that state; None where that cannot be told.
+        since: when it entered that state; None if unknown.
         reason: one word; None before the operator has seen the resource.
         message: why, in a sentence.
         notes: what else the reader should know.
@@ -113,7 +113,7 @@ class Explanation:
 
 
 def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
-    """Put together what is shown.
+    """Explain a resource.
 
     Args:
         resource: the object as the API server has it.

@@ -1,4 +1,4 @@
-"""The log of an attempt that still has pods: what its submitter follows is what the driver prints."""
+"""The log of an attempt that still has pods: its submitter prints the driver's output."""
 
 from collections.abc import Callable, Iterator, Mapping
 from time import sleep
@@ -31,24 +31,24 @@ def has_started(pod: Raw) -> bool:
 def live_log(
     cluster: Cluster, target: Target, run: Raw, follow: bool, note: Callable[[str], None]
 ) -> Iterator[bytes] | None:
-    """What the driver has printed, piece by piece; None where no pod could tell.
+    """The driver's output, piece by piece; None if no pod has it.
 
     Args:
         cluster: where it runs.
         target: the resource.
         run: the attempt, as the status has it.
-        follow: wait for the driver to start, and go on until it ends.
-        note: told once that it waits.
+        follow: wait for the driver to start, and follow it until it ends.
+        note: called once if it has to wait.
 
     Raises:
         ClusterError: the pods cannot be read.
     """
     pod = submitter_of(cluster, target, run)
-    told = False
+    noted = False
     while follow and not run.get("outcome") and (pod is None or not has_started(pod)):
-        if not told:
+        if not noted:
             note(f"waiting for the driver of attempt {run['attempt']} to start")
-            told = True
+            noted = True
         sleep(_POLL_SECONDS)
         run = next(
             (own for own in runs_of(cluster.resource(target)) if own["child"] == run["child"]),
@@ -61,7 +61,7 @@ def live_log(
 
 
 def _pieces(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | None:
-    """None where the pod has gone meanwhile."""
+    """None if the pod has gone in the meantime."""
     pieces = cluster.log(pod, SUBMITTER, follow)
     try:
         first = next(pieces, b"")

@@ -262,7 +262,7 @@ def _why(run: Mapping[str, Any]) -> str:
 
 
 def _next(steps: list[Step]) -> Iterator[RenderableType]:
-    """A command is a line of its own, unwrapped, to be copied."""
+    """Commands are on separate, unwrapped lines, ready to copy."""
     for index, step in enumerate(steps):
         label = "  next  " if index == 0 else " " * 8
         if step.text:

@@ -43,7 +43,7 @@ WORDS: Final = _words()
 
 
 def is_target(text: str) -> bool:
-    """Whether it names a kind, as no path does that is meant as one."""
+    """Whether it starts with a kind, which paths do not."""
     return text.partition("/")[0].lower() in WORDS
 
 

@@ -16,7 +16,7 @@ _PANEL = "On recorded episodes, without an environment"
 
 @dataclass(frozen=True)
 class RecordedFlags:
-    """What a policy is judged by without an environment, and how."""
+    """Options for evaluating a policy without an environment."""
 
     data: Annotated[
         list[str] | None,

@@ -68,7 +68,7 @@ def export(
 
 
 def _on_cluster(name: str, namespace: str | None, context: str | None) -> str:
-    """Where the policy of a cluster's resource lies."""
+    """Path of the policy of a cluster's resource."""
     from hindcast.cli.cluster.connection import connect
     from hindcast.cli.cluster.stored import stored_policy
     from hindcast.cli.cluster.target import parse_target

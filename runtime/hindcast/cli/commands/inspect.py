@@ -7,7 +7,7 @@ import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.data_options import ReadFlags
-from hindcast.cli.failures import described, tell
+from hindcast.cli.failures import described, report_failure
 from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
@@ -61,7 +61,7 @@ def inspect(
         document["error"] = described(failure, str(failure), failure.exit_code)
     screen.result(document, *views(name, summary))
     if failure is not None:
-        raise typer.Exit(tell(failure, "inspect", screen.without_json()))
+        raise typer.Exit(report_failure(failure, "inspect", screen.without_json()))
 
 
 def _judge(name: str, summary: "Summary", *, strict: bool, warnings: bool) -> "DataError | None":

@@ -1,4 +1,4 @@
-"""`hindcast logs KIND/NAME`: what an attempt has printed, from its pods or, later, from its run folder."""
+"""`hindcast logs KIND/NAME`: the log of an attempt, from its pods or, later, from its run folder."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

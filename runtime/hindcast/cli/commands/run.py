@@ -1,4 +1,4 @@
-"""`hindcast run FILE…`: carry out the resources of YAML files, here."""
+"""`hindcast run FILE…`: run the resources in YAML files on this machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ def run(
 
 
 def finish_run(files: list[Path], screen: Screen) -> None:
-    """Carry out all resources of files, reporting to the screen; exit with 130 where that was interrupted."""
+    """Run all resources in files, reporting to the screen; exit with 130 if interrupted."""
     from hindcast.api import load_resources
 
     loaded = load_resources(files)

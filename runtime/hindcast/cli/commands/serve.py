@@ -11,7 +11,7 @@ from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
 _SWITCH_S: Final = 0.0002
-"""Python's threads take turns of 5 ms by themselves, for which another connection's answer would wait."""
+"""Python switches threads every 5 ms by default, and answers on other connections would wait that long."""
 
 
 @command

@@ -1,4 +1,4 @@
-"""`hindcast status KIND/NAME`: how a resource on a cluster stands, why, and what to do next."""
+"""`hindcast status KIND/NAME`: the state of a resource on a cluster, why, and what to do next."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

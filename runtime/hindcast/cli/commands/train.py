@@ -1,4 +1,4 @@
-"""`hindcast train`: RLlib's `rllib train`, by way of the YAML that says the same."""
+"""`hindcast train`: RLlib's `rllib train`, through an equivalent YAML file."""
 
 from collections.abc import Mapping
 from pathlib import Path

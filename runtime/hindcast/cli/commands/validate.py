@@ -1,4 +1,4 @@
-"""`hindcast validate FILE…`: are the resources right? Needs neither the runtime extra nor a cluster."""
+"""`hindcast validate FILE…`: check resources, without the runtime extra or a cluster."""
 
 from pathlib import Path
 from typing import Annotated
