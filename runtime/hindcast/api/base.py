@@ -227,7 +227,7 @@ LOCATION_RULES: Final = (
         "(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@') && "
         f"(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@') || self.matches('{_CONTAINER}')) && "
         f"{_NO_SECRET_QUERY}) || (self.matches('{_ANONYMOUS}') && {_NO_SECRET_QUERY})",
-        "holds credentials; give them by a Secret (spec.cluster.envFrom) or the service account instead",
+        "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead",
     ),
     Rule(
         "!self.matches('^(file://)?/(tmp|var/tmp|dev/shm)(/|$)') && !self.startsWith('memory:')",

@@ -1,4 +1,4 @@
-"""`RunningAlgorithm`: what `build_algo()` gives. It trains, evaluates, records, saves and restores, step by step."""
+"""`RunningAlgorithm`, which `build_algo()` returns: trains, evaluates, records, saves and restores step by step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _GONE: Final = {
     "metrics": "train() and evaluate() return them",
     "training_iteration": "it is called iteration",
 }
-"""What RLlib's algorithms have and these do not, and what does its work."""
+"""Attributes of RLlib's algorithms that do not exist here, and their replacements."""
 
 _EVALUATIONS_ALONE = "output: only evaluate() adds episodes to the dataset; train() records none"
 _EXPERIENCE_ALONE = "output: train() records the episodes that the policy learns from; evaluate() adds none"
@@ -131,14 +131,14 @@ class RunningAlgorithm:
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, config: AlgorithmConfig | None = None) -> Self:
-        """The algorithm that `save_to_path` was called on, built again; it goes on from there.
+        """The algorithm that `save_to_path` was called on, rebuilt; it resumes from there.
 
         Args:
             path: a checkpoint, or a folder of checkpoints: its best, else its latest.
             config: None is the one that the checkpoint was written with.
 
         Raises:
-            DataError: there is no checkpoint, or it does not hold the whole config.
+            DataError: there is no checkpoint, or its config is incomplete.
             UserError: what else keeps it from being built.
         """
         algo = cls(config or saved_config(find_checkpoint(path)))
@@ -156,18 +156,18 @@ class RunningAlgorithm:
 
     @property
     def offline_data(self) -> OfflineData | None:
-        """Where batches come from; None where there are no data to train on."""
+        """The source of batches; None if there are no data to train on."""
         experience = self._trainer.experience
         return experience if isinstance(experience, OfflineData) else None
 
     @property
     def learner_group(self) -> LearnerGroup:
-        """The learner, of which there is one: its network, its weights."""
+        """The group with the one learner: its network and weights."""
         return LearnerGroup(self.get_module(), lambda: self._trainer.learner.updates)
 
     @functools.cached_property
     def env_runner_group(self) -> EnvRunnerGroup:
-        """Plays episodes with the policy as it is, for you to look at: nothing learns from them or records them.
+        """Plays episodes with the current policy for inspection; they are neither learned from nor recorded.
 
         Raises:
             SpecError: there is no environment.
@@ -205,7 +205,7 @@ class RunningAlgorithm:
 
     @python_names()
     def evaluate(self) -> Result:
-        """Evaluate the policy as it is; with an `output` to which `train()` adds nothing, record what is played.
+        """Evaluate the current policy; with an `output` that `train()` does not write to, record the episodes.
 
         Returns:
             `{"training_iteration": …, "env_runners": {"episode_return_mean": …, …}}`.
@@ -227,7 +227,7 @@ class RunningAlgorithm:
 
     @python_names()
     def evaluate_offline(self) -> Result:
-        """Judge the policy as it is by the held-out episodes.
+        """Evaluate the current policy on the held-out episodes.
 
         Returns:
             `{"training_iteration": …, "validation_loss": …, "estimates": …, "verdict": …}`: what `train()` has in
@@ -282,7 +282,7 @@ class RunningAlgorithm:
         self.restore_from_path(path)
 
     def restore_from_path(self, path: str | Path, component: str | None = None) -> None:
-        """Go on from a checkpoint, or take a part of it.
+        """Resume from a checkpoint, or restore a part of it.
 
         Args:
             path: a checkpoint, or a folder of checkpoints: its best, else its latest.
@@ -290,7 +290,7 @@ class RunningAlgorithm:
                 COMPONENT_RL_MODULE for the policy alone, COMPONENT_LEARNER for it and its optimisers.
 
         Raises:
-            DataError: there is no such thing at the path, or it is of another algorithm, model or environment.
+            DataError: there is no checkpoint at the path, or it has another algorithm, model or environment.
             SpecError: no checkpoint has such a component.
         """
         part = part_named(component)
@@ -357,7 +357,7 @@ class RunningAlgorithm:
         self.stop()
 
     def _warm_start(self, path: str | None) -> None:
-        """Where there are no data to train on; a training on data begins with it by itself."""
+        """Without data to train on; a training on data starts from it automatically."""
         if path is None:
             return
         try:
@@ -410,7 +410,7 @@ class RunningAlgorithm:
 
 
 def _without_readers(config: AlgorithmConfig, read: ReadInputs) -> AlgorithmConfig:
-    """A frozen copy of the config, with what a user's readers gave as its data."""
+    """A frozen copy of the config, with the data that custom readers returned."""
     if not has_readers(config.get("input_")):
         return config.copy(copy_frozen=True)
     own = config.copy(copy_frozen=False)
@@ -445,17 +445,17 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
 
 
 class _Notes:
-    """A reporter that keeps what is worth a note."""
+    """A reporter that only keeps notes."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
 
     def progress(self, progress: Progress) -> None:
-        """Results say it."""
+        """Ignored; results contain it."""
 
     def note(self, resource: str, message: str) -> None:  # noqa: ARG002
-        """Hand it on."""
+        """Forward it."""
         self._note(message)
 
     def finished(self, outcome: Outcome) -> None:
-        """Nothing is finished by itself."""
+        """Ignored; the script decides when it is finished."""

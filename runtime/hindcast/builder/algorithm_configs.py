@@ -14,7 +14,7 @@ _SUFFIX = "Config"
 
 
 class UnknownConfig(SpecError, ImportError):
-    """A config of no algorithm. For an `AttributeError` `from hindcast import …` has a sentence of its own."""
+    """A config of an unknown algorithm. `from hindcast import …` would replace the text of an `AttributeError`."""
 
 
 def __getattr__(name: str) -> type[AlgorithmConfig]:

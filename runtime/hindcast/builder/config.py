@@ -1,4 +1,4 @@
-"""`AlgorithmConfig`: RLlib's chainable description of a training or a recording, in Python.
+"""`AlgorithmConfig`: RLlib's chainable configuration of a training or a recording.
 
     config = (
         BCConfig()
@@ -13,8 +13,8 @@
             result = algo.train()
         algo.save_to_path("checkpoint")
 
-It makes the same resources as YAML (`config.to_resource()`). What becomes of each option stands in
-`options.toml`; methods refuse names that are not in it, with the nearest one that is. `BCConfig` and the like are
+It makes the same resources as YAML (`config.to_resource()`). `options.toml` says how each option is
+mapped; methods refuse names that are not in it and suggest the nearest one. `BCConfig` and the like are
 in `algorithm_configs`.
 """
 
@@ -53,21 +53,21 @@ _UNCALLED = {
     "get_default_learner_class": "give training(learner_class=...)",
     "get_default_rl_module_spec": "give rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
 }
-"""RLlib's methods of a config that have no place here, and what to do instead of overriding them."""
+"""Methods of RLlib's configs that Hindcast does not call, and what to do instead of overriding them."""
 _OWN = ("algorithm", "_options", "_is_frozen")
 
 
 class AlgorithmConfig:
-    """Options of an algorithm and of all around it.
+    """Options of an algorithm, its data, environment and evaluation.
 
     Args:
-        algorithm: a name ("BC", "PPO"), or "package.module:Class" of one's own. Without one the config holds options
-            alone, for `BCConfig.from_dict(config.to_dict())`.
+        algorithm: a name ("BC", "PPO"), or "package.module:Class" of a custom one. Without it the config only holds
+            options, for `BCConfig.from_dict(config.to_dict())`.
 
     Attributes:
         algorithm: as given.
 
-    Every option is an attribute too: reading gives the value given, else the algorithm's default, else None.
+    Every option is also an attribute: its value, else the algorithm's default, else None.
     """
 
     default_algorithm: ClassVar[str | None] = None
@@ -94,7 +94,7 @@ class AlgorithmConfig:
         """A config with these options, by name: the inverse of `to_dict`.
 
         Raises:
-            SpecError: a name that is no option.
+            SpecError: a name that is not an option.
         """
         return cls().update_from_dict(options)
 
@@ -103,13 +103,13 @@ class AlgorithmConfig:
         """The options as a dictionary, checked by name: `evaluation_config=BCConfig.overrides(explore=False)`.
 
         Raises:
-            SpecError: a name that is no option.
+            SpecError: a name that is not an option.
         """
         cls.from_dict(options)
         return options
 
     def environment(self, env: Any = None, **options: Any) -> Self:
-        """The environment, or the spaces where there is none."""
+        """The environment, or the spaces if there is none."""
         return self._take("environment", {"env": env, **options} if env is not None else options)
 
     def env_runners(self, **options: Any) -> Self:
@@ -147,19 +147,19 @@ class AlgorithmConfig:
         return self._take("framework", options)
 
     def api_stack(self, **options: Any) -> Self:
-        """There is one stack; nothing to choose."""
+        """Accepted for compatibility; there is only one stack."""
         return self._take("api_stack", options)
 
     def resources(self, **options: Any) -> Self:
-        """Of RLlib's old API stack."""
+        """Options of RLlib's old API stack."""
         return self._take("resources", options)
 
     def reporting(self, **options: Any) -> Self:
-        """What results hold."""
+        """Contents of results."""
         return self._take("reporting", options)
 
     def checkpointing(self, **options: Any) -> Self:
-        """What checkpoints hold."""
+        """Contents of checkpoints."""
         return self._take("checkpointing", options)
 
     def fault_tolerance(self, **options: Any) -> Self:
@@ -176,9 +176,9 @@ class AlgorithmConfig:
 
     @property
     def replaced(self) -> list[str]:
-        """The options given that change nothing, each with what does their work or why they do not apply.
+        """The given options that have no effect, each with its replacement or why it does not apply.
 
-        They are warned of when the algorithm is built.
+        Building the algorithm warns about them.
         """
         return replaced(self.algorithm, self._options)
 
@@ -189,7 +189,7 @@ class AlgorithmConfig:
         stop: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
     ) -> OfflineTraining | OfflineRecording:
-        """The resource that YAML would have given: a recording where only an `output` is given, else a training.
+        """The equivalent YAML resource: a recording if only an `output` is given, else a training.
 
         Args:
             name: `metadata.name`; the algorithm's, in lower case, if None.
@@ -198,7 +198,7 @@ class AlgorithmConfig:
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
 
         Raises:
-            SpecError: a line for every problem, in the words that a file's problems have.
+            SpecError: one line per problem, worded as for a file.
         """
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(self.get(option)):
@@ -225,7 +225,7 @@ class AlgorithmConfig:
         """What `build_algo` builds.
 
         Raises:
-            SpecError: a line for every problem.
+            SpecError: one line per problem.
         """
         return plan_of(self._chosen, self._given, self._name)
 
@@ -233,12 +233,12 @@ class AlgorithmConfig:
         """Check all options, as `build_algo` does before it builds.
 
         Raises:
-            SpecError: a line for every problem.
+            SpecError: one line per problem.
         """
         self.plan()
 
     def build_algo(self, env: Any = None) -> RunningAlgorithm:
-        """The algorithm, ready to train, evaluate, record. Later changes of the config do not reach it.
+        """The algorithm, ready to train, evaluate and record. Later changes to the config do not affect it.
 
         Args:
             env: as of `environment()`; None is the config's.
@@ -258,15 +258,15 @@ class AlgorithmConfig:
         input_action_space: Any,
         device: Any = None,  # noqa: ARG002
     ) -> LearnerConnectorPipeline:
-        """Hook: what recorded episodes pass on their way to batches, as pieces in RLlib's form.
+        """Hook: the connector pieces, in RLlib's form, that turn recorded episodes into batches.
 
         A subclass overrides it, and changes what this one returns: the pieces of `learner_connector`, then RLlib's
-        default pieces. These cost nothing as long as they stand at the end.
+        default pieces. The default pieces cost nothing while they are last.
 
         Args:
             input_observation_space: of the episodes.
             input_action_space: of the episodes.
-            device: None: batches go to the learner's device by themselves.
+            device: None: batches are moved to the learner's device automatically.
         """
         from hindcast.pipeline.connecting import learner_pipeline
 
@@ -294,7 +294,7 @@ class AlgorithmConfig:
         return None if own is None else own * max(1, self["num_learners"] or 1)
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
-        """A config of its own with the same options.
+        """An independent config with the same options.
 
         Args:
             copy_frozen: whether it is frozen; None: as this one is.
@@ -316,10 +316,10 @@ class AlgorithmConfig:
         return options
 
     def update_from_dict(self, options: Mapping[str, Any]) -> Self:
-        """Take options by name, whichever method they are of.
+        """Set options by name, whichever method takes them.
 
         Raises:
-            SpecError: a name that is no option.
+            SpecError: a name that is not an option.
         """
         for name, value in options.items():
             getattr(self, method_of(self.algorithm, name))(**{name: value})
@@ -354,7 +354,7 @@ class AlgorithmConfig:
 
     @property
     def _given(self) -> dict[str, Any]:
-        """The options given, and what a subclass says instead of one."""
+        """The given options, and those that a subclass overrides by a method."""
         if type(self).build_learner_connector is AlgorithmConfig.build_learner_connector:
             return self._options
         return {**self._options, "learner_connector": self.build_learner_connector}
@@ -383,10 +383,10 @@ class AlgorithmConfig:
 
 
 def _of_learner_class(given: Any, algorithm: str) -> str:
-    """The path of a learner class, which is an algorithm with a loss of its own.
+    """The path of a learner class: an algorithm with a custom loss.
 
     Raises:
-        SpecError: it is none of this algorithm.
+        SpecError: it is not derived from this algorithm.
     """
     from hindcast.algorithms import resolve
 

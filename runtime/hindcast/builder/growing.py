@@ -1,4 +1,4 @@
-"""A dataset of the builder's: it grows while a script runs, and is complete whenever the script ends."""
+"""A dataset that grows while a script runs, and is complete whenever the script ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GrowingDataset(RecordingRun):
     """
 
     module_name = "module"
-    """Of the policy that is kept beside the data."""
+    """Folder of the policy that is kept with the data."""
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
         super().__init__(resource, reporter, Interruption())
@@ -78,7 +78,7 @@ class GrowingDataset(RecordingRun):
             self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
 
     def _conflict(self, policy: Policy) -> str | None:
-        """What there is that this dataset cannot go on with."""
+        """Existing content that this dataset cannot continue; None if there is none."""
         raise NotImplementedError
 
     def _note_policy(self, policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""`DefaultModelConfig`: RLlib's description of a policy network, and what becomes of each field."""
+"""`DefaultModelConfig`: RLlib's description of a policy network, and how each field is mapped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Initializer = str | Callable[..., Any] | None
 class DefaultModelConfig:
     """Networks of a policy, with RLlib's names and defaults.
 
-    Its `vf_share_layers` is True, as in RLlib; without a model config the value head has layers of its own.
+    Its `vf_share_layers` is True, as in RLlib; without a model config the value head has separate layers.
     """
 
     fcnet_hiddens: list[int] = field(default_factory=lambda: [256, 256])
@@ -84,7 +84,7 @@ _LEFT_OUT: Final = frozenset(
         "max_seq_len",
     }
 )
-"""Fields that say nothing at their defaults, which the resource shares."""
+"""Fields left out at their defaults, which the resource shares."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())
 _KWARGS: Final = "_kwargs"
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
@@ -132,11 +132,11 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 def replaced_model_fields(
     config: DefaultModelConfig | Mapping[str, Any], is_default: bool = True
 ) -> list[str]:
-    """Sentences on the fields whose values something else stands for, or that change nothing.
+    """Notes on the fields whose values are replaced or have no effect.
 
     Args:
         config: of the networks.
-        is_default: they are the default ones; one's own may have a state without a recurrent layer of ours.
+        is_default: whether these are the default networks; custom ones may be recurrent without Hindcast's layer.
     """
     given, lines = as_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:

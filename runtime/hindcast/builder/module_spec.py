@@ -97,7 +97,7 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
     """The fields that are not at their defaults, the class by its path.
 
     Raises:
-        SpecError: it is no spec, has a field that is refused, or a class that cannot be imported by its name.
+        SpecError: it is not a spec, has a refused field, or a class that cannot be imported by name.
     """
     if isinstance(spec, MultiRLModuleSpec):
         return spec_as_dict(_only_spec(spec))
@@ -136,7 +136,7 @@ def module_fields(spec: Given) -> dict[str, Any]:
     """The resource's model section, by its YAML names.
 
     Raises:
-        SpecError: as of `spec_as_dict`; or the options of a class are no JSON.
+        SpecError: as of `spec_as_dict`; or the options of a class are not JSON.
     """
     given = spec_as_dict(spec)
     path, config = given.get("module_class"), given.get("model_config")
@@ -161,7 +161,7 @@ def names_a_class(spec: Given | None) -> bool:
 
 
 def replaced_module_fields(spec: Given) -> list[str]:
-    """Sentences on the fields whose values something else stands for."""
+    """Notes on the fields whose values are replaced."""
     given = spec_as_dict(spec)
     config = given.get("model_config")
     lines = [

@@ -1,4 +1,4 @@
-"""Which names a method of the builder takes, and what it says of others."""
+"""The names that the builder's methods take, and the errors for others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GONE: Final = {
     "get_multi_agent_setup": "several agents are not available yet",
     "get_default_learner_class": "give training(learner_class=...)",
 }
-"""Methods of RLlib's configs that are not here, and what to do instead."""
+"""Methods of RLlib's configs that do not exist here, and what to do instead."""
 
 
 class UnknownName(SpecError, AttributeError):
@@ -47,25 +47,25 @@ class UnknownName(SpecError, AttributeError):
 
 
 def algorithm_options(algorithm: str | None) -> list[str]:
-    """The names of an algorithm's own options, in Python's spelling; those of all where None is chosen yet."""
+    """The names of an algorithm's options in snake case; those of all algorithms if it is None."""
     names = [to_snake(name) for schema in _schemas_of(algorithm) for name in schema["properties"]]
     return [f"{name}_" if keyword.iskeyword(name) else name for name in names]
 
 
 def schema_of(algorithm: str | None, name: str) -> Mapping[str, Any]:
-    """The JSON schema of an algorithm's own option, empty where there is none of that name.
+    """The JSON schema of an algorithm's option, empty if there is no such option.
 
-    Of a user's own algorithm only the options that every algorithm has are known.
+    For a custom algorithm, only options that all algorithms have are known.
     """
     known = [schema["properties"].get(to_camel(name.rstrip("_"))) for schema in _schemas_of(algorithm)]
     return known[0] if all(known) else {}
 
 
 def default_of(algorithm: str | None, name: str) -> Any:
-    """What an option is that was not given: the algorithm's default, else None.
+    """The default of an option: the algorithm's, else None.
 
     Raises:
-        UnknownName: it is no option, or one of another algorithm.
+        UnknownName: it is not an option, or one of another algorithm.
     """
     try:
         check_names(algorithm, method_of(algorithm, name), {name: None})
@@ -78,7 +78,7 @@ def method_of(algorithm: str | None, name: str) -> str:
     """The method that takes an option.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no method takes it.
     """
     if found := methods_with(name):
         return found[0]
@@ -94,7 +94,7 @@ def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) 
     """Refuse what the method does not take.
 
     Raises:
-        SpecError: a name that is no option, or of another method or algorithm; an option that is refused.
+        SpecError: a name that is not an option, or belongs to another method or algorithm; a refused option.
     """
     for name, value in options.items():
         option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
@@ -105,14 +105,14 @@ def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) 
 
 
 def _asks(option: Option, value: Any) -> bool:
-    """Whether a value of a refused option asks for something: RLlib's own default does not."""
+    """Whether a value of a refused option requests something: RLlib's default does not."""
     if value is None:
         return False
     return value is not False if option.default is None else value != option.default
 
 
 def _place_of(algorithm: str | None, method: str, name: str) -> str:
-    """Where a name belongs that the method does not take."""
+    """Where a name that the method does not take belongs."""
     if others := [f"{other}()" for other in methods_with(name)]:
         return f"is an option of {' and '.join(others)}."
     if algorithm in (None, *schemas()) and _is_own(algorithm, name):
@@ -126,12 +126,12 @@ def _place_of(algorithm: str | None, method: str, name: str) -> str:
 
 
 def _is_own(algorithm: str | None, name: str) -> bool:
-    """Whether an algorithm has an option of this name; a user's own algorithm may have any."""
+    """Whether an algorithm has this option; a custom algorithm may have any."""
     return (algorithm is not None and is_custom(algorithm)) or name in algorithm_options(algorithm)
 
 
 def _schemas_of(algorithm: str | None) -> list[Mapping[str, Any]]:
-    """Those that may apply: the algorithm's, else all."""
+    """The schemas that may apply: the algorithm's, else all."""
     return [schemas()[algorithm]] if algorithm in schemas() else [*schemas().values()]
 
 
@@ -140,7 +140,7 @@ def _owners(name: str) -> list[str]:
 
 
 def _taken(*methods: str) -> list[str]:
-    """The options that methods take: those that are refused are no advice."""
+    """The options that methods take, without refused ones."""
     return [
         name for method in methods for name, option in OPTIONS[method].items() if option.kind != "refused"
     ]

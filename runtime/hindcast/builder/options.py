@@ -1,4 +1,4 @@
-"""Every option of RLlib's config, and what becomes of it: the one table, `options.toml`.
+"""Every option of RLlib's config and how it is mapped: the table in `options.toml`.
 
 An option is *mapped* to a field of a resource, *replaced* (accepted; something else does its work, `config.replaced`
 says what) or *refused* (there is nothing like it yet).
@@ -21,7 +21,7 @@ class Option(NamedTuple):
     Attributes:
         method: the config's method that takes it; or the class whose field it is (`MODEL`, `MODULE`).
         name: its name.
-        kind: what becomes of it.
+        kind: mapped, replaced or refused.
         training: field of an OfflineTraining's spec ("" for none), by its YAML names.
         recording: field of an OfflineRecording's spec.
         remark: what it means here, what does its work, or why it is refused.
@@ -44,7 +44,7 @@ class Option(NamedTuple):
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
 _CLASSES: Final = (MODEL, MODULE)
-"""Classes that an option's value may be of, with fields of their own."""
+"""Classes of option values whose fields are in the table too."""
 
 
 def _options(method: str, row: dict[str, Any]) -> list[Option]:
@@ -82,7 +82,7 @@ BY_NAME: Final = {
 
 
 def is_of_table(algorithm: str | None, name: str) -> bool:
-    """Whether the table says what becomes of an option given to an algorithm, rather than the algorithm itself."""
+    """Whether the table, rather than the algorithm itself, defines an option of an algorithm."""
     return name in BY_NAME and not (BY_NAME[name].of and algorithm is not None and is_custom(algorithm))
 
 

@@ -1,4 +1,4 @@
-"""What a config comes to when it is built: a training, a recording, or both."""
+"""What a config builds: a training, a recording, or both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hindcast.builder.resources import (
 from hindcast.builder.values import plain
 
 _POLICY = "_hindcast/policy/module"
-"""In the dataset itself; where the dataset lies does not count among what defines it."""
+"""Inside the dataset, whose own location is not part of its identity."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Plan:
     """What to build.
 
     Attributes:
-        training: trains the policy; of an algorithm that learns online, from samples. None where there are no data.
+        training: trains the policy; of an algorithm that learns online, from samples. None without data.
         recording: what `evaluate()` adds to a dataset; None without an output.
         online: the algorithm learns in its environment.
         algorithm: its name.
@@ -50,10 +50,10 @@ class Plan:
 
 
 def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
-    """What a config's options come to.
+    """What a config's options build.
 
     Raises:
-        SpecError: a line for every problem.
+        SpecError: one line per problem.
     """
     online = learns_online(algorithm)
     recorded = None
@@ -75,7 +75,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
 
 
 def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
-    """With an evaluation section wherever there is an environment, so that `evaluate()` can be called."""
+    """Adds an evaluation section if there is an environment, so that `evaluate()` can be called."""
     spec = resource.spec
     if spec.environment is None:
         return resource

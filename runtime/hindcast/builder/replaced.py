@@ -1,4 +1,4 @@
-"""What is said of options given that change nothing of what is built."""
+"""Notes on given options that have no effect on what is built."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hindcast.errors import SpecError
 from hindcast.run.without_effect import without_effect
 
 _READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")
-"""Sections of a training that an algorithm which learns in its environment reads."""
+"""Sections of a training that apply to an algorithm that learns in its environment."""
 
 
 def replaced(algorithm: str | None, options: Mapping[str, Any]) -> list[str]:
-    """A line for each option that changes nothing: its name, and what does its work or why it does not apply."""
+    """One line per option without effect: its name, and its replacement or why it does not apply."""
     given = {name: value for name, value in options.items() if value is not None}
     idle = _idle_fields(algorithm, given)
     return [f"{name}: {line}" for name in given for line in _lines(algorithm, given, name, idle)]
@@ -48,7 +48,7 @@ def _lines(
 
 
 def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Option) -> str | None:
-    """Why none of the resources that are built has the option's field."""
+    """Why no resource that is built has the option's field."""
     records, online = bool(given.get("output")), algorithm is not None and learns_online(algorithm)
     if option.recording and records:
         return None
@@ -66,7 +66,7 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
 
 
 def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
-    """On parts of a value."""
+    """Notes on parts of a value."""
     value = given[name]
     if name == "model_config":
         yield from replaced_model_fields(value, not names_a_class(given.get("rl_module_spec")))
@@ -82,7 +82,7 @@ def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, str]:
-    """Of what is built; none where it cannot be."""
+    """Fields without effect in what is built; none if it cannot be built."""
     try:
         plan = plan_of(algorithm or "", given, "config")
     except SpecError:

@@ -1,4 +1,4 @@
-"""From the builder's options to the resources: the same models that YAML makes, checked by the same code."""
+"""From the builder's options to resources: the same models as from YAML, checked by the same code."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _OF_SOURCES: Final = ("input_", "input_filesystem")
 
 
 def learns_online(algorithm: str) -> bool:
-    """Whether the algorithm learns from samples of its own alone."""
+    """Whether the algorithm learns from its own samples only."""
     return plays(algorithm) and algorithm not in algorithms("OfflineTraining")
 
 
 def plays(algorithm: str) -> bool:
-    """Whether the algorithm learns from samples of its own where no data are given."""
+    """Whether the algorithm learns from its own samples if no data are given."""
     return algorithm in algorithms("OfflineRecording")
 
 
@@ -47,13 +47,13 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     """The training that the options describe.
 
     Args:
-        algorithm: one that plays trains on samples of its own (`input: [{sampler: {}}]`) where no data are given.
+        algorithm: one that plays trains on its own samples (`input: [{sampler: {}}]`) if no data are given.
         options: name -> value as given.
         name: `metadata.name`.
         stop: `spec.stop`; None is one iteration.
 
     Raises:
-        SpecError: a line for every problem.
+        SpecError: one line per problem.
     """
     online = learns_online(algorithm)
     if online and options.get("input_"):
@@ -97,7 +97,7 @@ def recording(
         stop: of the policy's training; None is one iteration.
 
     Raises:
-        SpecError: a line for every problem.
+        SpecError: one line per problem.
     """
     spec: Fields = {"runners": {}, **_fields(options, "recording")}
     given, duration = spec.pop("policy", {}), _duration(options)
@@ -142,7 +142,7 @@ def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
     """A part of a resource on its own, with the same sentences.
 
     Raises:
-        SpecError: a line for every problem.
+        SpecError: one line per problem.
     """
     try:
         return model.model_validate(data, by_alias=True, by_name=False)

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint taken into a policy that is there already: all of what was asked for, or an error."""
+"""Restores parts of a checkpoint into an existing policy: everything requested, or an error."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:
-        A note where a value head stays as it was, since the checkpoint has none.
+        A note if the current value head is kept because the checkpoint has none.
 
     Raises:
-        DataError: there is no policy at the path, or it is of other spaces or another model.
+        DataError: there is no policy at the path, or it has other spaces or another model.
     """
     location = resolve(path)
     if not location.child(DESCRIPTION).exists():

@@ -1,4 +1,4 @@
-"""What `rllib train` was given in 2019, as a config and as the end of a training."""
+"""The options of `rllib train` in 2019, as a config and as stop criteria."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stop_of(criteria: Mapping[str, Any]) -> dict[str, Any]:
     """`spec.stop`, from criteria by their names of 2019.
 
     Raises:
-        SpecError: there are none, or a name ends no training.
+        SpecError: there are none, or one is not a stop criterion.
     """
     if not criteria:
         raise SpecError(

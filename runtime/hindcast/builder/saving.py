@@ -1,4 +1,4 @@
-"""The checkpoint that `save_to_path` writes: one folder, with the config as JSON, which `from_checkpoint` reads."""
+"""The checkpoint that `save_to_path` writes and `from_checkpoint` reads: one folder, with the config as JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OneFolder(CheckpointStore):
         """Write the folder.
 
         Raises:
-            DataError: it holds something else than a checkpoint.
+            DataError: it holds something other than a checkpoint.
         """
         names = [entry.relative for entry in self.location.list()]
         if names and not self.location.child("checkpoint.json").exists():
@@ -64,7 +64,7 @@ def saved_config(checkpoint: Checkpoint) -> AlgorithmConfig:
     """The config that a checkpoint was written with.
 
     Raises:
-        DataError: it holds none, or not the whole of it.
+        DataError: the config is missing or incomplete.
     """
     state = checkpoint.training
     saved = state.counters.get(CONFIG)
@@ -78,7 +78,7 @@ def saved_config(checkpoint: Checkpoint) -> AlgorithmConfig:
 
 
 def config_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON, classes and functions by their path; `leftOut` names those that have no such form."""
+    """Options as JSON, classes and functions by their path; `leftOut` names those that cannot be written as JSON."""
     written: dict[str, Any] = {}
     for name, value in options.items():
         try:

@@ -55,7 +55,7 @@ class AlgorithmTrainable(Trainable):
         return self._running.save_to_path(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Go on from it."""
+        """Resume from it."""
         self._running.restore_from_path(checkpoint)
 
     def cleanup(self) -> None:

@@ -1,9 +1,9 @@
 """Recording by `train()`: what a policy plays to learn from, each episode exactly once.
 
-An iteration's rollout follows from its number and the weights, and so does every episode that is played beside updates:
-a training that was killed plays the same ones again. So the dataset says up to which place it has them, and what is
-heard of a place before is known already. What a killed script had heard and not written is heard again: before a
-checkpoint is written, all that was heard is.
+An iteration's rollout follows from its number and the weights, and so does every episode played alongside updates: a
+killed training plays the same ones again. So the dataset records up to which place it has them, and skips earlier
+places. Episodes that a killed script had received but not written are played again: all are written before a
+checkpoint is.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class TrainingRecording(GrowingDataset):
         sampling = resource.spec.policy.model_copy(update={"explore": True})
         spec = resource.spec.model_copy(update={"policy": sampling})
         super().__init__(resource.model_copy(update={"spec": spec}), reporter)
-        self._policy_heard = policy
+        self._learning_policy = policy
         self._writer_id = uuid.uuid4().hex[:8]
         self._waiting: list[Episode] = []
         self._places = range(0)
         self._size = 0
 
     def on_episodes(self, place: int, episodes: list[Episode]) -> None:
-        """Keep what was played at a place, higher than those before.
+        """Keep the episodes played at a place, which is higher than earlier ones.
 
-        What an iteration cut is recorded as truncated: nobody went on with it.
+        Episodes cut by an iteration are recorded as truncated: they are not continued.
 
         Raises:
             OutputConflict: the folder holds something else.
@@ -63,7 +63,7 @@ class TrainingRecording(GrowingDataset):
             self.flush()
 
     def flush(self) -> None:
-        """Write what was heard.
+        """Write the episodes received so far.
 
         Raises:
             StorageError: it could not be written; nothing of it counts.
@@ -78,17 +78,17 @@ class TrainingRecording(GrowingDataset):
         self._waiting, self._size = [], 0
 
     def close(self) -> None:
-        """Write what was heard, and complete the dataset."""
+        """Write the remaining episodes, and complete the dataset."""
         try:
             self.flush()
             if self._recorded_task is not None:
-                self._note_policy(self._policy_heard)
+                self._note_policy(self._learning_policy)
         finally:
             super().close()
 
     def _begin(self) -> None:
-        self._open(self._policy_heard)
-        self._note_policy(self._policy_heard)
+        self._open(self._learning_policy)
+        self._note_policy(self._learning_policy)
         self._recorded_task = self._task(self._module)
 
     def _is_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""Classes, functions and environments given as Python objects: how a resource, which is text, names them."""
+"""Names for classes, functions and environments given as Python objects, since a resource is text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def environment_id(environment: Any) -> str:
     A class that any process can import is "package.module:Class"; another one is given to those that this one starts.
 
     Raises:
-        SpecError: it is no environment.
+        SpecError: it is not an environment.
     """
     if isinstance(environment, str):
         return environment
@@ -100,7 +100,7 @@ def importable(option: str, value: Any) -> Any:
 
 
 def refuse_given(resource: Any) -> None:
-    """Refuse a resource that names what this process alone knows.
+    """Refuse a resource that names an object known to this process only.
 
     Raises:
         SpecError: it does.

@@ -1,4 +1,4 @@
-"""Values of the builder's options as the fields of a resource; what is wrong with them otherwise, in a sentence."""
+"""Converts option values to fields of a resource, or raises one sentence on what is wrong."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
     the sampler go to the entry "sampler".
 
     Raises:
-        SpecError: there are none, one is no path, there is no such entry, or how they are read contradicts itself.
+        SpecError: there are none, one is not a path, an entry is missing, or read options contradict each other.
     """
     given = options.get("input_")
     if not given:
@@ -93,7 +93,7 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
 
 
 def _with_method(common: Options, options: Options) -> Options:
-    """The inputs' fields, with the method that reads them where it is none of a format's."""
+    """The inputs' fields, with the read method if it does not follow from a format."""
     method = options.get("input_read_method")
     if method is None or (isinstance(method, str) and method in _READ_METHODS):
         return common
@@ -113,7 +113,7 @@ def output_path(options: Options) -> str:
     """`spec.output.path`.
 
     Raises:
-        SpecError: there is none, it is no path, or there is no such file system.
+        SpecError: it is missing, not a path, or the file system is unknown.
     """
     path = options.get("output")
     if not path:
@@ -153,7 +153,7 @@ def check_batching(given: Any) -> None:
 
 
 def replaced_parts(option: str, given: Any) -> list[str]:
-    """The entries of a dictionary of options that change nothing, each with what does their work."""
+    """The entries of a dictionary of options that have no effect, each with its replacement."""
     if not isinstance(given, Mapping):
         return []
     parts = _REPLACED_PARTS.get(option, {})

@@ -1,4 +1,4 @@
-"""Readers of a user's own as the input of a training: what they give is written down, and trained on as any data.
+"""Custom readers as the input of a training: their batches are written to a folder and trained on like any data.
 
 A training shuffles all of its data and sees each timestep once an epoch, which needs them to be there; and its batches
 are the same when it is resumed.
@@ -19,7 +19,7 @@ from hindcast.user_code import calling
 
 Creator = Callable[[IOContext], Any]
 MOST_TIMESTEPS: Final = 10_000_000
-"""More of a reader's are taken for those of one that begins anew again and again."""
+"""A reader that returns more is assumed to repeat forever."""
 _registered: dict[str, Creator] = {}
 
 
@@ -34,7 +34,7 @@ def register_input(name: str, creator: Creator) -> None:
 
 
 def creator_of(given: Any) -> Creator | None:
-    """What makes a reader, where an entry of `input_` is no path."""
+    """The function that makes a reader, if an entry of `input_` is not a path."""
     if isinstance(given, str):
         return _registered.get(given)
     return given if callable(given) else None
@@ -46,7 +46,7 @@ def has_readers(given: Any) -> bool:
 
 
 class ReadInputs:
-    """Folders with what readers gave, which are there until it is closed.
+    """Folders with the batches of readers, deleted when it is closed.
 
     Attributes:
         notes: how much each gave.
@@ -60,8 +60,8 @@ class ReadInputs:
         """`input_` with the folder of what it gave in each reader's place.
 
         Raises:
-            SpecError: it made no reader, or one that begins anew again and again.
-            UserCodeError: it raised, or gave something else than a batch.
+            SpecError: it made no reader, or one that never ends.
+            UserCodeError: it raised, or returned something other than a batch.
         """
         given = options["input_"]
         if isinstance(given, Mapping):

@@ -29,7 +29,7 @@ class IOContext:
     """What a reader or writer is made with.
 
     Args:
-        log_dir: a folder for files of its own.
+        log_dir: a folder for its files.
         config: the options of the config, by name.
         worker_index: 0: there is one reader.
     """
@@ -43,14 +43,14 @@ class IOContext:
 
 
 class InputReader:
-    """Gives batches. A subclass has `next`, which raises StopIteration where there are no more."""
+    """Returns batches. A subclass implements `next`, which raises StopIteration at the end."""
 
     def next(self) -> SampleBatch:
         """The next batch: column -> values of its timesteps."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """The batches, in order; of readers that begin anew, once."""
+        """The batches in order; once, for readers that repeat."""
         while True:
             try:
                 yield self.next()
@@ -67,12 +67,12 @@ class OutputWriter:
 
 
 class _Repeating(InputReader):
-    """A reader over what `__iter__` gives, again and again."""
+    """Repeats the batches of `__iter__` forever."""
 
     _batches: Iterator[Mapping[str, Any]] | None = None
 
     def next(self) -> SampleBatch:
-        """The next batch; behind the last one the first.
+        """The next batch; the first again after the last.
 
         Raises:
             DataError: there are none, or one cannot be read.
@@ -151,7 +151,7 @@ class DatasetReader(_Repeating):
 class JsonWriter(OutputWriter):
     """Writes batches as lines of SampleBatch JSON, which trainings, `JsonReader` and RLlib's own read.
 
-    On this machine a batch is in the file when `write` returns; on an object store each has a file of its own.
+    On this machine a batch is in the file when `write` returns; on an object store each batch is a separate file.
 
     Args:
         path: folder; made if it is not there.
@@ -192,7 +192,7 @@ class JsonWriter(OutputWriter):
         self._size += len(line)
 
     def _free(self) -> int:
-        """The first number of which there is no file: two writers may begin in one second."""
+        """The first unused number: two writers may start within one second."""
         number = 0
         while self._file(number).exists():
             number += 1

@@ -122,7 +122,7 @@ class SampleBatchBuilder:
             self.add_values(**row)
 
     def build_and_reset(self) -> SampleBatch:
-        """The batch of what was added, with a column `unroll_id` that numbers the batches; begins anew.
+        """The batch of what was added, with a column `unroll_id` that numbers the batches; then starts over.
 
         Raises:
             DataError: not all timesteps had the same columns; or their values differ in shape.
