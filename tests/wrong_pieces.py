@@ -205,6 +205,17 @@ class WideLoss(BCTorchLearner):
         return fwd_out["action_dist_inputs"].mean(-1)
 
 
+class NumpyNoiseInTheLoss(BCTorchLearner):
+    def compute_loss_for_module(self, **given):
+        return super().compute_loss_for_module(**given) * (1 + 0.1 * np.random.normal())
+
+
+class ChangesTheBatch(BCTorchLearner):
+    def compute_loss_for_module(self, *, batch, **given):
+        batch["obs"].mul_(2.0)
+        return super().compute_loss_for_module(batch=batch, **given)
+
+
 class CountsLosses(BCTorchLearner):
     calls = 0
 
@@ -225,6 +236,11 @@ class DropsEpisode(BlockConnector):
 class NoBlock(BlockConnector):
     def __call__(self, block, context):
         return block.columns
+
+
+class Narrow(BlockConnector):
+    def __call__(self, block, context):
+        return block.with_columns({**block.columns, "obs": block.columns["obs"][:, :3]})
 
 
 class Noisy(BlockConnector):

@@ -132,12 +132,12 @@ def test_encodings_and_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapper", "error", "sentence"),
     [
-        ("Nothing", UserCodeError, "override map_rows in Nothing"),
+        ("Nothing", SpecError, "override map_rows in Nothing"),
         ("Wrong", UserCodeError, "returned a ndarray; it must return a list"),
         (
             "Words",
             UserCodeError,
-            r"Words\.map_rows, given .*txt, raised ValueError at .*media_mappers\.py.*no voc",
+            r"Words\._map_to_episodes, given .*txt, raised ValueError at .*media_mappers\.py.*no voc",
         ),
         ("NoPreLearner", SpecError, "has no map_rows"),
         ("Missing", SpecError, "has no 'Missing'"),

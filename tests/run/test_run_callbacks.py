@@ -54,6 +54,11 @@ class Unwritable(Callbacks):
         result["object"] = object()
 
 
+class Clearing(Callbacks):
+    def on_train_result(self, *, result: dict[str, Any], **kwargs: Any) -> None:
+        result.clear()
+
+
 class Uncalled(Callbacks):
     def on_learn_on_batch(self, **kwargs: Any) -> None:
         pass
@@ -220,7 +225,7 @@ def test_functions(walks: Path) -> None:
     with config.build_algo() as algo:
         assert [algo.train()["twice"] for _ in range(2)] == [2, 4]
     assert started == [0, 0]
-    with pytest.raises(SpecError, match="own cannot be imported by its name"):
+    with pytest.raises(SpecError, match="own cannot be imported by name"):
         config.to_resource()
     with pytest.raises(SpecError, match="on_train_result is 3, expected a function"):
         BCConfig().offline_data(input_="x").callbacks(on_train_result=3).to_resource()

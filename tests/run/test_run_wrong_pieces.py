@@ -43,6 +43,11 @@ ALGORITHMS = {
     "MovingMean": (KEEPS.format("mean"), "class MovingMean"),
     "RaisesInTheLoss": ("RaisesInTheLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
     "WideLoss": ("gave a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
+    "NumpyNoiseInTheLoss": (
+        "draws from NumPy's global generator, which no checkpoint holds",
+        "class NumpyNoiseInTheLoss",
+    ),
+    "ChangesTheBatch": ("changes the batch's 'obs' in place", "class ChangesTheBatch"),
     "CountsLosses": (KEEPS.format("calls"), "class CountsLosses"),
     "Targets": ("gave 'values' of shape", "def targets"),
     "NumpyTargets": ("gave 'values' as a ndarray for a window of", "def targets"),
@@ -53,6 +58,10 @@ CONNECTORS = {
     "Raises": ("connector Raises raised KeyError at", "no_such_column"),
     "DropsEpisode": ("their number and lengths must stay as recorded", "def __call__"),
     "NoBlock": ("returned a dict; it must return a Block", "def __call__"),
+    "Narrow": (
+        "returned 'obs' of shape [3], which was [4]: the network sees observations as",
+        "def __call__",
+    ),
     "NumpyNoise": (NOISE.format("obs"), "def __call__"),
     "GlobalNumpyNoise": (NOISE.format("obs"), "def __call__"),
     "PythonNoise": (NOISE.format("obs"), "def __call__"),

@@ -208,6 +208,7 @@ class Learner:
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
         priorities: Tensor | None = None
+        self._watch.losses_begin(batch)
         for stage in stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
@@ -218,6 +219,7 @@ class Learner:
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
                 priorities = _checked_priorities(stage.priorities, batch)
+        self._watch.losses_end(batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.optimisers import Optimiser
-from hindcast.user_code import Misuse
+from hindcast.user_code import Misuse, is_users
 
+_WATCHED = 3
+"""Updates whose losses are looked at."""
 _Pair = tuple[str, str]
 """An optimiser and a network that it trains, by their names."""
 
@@ -35,6 +37,30 @@ class Watch:
         self._missed: set[_Pair] = set()
         self._kept: dict[str, str] | None = None
         self._is_settled = False
+        self._left = _WATCHED if is_users(type(algorithm)) else 0
+        self._before: tuple[dict[str, str], dict[str, int]] = ({}, {})
+        self._found: str | None = None
+
+    def losses_begin(self, batch: Mapping[str, Tensor]) -> None:
+        """Called before the losses of a batch are computed."""
+        if self._left:
+            self._before = (_global_generators(), _versions(batch))
+
+    def losses_end(self, batch: Mapping[str, Tensor]) -> None:
+        """Called with the same batch when its losses were computed."""
+        if not self._left:
+            return
+        self._left -= 1
+        generators, versions = self._before
+        for name, state in _global_generators().items():
+            if state != generators[name]:
+                self._found = (
+                    f"draws from {name} global generator, which no checkpoint holds: draw with "
+                    "step.generator, or from torch's global generator"
+                )
+        for leaf, version in _versions(batch).items():
+            if version != versions.get(leaf, version):
+                self._found = f"changes the batch's {leaf!r} in place: leave what is given as it is"
 
     def gradients(self, losses: Mapping[str, Tensor]) -> None:
         """Called with the losses whose gradients were just computed."""
@@ -60,13 +86,16 @@ class Watch:
         """Called now and then, after so many updates in all.
 
         Raises:
-            Misuse: no gradient has reached a network whose optimiser has moved, or the algorithm object changes.
+            Misuse: no gradient has reached a network whose optimiser has moved, the losses drew from generators that
+                no checkpoint holds or changed the batch, or the algorithm object changes.
         """
         for optimiser, network in sorted(self._unreached.keys() & self._missed):
             raise Misuse(
                 f"trains the network {network!r} with optimiser {optimiser!r}, whose losses have not used it in "
                 f"{updates:,} updates: let a loss depend on it, or leave its parameters out of the optimiser"
             )
+        if self._found is not None:
+            raise Misuse(f"{self._found}.")
         if self._is_settled or self._kept is None:
             return
         now = _attributes(self._algorithm)
@@ -89,6 +118,14 @@ def _trained_parameters(
             if trained := [parameter for parameter in optimiser.parameters if parameter in own]:
                 found[name, network] = trained
     return found
+
+
+def _global_generators() -> dict[str, str]:
+    return {"NumPy's": str(np.random.get_state(legacy=False)["state"]), "Python's": str(random.getstate())}
+
+
+def _versions(batch: Mapping[str, Tensor]) -> dict[str, int]:
+    return {leaf: tensor._version for leaf, tensor in batch.items()}
 
 
 def _attributes(algorithm: Algorithm) -> dict[str, str]:

@@ -18,6 +18,7 @@ from hindcast.formats.columns.packed import PREFIX, unpack_cells
 from hindcast.formats.messagepack.decoding import columns_of, decode_states, read_states
 from hindcast.pipeline.module_batches import module_columns, single_steps
 from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.user_code import Misuse
 
 Rows = Mapping[str, Any]
 SCHEMA: Final = {
@@ -58,6 +59,16 @@ def in_rllibs_form(kind: type) -> bool:
     return maps_rows(kind) or calls_rows(kind) or _takes_batch(kind, _OF_BATCHES)
 
 
+def mapper_name(kind: type, config: TrainingConfig) -> str:
+    """The method of a class in RLlib's form that gets rows."""
+    if calls_rows(kind):
+        return "__call__"
+    of_batches = _takes_batch(kind, _OF_BATCHES)
+    if of_batches and (config.get("input_read_sample_batches") or not maps_rows(kind)):
+        return _OF_BATCHES
+    return _MAPPED
+
+
 def made_of(kind: type, rows: Rows, kwargs: Mapping[str, Any], told: Mapping[str, Any], where: str) -> Any:
     """What a pre-learner in RLlib's form makes of rows.
 
@@ -80,11 +91,11 @@ def made_of(kind: type, rows: Rows, kwargs: Mapping[str, Any], told: Mapping[str
         if isinstance(made, Mapping) and "episodes" in made:
             return made
         return single_steps(module_columns(made), hashlib.sha256(where.encode()).hexdigest()[:12])
-    own = (
-        _OF_BATCHES
-        if config.get("input_read_sample_batches") and _takes_batch(kind, _OF_BATCHES)
-        else _MAPPED
-    )
+    own = mapper_name(kind, config)
+    if own == _OF_BATCHES and not config.get("input_read_sample_batches"):
+        raise Misuse(
+            f"is called for SampleBatch data alone: override {_MAPPED}, or give input_read_sample_batches=True."
+        )
     return call_mapper(getattr(learner, own), rows, config, **kwargs)
 
 

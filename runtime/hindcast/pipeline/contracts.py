@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import per_observation
+from hindcast.episodes.columns import Columns, leaves_of, per_observation
+from hindcast.episodes.spaces import flatten_space
 from hindcast.user_code import Misuse
 
-_REPEATABLE: Final = (
+REPEATABLE: Final = (
     "draw random numbers from context.rng alone (stochastic = True), not from np.random, random or torch, keep nothing "
     "from call to call{}, and leave what is given as it is"
 )
@@ -46,6 +48,53 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
             )
 
 
+def check_observations(new: Any, given: Block) -> None:
+    """Refuse observations of another shape than the network was built for.
+
+    Raises:
+        Misuse: they have one.
+    """
+    if not isinstance(new, Block):
+        return  # which `check_episodes` refuses
+    for leaf in leaves_of(Columns.OBS, list(given.columns)):
+        old, made = given.columns[leaf], new.columns.get(leaf)
+        if made is not None and made.shape[1:] != old.shape[1:]:
+            raise Misuse(
+                f"returned {leaf!r} of shape {[*made.shape[1:]]}, which was {[*old.shape[1:]]}: the network sees "
+                "observations as the environment gives them; change that with an environment's wrapper."
+            )
+
+
+def check_mapped(made: Block, observations: gym.Space | None) -> None:
+    """Refuse episodes whose rewards are not numbers, or whose observations are not of the space.
+
+    Raises:
+        Misuse: they are.
+    """
+    rewards = made.columns[Columns.REWARDS]
+    if rewards.dtype.kind not in "biuf":
+        raise Misuse(f"gave rewards that are not numbers, such as {rewards[:1].tolist()[0]!r}.")
+    for leaf, space in (flatten_space(observations, Columns.OBS) if observations else {}).items():
+        column = made.columns.get(leaf)
+        if column is None:
+            raise Misuse(f"gave no {leaf!r}, which the observation space has.")
+        if isinstance(space, gym.spaces.Box) and column.shape[1:] != space.shape:
+            raise Misuse(
+                f"gave {leaf!r} of shape {[*column.shape[1:]]}; the observation space has {[*space.shape]}."
+            )
+
+
+def read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows, for code that may not change them: writing into an array raises where it is done."""
+    return {name: _read_only(each) if isinstance(each, np.ndarray) else each for name, each in rows.items()}
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def check_batch(batch: Mapping[str, Tensor], items: int) -> None:
     """Refuse a batch of other items than were asked for.
 
@@ -75,7 +124,7 @@ def check_again(once: Mapping[str, Any], again: Mapping[str, Any], unless: str =
     for leaf in sorted(once.keys() | again.keys()):
         if leaf not in once or leaf not in again or not _matching(once[leaf], again[leaf]):
             raise Misuse(
-                f"made two different columns {leaf!r} of the same data: {_REPEATABLE.format(unless)}."
+                f"made two different columns {leaf!r} of the same data: {REPEATABLE.format(unless)}."
             )
 
 

@@ -19,6 +19,7 @@ from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import check_block
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
+from hindcast.errors import SpecError
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.batch_prelearner import (
     call_mapper,
@@ -28,15 +29,23 @@ from hindcast.pipeline.batch_prelearner import (
     episodes_of_rows,
     in_rllibs_form,
     made_of,
+    mapper_name,
     maps_rows,
 )
 from hindcast.pipeline.connectors import BlockConnector, Context
-from hindcast.pipeline.contracts import check_again, check_episodes
+from hindcast.pipeline.contracts import (
+    REPEATABLE,
+    check_again,
+    check_episodes,
+    check_mapped,
+    check_observations,
+    read_only,
+)
 from hindcast.pipeline.executors import PreLearn
 from hindcast.pipeline.given_module import MultiRLModule
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.training_config import TrainingConfig
-from hindcast.user_code import calling, import_subclass, refuse_uncalled
+from hindcast.user_code import Misuse, calling, import_subclass, refuse_uncalled
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
 _UNCALLED: Final = {
@@ -172,7 +181,7 @@ class OfflinePreLearner:
         return block
 
     @classmethod
-    def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:
+    def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:  # noqa: ARG003
         """Hook: the rows of text, images or binary files as whole episodes, once, before training.
 
         Args:
@@ -186,18 +195,26 @@ class OfflinePreLearner:
             share an id.
 
         Raises:
-            NotImplementedError: a subclass neither overrides this nor is in RLlib's form.
+            SpecError: a subclass neither overrides this nor is in RLlib's form.
         """
-        raise NotImplementedError(f"override map_rows in {cls.__name__}: it says what episodes files hold")
+        raise SpecError(f"override map_rows in {cls.__name__}: it says what episodes files hold")
 
     @classmethod
     def make_episodes(
         cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], told: Mapping[str, Any], where: str
-    ) -> Any:
-        """What the class makes of rows: in RLlib's form, or by `map_rows`; arguments as of `made_of`."""
-        if in_rllibs_form(cls):
-            return made_of(cls, rows, kwargs, told, where)
-        return cls.map_rows(rows, **kwargs)
+    ) -> Block | None:
+        """The episodes that the class makes of rows, in RLlib's form or by `map_rows`; None where it makes none.
+
+        Arguments as of `made_of`.
+
+        Raises:
+            UserCodeError: it raised; it returned something else than episodes that fit the spaces; or it made of the
+                first rows something else when it was called again.
+        """
+        config = TrainingConfig(told)
+        name = mapper_name(cls, config) if in_rllibs_form(cls) else "map_rows"
+        with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
+            return _made_again(cls, lambda: _episodes_made(cls, read_only(rows), kwargs, told, where), config)
 
     def _map_to_episodes(self, *given: Any, **named: Any) -> Any:
         """Hook: what storage holds as episodes.
@@ -242,7 +259,9 @@ class OfflinePreLearner:
         loggers = iter((context.metrics, MetricsLogger()))  # what is tried again is not logged again
 
         def connected() -> Block:
-            return connector(block, replace(context, metrics=next(loggers)))
+            new = connector(block, replace(context, metrics=next(loggers)))
+            check_observations(new, block)
+            return new
 
         with calling(f"connector {connector.name}", connector.function):
             return self._checked(connected, block.length, context.connector)
@@ -267,6 +286,45 @@ def guarded(prelearner: OfflinePreLearner) -> PreLearn:
 def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Block:
     with calling(f"pre-learner {type(prelearner).__name__}", prelearner.__call__):
         return prelearner._checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
+
+
+_tried: set[type] = set()
+"""Pre-learners that were called twice with the same rows in this process."""
+
+
+def _made_again(
+    kind: type[OfflinePreLearner], make: Callable[[], Block | None], config: TrainingConfig
+) -> Block | None:
+    """What `make` gives: checked, and of the first rows made twice."""
+    made = make()
+    if made is None:
+        return None
+    check_mapped(made, None if calls_rows(kind) else config.observation_space)
+    if kind not in _tried:
+        _tried.add(kind)
+        again = make()
+        if again is None or not np.array_equal(made.length, again.length):
+            raise Misuse(f"made two different lists of episodes of the same data: {REPEATABLE.format('')}.")
+        check_again(made.columns, again.columns)
+    return made
+
+
+def _episodes_made(
+    kind: type[OfflinePreLearner],
+    rows: dict[str, NDArray],
+    kwargs: Mapping[str, Any],
+    told: Mapping[str, Any],
+    where: str,
+) -> Block | None:
+    found = (
+        made_of(kind, rows, kwargs, told, where) if in_rllibs_form(kind) else kind.map_rows(rows, **kwargs)
+    )
+    found = found["episodes"] if isinstance(found, Mapping) and "episodes" in found else found
+    if isinstance(found, Block):
+        return found if found.num_episodes else None
+    if not isinstance(found, list | tuple):
+        raise Misuse(f"returned a {type(found).__name__}; it must return a list of SingleAgentEpisode.")
+    return episodes_to_block(found) if found else None
 
 
 def _rows_in(given: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import orjson
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.record.callbacks import OF_TRAINING
 from hindcast.record.episode_callbacks import call_each, callbacks_of, overriding
+from hindcast.user_code import Misuse
 
 
 class TrainingCallbacks:
@@ -36,13 +37,25 @@ class TrainingCallbacks:
         """Call the method `event` of each callback; what was logged since the last result is merged into a `result`.
 
         Raises:
-            UserCodeError: one raised, or put something into a result that is not JSON.
+            UserCodeError: one raised, put something into a result that is not JSON, or took out what was there.
         """
         given = {"algorithm": self.algorithm, "metrics_logger": self._metrics, **arguments}
-        as_written = partial(orjson.dumps, arguments, option=orjson.OPT_SERIALIZE_NUMPY)
-        call_each(self._callbacks, event, given, check=as_written)
+        call_each(self._callbacks, event, given, check=partial(_check, arguments, _shape(arguments)))
         if "result" in arguments:
             merge(arguments["result"], self._metrics.reduce())
+
+
+def _check(arguments: dict[str, Any], before: dict[str, Any]) -> None:
+    """Refuse results that could not be written, or that lack what the run puts into them."""
+    orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
+    after = _shape(arguments)
+    if gone := [name for name, kind in before.items() if after.get(name) is not kind]:
+        raise Misuse(f"removed or replaced {gone[0]!r} of the result: add to it, and leave what is there.")
+
+
+def _shape(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The types of a result's entries, by name."""
+    return {name: type(value) for name, value in arguments.get("result", {}).items()}
 
 
 def merge(result: dict[str, Any], logged: dict[str, Any]) -> None:

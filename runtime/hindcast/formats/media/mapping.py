@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.convert import episodes_to_block
-from hindcast.errors import SpecError, UserCodeError
+from hindcast.errors import SpecError
 from hindcast.formats.format import ReadOptions, check_no_schema
-from hindcast.user_code import calling, import_object, source_digest
+from hindcast.user_code import import_object, source_digest
 
 _FIELD: Final = "spec.pipeline.preLearner"
 
@@ -56,20 +55,11 @@ def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: s
         where: file or folder, for sentences.
 
     Raises:
-        UserCodeError: `map_rows` raised, or returned what is no episodes.
+        UserCodeError: the class raised, or returned something else than episodes.
     """
     mapper = import_object(str(options.mapper), _FIELD)
-    name = f"{mapper.__name__}.map_rows, given {where},"
-    with calling(name):
-        found = mapper.make_episodes(dict(rows), options.mapper_kwargs, options.mapper_given, where)
-        found = found["episodes"] if isinstance(found, Mapping) else found
-        if isinstance(found, Block):
-            return [found] if found.num_episodes else []
-        if not isinstance(found, list | tuple):
-            raise UserCodeError(
-                f"{name} returned a {type(found).__name__}; it must return a list of SingleAgentEpisode, or a Block"
-            )
-        return [episodes_to_block(found)] if found else []
+    made: Block | None = mapper.make_episodes(dict(rows), options.mapper_kwargs, options.mapper_given, where)
+    return [] if made is None else [made]
 
 
 def objects(values: list[Any]) -> NDArray[np.object_]:

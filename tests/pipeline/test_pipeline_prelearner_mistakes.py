@@ -1,0 +1,129 @@
+"""Pre-learners that work on rows: each mistake is one sentence with the user's file and line."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.episodes.spaces import space_to_json
+from hindcast.errors import UserCodeError
+from hindcast.pipeline.prelearner import OfflinePreLearner
+
+HERE = Path(__file__)
+ROWS = {"value": np.arange(6, dtype=np.float32)}
+TOLD = {"observationSpace": space_to_json(gym.spaces.Box(-9, 9, (1,), np.float32))}
+
+
+def episodes_of(values: Any, rewards: Any = None, width: int = 1) -> dict[str, list[SingleAgentEpisode]]:
+    observations = [np.full(width, value, np.float32) for value in values]
+    episode = SingleAgentEpisode(
+        uuid.uuid4().hex,
+        observations=observations,
+        actions=[0] * (len(observations) - 1),
+        rewards=[0.0] * (len(observations) - 1) if rewards is None else rewards,
+        terminated=True,
+        len_lookback_buffer=0,
+    )
+    return {"episodes": [episode]}
+
+
+class Right(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return episodes_of(batch["value"])
+
+
+class Noisy(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return episodes_of(batch["value"] + np.random.normal())
+
+
+class Counting(OfflinePreLearner):
+    seen = 0
+
+    def _map_to_episodes(self, batch, **kwargs):
+        self.seen += 1
+        return episodes_of(batch["value"] + self.seen)
+
+
+class Mutating(OfflinePreLearner):
+    @staticmethod
+    def _map_to_episodes(batch, **kwargs):
+        batch["value"] += 1  # mutates
+        return episodes_of(batch["value"])
+
+
+class Texts(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return episodes_of(batch["value"][:3], ["a", "b"])
+
+
+class Nothing(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return None
+
+
+class Wide(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return episodes_of(batch["value"], width=2)
+
+
+class OfBatches(OfflinePreLearner):
+    def _map_sample_batch_to_episode(self, batch, **kwargs):
+        return episodes_of(batch["value"])
+
+
+class NoisyRows(OfflinePreLearner):
+    @classmethod
+    def map_rows(cls, rows, **kwargs):
+        return episodes_of(rows["value"] * np.random.normal())["episodes"]
+
+
+class NoisyBatch(OfflinePreLearner):
+    def __call__(self, batch):
+        columns = {"obs": batch["value"][:, None] + np.random.normal(), "actions": np.zeros(6, np.int64)}
+        return {"default_policy": columns}
+
+
+MAPS, NOISE = "_map_to_episodes", "made two different columns '{}' of the same data: draw random numbers from"
+MISTAKES = {
+    Noisy: (MAPS, NOISE.format("obs")),
+    Counting: (MAPS, NOISE.format("obs")),
+    Mutating: (MAPS, "raised ValueError at {}: output array is read-only"),
+    Texts: (MAPS, "gave rewards that are not numbers, such as 'a'."),
+    Nothing: (MAPS, "returned a NoneType; it must return a list of SingleAgentEpisode."),
+    Wide: (MAPS, "gave 'obs' of shape [2]; the observation space has [1]."),
+    OfBatches: (
+        "_map_sample_batch_to_episode",
+        "is called for SampleBatch data alone: override _map_to_episodes",
+    ),
+    NoisyRows: ("map_rows", NOISE.format("obs")),
+    NoisyBatch: ("__call__", NOISE.format("obs")),
+}
+
+
+def test_what_is_right_is_taken() -> None:
+    block = Right.make_episodes(ROWS, {}, TOLD, "a file")
+    assert block is not None
+    assert block.length.tolist() == [5]
+    assert ROWS["value"].flags.writeable
+
+
+@pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)
+def test_a_mistake_is_one_sentence(kind: type[OfflinePreLearner]) -> None:
+    method, expected = MISTAKES[kind]
+    with pytest.raises(UserCodeError) as error:
+        kind.make_episodes(ROWS, {}, TOLD, "a file")
+    said = str(error.value)
+    assert said.startswith(f"{kind.__name__}.{method}, given a file, ")
+    found = re.search(re.escape(str(HERE)) + r":(\d+)", said)
+    assert found is not None, said
+    assert re.search(r"def |mutates|@", HERE.read_text().splitlines()[int(found[1]) - 1])
+    assert expected.format(found[0]) in said
+    assert "\n" not in said
