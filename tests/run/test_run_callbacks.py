@@ -157,6 +157,11 @@ def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: 
         ("Raising", UserCodeError, r"Raising.on_train_result raised KeyError at .*test_run_callbacks.py:\d+"),
         ("Unwritable", UserCodeError, "Unwritable.on_train_result raised TypeError"),
         (
+            "Clearing",
+            UserCodeError,
+            r"Clearing.on_train_result at .*\.py:\d+ removed or replaced '\w+' of the result",
+        ),
+        (
             "Uncalled",
             SpecError,
             "Uncalled overrides on_learn_on_batch, which is never called: a connector of",
