@@ -338,7 +338,7 @@ def test_losses_that_share_parameters_have_no_joint_pass():
             return Losses({**found, "other": found["other"] + found["policy"]}, joint=True)
 
     with pytest.raises(
-        UserCodeError, match=r"'other' that reaches parameters of 'policy', so that .* leave joint"
+        UserCodeError, match=r"'other' that reaches parameters of 'policy', so that .* drop joint"
     ):
         learner(Mixed).update(batch(0))
 

@@ -207,7 +207,7 @@ def test_a_mix_has_the_shares_that_were_asked_for(recorded):
 @pytest.mark.parametrize(
     ("needs", "pipeline", "sentence"),
     [
-        ({"targets": True}, {}, "live samples have none of"),
+        ({"targets": True}, {}, "live samples do not have"),
         ({}, {"connectors": ["user_steps:Noise"]}, "would change recorded data only"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_position_in_other_data_or_of_other_draws_is_refused():
 
 
 def test_priorities_and_draws_by_priority_come_together():
-    with pytest.raises(UserCodeError, match="let its needs say sampling='prioritized'"):
+    with pytest.raises(UserCodeError, match="its needs must say sampling='prioritized'"):
         feed_of("uniform").prioritise(torch.ones(10))
     feed = feed_of("prioritized")
     feed.next()

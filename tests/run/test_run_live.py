@@ -118,12 +118,12 @@ def test_an_expert_is_the_same_however_often_it_is_stopped(
 
 def test_an_own_algorithm_says_that_it_learns_from_what_it_plays(tmp_path: Path) -> None:
     own = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
-    with pytest.raises(SpecError, match=r"NStepQ learns from recorded data alone; .* set live = True"):
+    with pytest.raises(SpecError, match=r"NStepQ learns from recorded data only; .* set live = True"):
         begun(playing(tmp_path, **own))
 
 
 def test_a_filter_needs_recorded_data(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"observationFilter is meanStd, .* of recorded data, and there are none"
+        SpecError, match=r"observationFilter is meanStd, .* from recorded data, and there are none"
     ):
         begun(playing(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "meanStd"}))
