@@ -85,6 +85,7 @@ def test_members_at_once_are_members_one_by_one(options):
     batch = batch_of(given)
     critics = given.critics(members=4, **options)
     together = critics(batch)
+    torch.testing.assert_close(critics.first(batch, batch["actions"]), together[0], rtol=0, atol=1e-6)
     together.square().mean(-1).sum().backward()
     for member in range(4):
         alone = given.critics(members=1, **options)

@@ -136,7 +136,7 @@ class TD3BC(TD3):
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, within = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
         actions = chosen(cast(RLModule, nets["policy"]), batch)
-        values = critics(batch, actions)[0]
+        values = critics.first(batch, actions)
         cloning = ((actions - batch[Columns.ACTIONS]) / within.half_range).square().mean()
         policy_loss = cloning - self.options.alpha * values.mean() / values.detach().abs().mean()
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning})

@@ -48,9 +48,22 @@ def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
 
     Buffers (running statistics) are copied as they are.
     """
-    moving: list[torch.Tensor] = list(target.parameters())
-    towards: list[torch.Tensor] = list(source.parameters())
+    moving, kept = _tensors_of(target)
+    towards, current = _tensors_of(source)
     if moving:
         torch._foreach_lerp_(moving, towards, tau)
-    for kept, current in zip(target.buffers(), source.buffers(), strict=True):
-        kept.copy_(current)
+    for own, given in zip(kept, current, strict=True):
+        own.copy_(given)
+
+
+def _tensors_of(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Parameters and buffers, each once; `parameters()` and `buffers()` spend an update's hundredths on their names."""
+    parameters: dict[torch.Tensor, None] = {}
+    buffers: dict[torch.Tensor, None] = {}
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        parameters.update(dict.fromkeys(each for each in part._parameters.values() if each is not None))
+        buffers.update(dict.fromkeys(each for each in part._buffers.values() if each is not None))
+        waiting += [each for each in part._modules.values() if each is not None]
+    return list(parameters), list(buffers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import gymnasium as gym
 import torch
@@ -119,10 +119,21 @@ class Critics(nn.Module):
             actions: as distributions give them: `[B, *shape]`, or leaf -> tensor. Of several for each observation,
                 `[K, B, *shape]`, the values are `[E, K, B]`.
         """
+        taken, rows = self._rows(batch, actions)
+        return self._values(rows).reshape(-1, *taken.shape[:-1])
+
+    def first(self, batch: Batch, actions: Actions) -> Tensor:
+        """`[B]` values by the first member alone: `forward(batch, actions)[0]` without computing the others."""
+        features = self._rows(batch, actions)[1].unsqueeze(0)
+        for layer in islice(self.stack, 1, None):  # after the one that repeats the features for all members
+            features = layer(features)
+        return features.reshape(-1)
+
+    def _rows(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
+        """The actions' features `[..., F]`, and a row for each of them: the observation's features, then these."""
         taken = self.actions(batch if actions is None else _as_leaves(actions))
         seen = self.observations(batch).expand(*taken.shape[:-1], -1)
-        rows = torch.cat([seen, taken], -1).flatten(0, -2)
-        return self._values(rows).reshape(-1, *taken.shape[:-1])
+        return taken, torch.cat([seen, taken], -1).flatten(0, -2)
 
     def _values(self, rows: Tensor) -> Tensor:
         """`[E, B, 1]`; on the CPU of some rows at a time, so that what a layer gives stays in the cache."""
@@ -225,8 +236,14 @@ class MemberLinear(nn.Module):
         self.bias = nn.Parameter(torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers]))
 
     def forward(self, features: Tensor) -> Tensor:
-        """`[E, B, size_in]` -> `[E, B, size_out]`."""
-        return torch.baddbmm(self.bias, features, self.weight)
+        """`[e, B, size_in]`, of the first e members, -> `[e, B, size_out]`."""
+        bias, weight = _first(features.shape[0], self.bias, self.weight)
+        return torch.baddbmm(bias, features, weight)
+
+
+def _first(count: int, *of_members: Tensor) -> tuple[Tensor, ...]:
+    """Of the first members; of all of them as they are, for slices would cost their gradients a copy."""
+    return of_members if of_members[0].shape[0] == count else tuple(each[:count] for each in of_members)
 
 
 class _MemberNorm(nn.Module):
@@ -239,7 +256,8 @@ class _MemberNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         normalised = nn.functional.layer_norm(features, features.shape[-1:])
-        return torch.addcmul(self.bias, normalised, self.weight)
+        bias, weight = _first(features.shape[0], self.bias, self.weight)
+        return torch.addcmul(bias, normalised, weight)
 
 
 class _Members(nn.Module):
