@@ -235,7 +235,9 @@ def test_one_observation_at_a_time_and_from_a_file(tmp_path):
 def test_without_the_reward_it_says_so():
     policy = played()
     policy(np.zeros(3, np.float32))
-    with pytest.raises(DataError, match=r"give the reward of the previous step, policy\(obs, reward=reward\)"):
+    with pytest.raises(
+        DataError, match=r"give the reward of the previous step, policy\(obs, reward=reward\)"
+    ):
         policy(np.zeros(3, np.float32))
     policy.reset()
     policy(np.zeros(3, np.float32))
