@@ -85,3 +85,16 @@ def test_an_algorithm_is_built_by_its_class(tmp_path: Path) -> None:
         saved = algo.save_to_path(tmp_path / "saved")
     with BC.from_checkpoint(saved) as again:
         assert again.iteration == 1
+        assert again.get_policy("default_policy") is again.get_policy()
+        assert again.get_config() is again.config
+        with pytest.raises(SpecError, match="policy_id is 'p1': the only policy is 'default_policy'"):
+            again.get_policy("p1")
+        with pytest.raises(SpecError, match="logdir does not exist: train"):
+            _ = again.logdir
+        again.cleanup()
+
+
+def test_an_option_is_set_by_its_key() -> None:
+    config = BCConfig()
+    config["lr"] = 3.0
+    assert config.to_dict() == {"lr": 3.0}

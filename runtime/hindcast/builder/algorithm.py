@@ -61,6 +61,7 @@ _GONE: Final = {
     **dict.fromkeys(("add_policy", "remove_policy"), "there is one policy"),
     **dict.fromkeys(("step", "training_step"), "train() is one iteration"),
     "metrics": "train() and evaluate() return them",
+    "logdir": "train() returns results, and save_to_path(path) writes a checkpoint",
     "training_iteration": "it is called iteration",
 }
 """Attributes of RLlib's algorithms that do not exist here, and their replacements."""
@@ -317,9 +318,19 @@ class RunningAlgorithm:
         if in_parallel and checkpoint.training.counters.get("evaluating") is not None:
             self._launch()
 
-    def get_policy(self) -> Policy:
-        """The policy: acts with the weights as they are, without this object too."""
+    def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
+        """The policy: acts with the weights as they are, without this object too.
+
+        Raises:
+            SpecError: there is no policy of that name.
+        """
+        if policy_id != DEFAULT_MODULE_ID:
+            raise SpecError(f"policy_id is {policy_id!r}: the only policy is {DEFAULT_MODULE_ID!r}.")
         return self._trainer.policy
+
+    def get_config(self) -> AlgorithmConfig:
+        """`config`, under RLlib's other name."""
+        return self.config
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The policy's network.
@@ -342,6 +353,8 @@ class RunningAlgorithm:
         if hasattr(self, "_trainer"):
             self._trainer.close()
         self._read.close()
+
+    cleanup = stop
 
     def __getattr__(self, name: str) -> Any:
         if name in _GONE:

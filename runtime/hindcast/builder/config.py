@@ -332,6 +332,9 @@ class AlgorithmConfig:
     def __getitem__(self, name: str) -> Any:
         return self._options[name] if name in self._options else default_of(self.algorithm, name)
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update_from_dict({name: value})
+
     def __getattr__(self, name: str) -> Any:
         if name in _OWN or name.startswith("__"):
             raise AttributeError(name)
