@@ -14,6 +14,8 @@ from hindcast.builder.options import MODEL, OPTIONS, Option, is_of_table, method
 from hindcast.errors import SpecError
 
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
+_CALLED: Final = {"learning_rate": "lr", "batch_size": "train_batch_size_per_learner", "discount": "gamma"}
+"""Names of other libraries that no spelling leads from to RLlib's."""
 GONE: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
     "experimental": "does not apply here; leave it out",
@@ -86,6 +88,8 @@ def method_of(algorithm: str | None, name: str) -> str:
         return "training"
     if name in OPTIONS[MODEL]:
         raise SpecError(f"{name} is {_OF_MODEL}.")
+    if name in _CALLED:
+        raise SpecError(f"{name} is not an option of a config; did you mean '{_CALLED[name]}'?")
     known = {*_taken(*OPTIONS), *algorithm_options(algorithm)}
     raise SpecError(f"{name} is not an option of a config{similar(name, known)}")
 
@@ -122,6 +126,8 @@ def _place_of(algorithm: str | None, method: str, name: str) -> str:
     if owners := _owners(name):
         return f"does not apply to {algorithm}; it is an option of {', '.join(owners)}."
     known = algorithm_options(algorithm) if method == "training" else _taken(method)
+    if _CALLED.get(name) in known:
+        return f"is not an option; did you mean '{_CALLED[name]}'?"
     return f"is not an option{nearest(name, known)}"
 
 
