@@ -22,13 +22,18 @@ class KubeError(AssertionError):
     """kubectl or helm refused; its message is the API server's."""
 
 
-def run(*command: str, stdin: str | None = None, timeout: float = 120) -> str:
-    """Run a command; its standard output.
+def run(
+    *command: str, stdin: str | None = None, timeout: float = 120, variables: dict[str, str] | None = None
+) -> str:
+    """Run a command, with more environment variables; its standard output.
 
     Raises:
         KubeError: it failed, with its standard error.
     """
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    environment = {**os.environ, **(variables or {})}
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=timeout, env=environment, check=False
+    )
     if done.returncode:
         raise KubeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

@@ -39,13 +39,17 @@ class Bucket:
     def uri(self) -> str:
         return f"s3://{self.name}"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a process that uses it, the key aside."""
+        endpoint = f"http://{_host()}:{self.faults.port}"
+        return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
+
     def cluster(self) -> Object:
         """`spec.cluster` for pods that use it: the key comes from a Secret."""
-        endpoint = f"http://{_host()}:{self.faults.port}"
-        variables = {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
         return {
             "envFrom": [{"secretRef": {"name": "storage"}}],
-            "env": [{"name": name, "value": value} for name, value in variables.items()],
+            "env": [{"name": name, "value": value} for name, value in self.variables.items()],
             "resources": {"learner": {"memory": "4Gi"}},  # a part of the shuffle lies there
         }
 

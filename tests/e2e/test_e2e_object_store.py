@@ -1,18 +1,22 @@
-"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on, and the run kept there."""
+"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on, the run kept there and its
+policy exported.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from e2e_kube import Kube
+from e2e_kube import Kube, run
 from e2e_resources import training
-from e2e_store import SECRET, Bucket, bucket
+from e2e_store import KEY, SECRET, Bucket, bucket
 
 from faulty_proxy import Fault
+from hindcast.onnx_policy import OnnxPolicy
 
 EPISODES, LENGTH, WIDTH, FILES = 4_500, 50, 160, 7
 
@@ -21,7 +25,6 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
     with bucket(tmp_path, Fault(every=3, status=503)) as lake:
         _put_scrambled_rows(lake)
         lake.put_secret(kube)
-        run = f"{lake.uri}/runs"
         kube.apply(
             training(
                 "lake",
@@ -30,7 +33,7 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
                 actionSpace={"type": "Discrete", "n": 2},
                 cluster=lake.cluster(),
                 pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 5},
-                checkpoint={"path": run, "every": 2},
+                checkpoint={"path": f"{lake.uri}/runs", "every": 2},
                 stop={"iterations": 4},
             )
         )
@@ -44,6 +47,17 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
         assert any("/module/" in name for name in lake.names("runs/lake/r1"))
         shown = kube.kubectl("get", "otr,rayjobs,rayclusters,pods,events", "--output", "yaml")
         assert SECRET not in shown
+        assert _exported(kube, lake, tmp_path / "exported")(np.zeros(WIDTH, np.float32)) in (0, 1)
+
+
+def _exported(kube: Kube, lake: Bucket, folder: Path) -> OnnxPolicy:
+    """The run's policy, exported by the training's name on this machine."""
+    run(
+        *(sys.executable, "-m", "hindcast.cli.main", "export", "training/lake", str(folder)),
+        *("--namespace", kube.namespace),
+        variables=lake.variables | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET},
+    )
+    return OnnxPolicy(folder)
 
 
 def _put_scrambled_rows(lake: Bucket) -> None:
