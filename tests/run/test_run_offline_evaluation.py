@@ -194,16 +194,43 @@ def test_without_recorded_log_probabilities_the_behaviour_is_cloned_once(
     assert all(each["calibration"]["error"] < 0.5 for each in evaluations(tmp_path))
 
 
-def test_of_a_recurrent_policy_the_loss_alone_is_computed(tmp_path: Path, walks: Path) -> None:
-    recurrent = {"fcnetHiddens": [8], "recurrent": "gru", "cellSize": 8, "maxSeqLen": 4}
-    offline_section = {"heldOut": 0.4}
-    train(training(tmp_path, walks, model=recurrent, evaluation={"offline": offline_section}))
+RECURRENT = {"fcnetHiddens": [8], "recurrent": "gru", "cellSize": 8, "maxSeqLen": 4}
+
+
+def test_a_recurrent_policy_is_judged_by_ratios(tmp_path: Path, walks: Path) -> None:
+    asked = {"offline": {"heldOut": 0.4, "estimates": ["pdwis"], "explore": True}}
+    train(training(tmp_path, walks, model=RECURRENT, evaluation=asked))
     (said,) = evaluations(tmp_path)
     assert said["validation_loss"] == pytest.approx(1.1, abs=0.1)
-    assert "signals" not in said
-    asked = {"offline": offline_section | {"estimates": ["dm"]}}
-    with pytest.raises(SpecError, match="estimates need a policy without a recurrent state; leave them out"):
-        train(training(tmp_path / "asked", walks, model=recurrent, evaluation=asked))
+    assert said["signals"]["imitation_loss"] == pytest.approx(said["validation_loss"], rel=1e-3)
+    assert said["estimated_return"] == said["estimates"]["pdwis"]["value"]
+    assert said["verdict"]["by"] == "pdwis"
+
+
+@pytest.mark.parametrize(
+    ("asked", "columns", "why"),
+    [
+        (
+            ["pdwis", "dm", "dr"],
+            None,
+            r"estimates has dm, dr, which would never be computed: the policy has a rec",
+        ),
+        (
+            ["wis"],
+            ["obs", "actions", "rewards"],
+            r"estimates has wis, which would never be .* no action_logp",
+        ),
+    ],
+)
+def test_what_a_recurrent_policy_can_never_have_is_refused(
+    tmp_path: Path, walks: Path, asked: list[str], columns: list[str] | None, why: str
+) -> None:
+    evaluation = {"offline": {"heldOut": 0.4, "estimates": asked, "explore": True}}
+    resource = training(tmp_path, walks, model=RECURRENT, evaluation=evaluation)
+    source = resource.spec.input[0].model_copy(update={"columns": columns})
+    resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": [source]})})
+    with pytest.raises(SpecError, match=why):
+        train(resource)
 
 
 def test_an_estimate_that_can_never_be_computed_is_refused(tmp_path: Path) -> None:

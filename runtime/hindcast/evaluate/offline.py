@@ -43,6 +43,12 @@ Check = Callable[[str, int, int], None]
 CALIBRATED: Final = 0.1
 """Calibration error of a clone over which its ratios are not to be trusted."""
 
+STATE_UNSEEN: Final = "the policy has a recurrent state, and a model's values are of observations alone"
+UNCLONED: Final = (
+    "the data have no action_logp, and for a policy with a recurrent state the behaviour is not cloned, since it may "
+    "remember as well; record log-probabilities"
+)
+
 LEAST_EFFECTIVE: Final = 10.0
 """Effective episodes below which ratios say nothing."""
 
@@ -145,15 +151,14 @@ def evaluate_offline(
     """Judge a policy by episodes that another one played.
 
     Args:
-        policy: without a recurrent state.
+        policy: of one with a recurrent state ratios alone can be estimated, from recorded log-probabilities.
         dataset: in memory as a whole.
         name: of the data, in messages.
         options: the defaults if None.
         check: see `Check`.
 
     Raises:
-        DataError: fewer than two episodes, a column that is missing, data that do not fit the policy's spaces, or a
-            policy with a recurrent state.
+        DataError: fewer than two episodes, a column that is missing, or data that do not fit the policy's spaces.
     """
     return Judge(policy, dataset, name, options).report(policy, check)
 
@@ -162,7 +167,7 @@ class Judge:
     """Recorded episodes that judge policies of one kind: those of a training, one after the other.
 
     Args:
-        policy: one of them, whose spaces and preprocessing all have; without a recurrent state.
+        policy: one of them, whose spaces and preprocessing all have.
         dataset: in memory as a whole.
         name: of the data, in messages.
         options: the defaults if None.
@@ -172,11 +177,6 @@ class Judge:
     """
 
     def __init__(self, policy: Policy, dataset: Dataset, name: str, options: Options | None = None) -> None:
-        if policy.module.is_stateful():
-            raise DataError(
-                "the policy has a recurrent state, and offline evaluation takes policies without one: play it instead "
-                "(evaluation, hindcast evaluate --env)."
-            )
         if dataset.num_episodes < 2:
             raise DataError(
                 f"{name} holds one episode: estimates need at least two, and hundreds to be meaningful."
@@ -188,11 +188,12 @@ class Judge:
     def report(self, policy: Policy, check: Check = lambda *_: None) -> OfflineReport:
         """What the episodes say of a policy; the same policy gives the same report."""
         target = Target(policy, self._options.explore)
-        has_ratios = target.has_logp and self._options.ratios
+        has_ratios = not why_no_ratios(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaved is None:
             self._behaved = self._behaviour(policy, check)
         behaved = self._behaved if has_ratios else None
-        return _Case(target, self._window, behaved, self._options, check).report()
+        window = target.remembering(self._window) if target.is_stateful else self._window
+        return _Case(target, window, behaved, self._options, check).report()
 
     def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
         """`[S]` log-probabilities of what was recorded: as recorded, else those of a clone, with its calibration."""
@@ -203,6 +204,28 @@ class Judge:
             policy, window, fit, self._options.seed, lambda done: check("behaviour", done, fit.updates)
         )
         return over_steps(window, clone.logp), clone.calibration()
+
+
+def why_no_ratios(target: Target, options: Options, recorded: bool) -> str:
+    """Why no data could give ratios of the policy's probabilities to the behaviour's; empty where they can.
+
+    Args:
+        target: the policy, as it acts.
+        options: as of `Judge`.
+        recorded: whether the data have log-probabilities.
+    """
+    if not options.ratios:
+        return "ratios were not asked for"
+    if not target.has_logp:
+        return f"the policy's actions have no density{_hint(target)}"
+    if target.is_stateful and not recorded:
+        return UNCLONED
+    return ""
+
+
+def _hint(target: Target) -> str:
+    samples = target.module.action_head.stochastic and not target.explore
+    return "; judge it as it samples (explore)" if samples else ""
 
 
 class _Case:
@@ -248,7 +271,7 @@ class _Case:
 
     def _fitted(self) -> CrossFitted | None:
         fit = self._options.fit
-        if fit is None:
+        if fit is None or self._target.is_stateful:
             return None
         return cross_fitted(
             self._target,
@@ -269,7 +292,8 @@ class _Case:
     @cached_property
     def _refused(self) -> dict[str, str]:
         by_ratios: dict[str, str] = dict.fromkeys((*BY_RATIOS, *BY_BOTH), self._why_no_ratios)
-        without_model = dict.fromkeys(("dm", *BY_BOTH), "no model was asked for")
+        no_model = "no model was asked for" if self._options.fit is None else STATE_UNSEEN
+        without_model = dict.fromkeys(("dm", *BY_BOTH), no_model)
         return (by_ratios if self._why_no_ratios else {}) | (
             without_model if self._all.values is None else {}
         )
@@ -277,22 +301,17 @@ class _Case:
     @cached_property
     def _why_no_ratios(self) -> str:
         """Empty where there are."""
-        if not self._options.ratios:
-            return "ratios were not asked for"
-        if self._effective is None:
-            return f"the policy's actions have no density{self._hint}"
+        recorded = Columns.ACTION_LOGP in self._window.columns
+        if why := why_no_ratios(self._target, self._options, recorded):
+            return why
+        assert self._effective is not None
         if self._effective < LEAST_EFFECTIVE:
             return (
                 f"only {formatting.significant(self._effective)} of "
                 f"{formatting.plural(len(self._all.length), 'episode')} count, since the policy does what the "
-                f"behaviour hardly does{self._hint}"
+                f"behaviour hardly does{_hint(self._target)}"
             )
         return ""
-
-    @property
-    def _hint(self) -> str:
-        samples = self._target.module.action_head.stochastic and not self._options.explore
-        return "; judge it as it samples (explore)" if samples else ""
 
     @cached_property
     def _found(self) -> dict[str, F64]:

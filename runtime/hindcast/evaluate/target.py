@@ -1,4 +1,7 @@
-"""`Target`: the policy to judge, as it acts, in recorded states."""
+"""`Target`: the policy to judge, as it acts, in recorded states.
+
+Shape suffixes: S = steps of a window, P = numbers that an action's distribution is made of.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.learn.batches import actions_of
 from hindcast.models.distributions import Actions, Distribution
 from hindcast.models.policy import Policy
+from hindcast.models.recurrent import as_leaves, state_of
 from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.window import WindowData
 
 Batch = Mapping[str, Tensor]
 
@@ -21,7 +26,7 @@ class Target:
     """A policy as it acts.
 
     Args:
-        policy: without a recurrent state.
+        policy: one with a recurrent state judges batches of `remembering(window)`.
         explore: it samples its actions; False takes its mode.
     """
 
@@ -38,8 +43,44 @@ class Target:
     @torch.no_grad()
     def distribution(self, batch: Batch) -> Distribution:
         """Of its actions in the batch's states, before it takes the mode of it or samples."""
-        forward = self.module.forward_exploration if self.explore else self.module.forward_inference
-        return self.module.distribution(forward(batch)[Columns.ACTION_DIST_INPUTS])
+        outputs = batch if self.is_stateful else self._forward(batch)
+        return self.module.distribution(outputs[Columns.ACTION_DIST_INPUTS])
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it carries a state from step to step."""
+        return self.module.is_stateful()
+
+    @torch.no_grad()
+    def remembering(self, window: WindowData) -> WindowData:
+        """The window with `action_dist_inputs` `[S, P]`: the state is carried through each episode from its first step.
+
+        The policy sees what was recorded, in the order of time: observations, and where it looks at them, rewards and
+        its actions. All episodes take a step at once.
+        """
+        by_length = window.length.argsort(descending=True, stable=True)
+        length = window.length[by_length]
+        first = (window.length.cumsum(0) - window.length)[by_length]
+        initial = self.module.get_initial_state()
+        state = {name: start.expand(len(length), *start.shape) for name, start in initial.items()}
+        found = torch.empty(window.num_steps, self.module.action_head.inputs_size)
+        for t in range(int(length[0])):
+            steps = first[length > t] + t
+            batch = window.gather(steps)
+            state = {name: rows[: len(steps)] for name, rows in state.items()}
+            seen = {**batch, **as_leaves(Columns.STATE_IN, state)}
+            if self.module.sees_rewards and t:
+                seen[Columns.PREV_REWARDS] = window.columns[Columns.REWARDS][steps - 1].float()
+            outputs = self._forward(seen)
+            found[steps] = outputs[Columns.ACTION_DIST_INPUTS]
+            taken = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, list(batch))}
+            state = {**state_of(Columns.STATE_OUT, outputs), **self.module.state_after(outputs, taken, None)}
+        return window.with_columns({Columns.ACTION_DIST_INPUTS: found})
+
+    def _forward(self, batch: Batch) -> Mapping[str, Tensor]:
+        return (
+            self.module.forward_exploration(batch) if self.explore else self.module.forward_inference(batch)
+        )
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:

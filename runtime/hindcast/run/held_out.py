@@ -21,7 +21,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
 from hindcast.evaluate.fitted_q import Fit
-from hindcast.evaluate.offline import CALIBRATED, Judge, OfflineReport, Options
+from hindcast.evaluate.offline import CALIBRATED, STATE_UNSEEN, UNCLONED, Judge, OfflineReport, Options
+from hindcast.evaluate.recorded import has_logp
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.learner import Learner
 from hindcast.learn.metrics import TOTAL_LOSS
@@ -169,10 +170,6 @@ class HeldOut:
         asked, explore = self._spec.estimates, self._spec.explore
         if not asked:
             return
-        if self._policy.module.is_stateful():
-            raise SpecError(
-                f"{_SPEC}.estimates need a policy without a recurrent state; leave them out, for the loss alone."
-            )
         if self._dataset.num_episodes < 2:
             raise SpecError(
                 f"{self._name} gives one episode: estimates need at least two, and hundreds to be meaningful."
@@ -187,6 +184,20 @@ class HeldOut:
             raise SpecError(
                 f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so that it "
                 f"would never be computed: {way_out}."
+            )
+        if self._policy.module.is_stateful():
+            self._check_of_state(by_ratios)
+
+    def _check_of_state(self, by_ratios: Sequence[str]) -> None:
+        by_model = [name for name in self._spec.estimates if name in ("dm", *BY_BOTH)]
+        if by_model:
+            raise SpecError(
+                f"{_SPEC}.estimates has {', '.join(by_model)}, which would never be computed: {STATE_UNSEEN}; ask for "
+                f"{', '.join(BY_RATIOS)}."
+            )
+        if by_ratios and not has_logp(self._dataset):
+            raise SpecError(
+                f"{_SPEC}.estimates has {', '.join(by_ratios)}, which would never be computed: {UNCLONED}."
             )
 
     def _opened(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
@@ -221,8 +232,8 @@ class HeldOut:
         data.seek(start)
 
     def _judged(self, progress: Progress) -> OfflineReport | None:
-        """None of a policy, or of data, of which nothing can be said but the loss."""
-        if self._policy.module.is_stateful() or self._dataset.num_episodes < 2:
+        """None of one episode, of which nothing can be said but the loss."""
+        if self._dataset.num_episodes < 2:
             return None
 
         def check(what: str, done: int, total: int) -> None:
