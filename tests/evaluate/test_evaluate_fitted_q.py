@@ -1,0 +1,30 @@
+"""Fitted Q evaluation against the exact values of a small MDP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from recorded_mdp import Tabular
+
+from hindcast.evaluate.fitted_q import Fit, cross_fitted
+from hindcast.evaluate.recorded import window_of
+from hindcast.evaluate.target import Target
+
+
+def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
+    """V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
+    mdp = Tabular(3)
+    chain, policy = mdp.chain, mdp.policy()
+    size, steps = chain.states, chain.steps
+    chances = np.stack([1 - chain.target, chain.target], -1)
+    moves = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
+    rewards = np.tile((chances * chain.reward).sum(-1), steps)
+    exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * moves, rewards)
+    window = window_of(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
+    fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
+    found = cross_fitted(Target(policy, explore=True), window, fit, 0, lambda _: None).values.states
+    place = window.columns["obs"][window.obs_row].argmax(-1).numpy()
+    fitted = np.array([found[place == each].mean() for each in range(size * steps)])
+    assert np.abs(fitted - exact).mean() < 0.1 * np.abs(exact).mean()
+    assert np.corrcoef(fitted, exact)[0, 1] > 0.98
