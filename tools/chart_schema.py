@@ -10,7 +10,7 @@ SCHEMA = Path("charts/hindcast/values.schema.json")
 
 
 def values_schema(root: Path) -> str:
-    """The schema below `root` as it should be: `defaults` and `$defs` made anew, the rest as it stands."""
+    """The schema below `root` as it should be: `defaults` and `$defs` regenerated, the rest unchanged."""
     schema = json.loads((root / SCHEMA).read_text(encoding="utf-8"))
     defaults = _plain(Defaults.model_json_schema(by_alias=True))
     schema["$defs"] = defaults.pop("$defs")

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- values: written by `make crds` from values.yaml -->", "<!-- e
 
 
 def readme(root: Path) -> str:
-    """The chart's README below `root`, its table made anew."""
+    """The chart's README below `root`, with its table regenerated."""
     text = (root / CHART / "values.yaml").read_text(encoding="utf-8")
     values = YAML(typ="safe", pure=True).load(text)
     rows = [

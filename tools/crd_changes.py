@@ -22,7 +22,7 @@ Schema = Mapping[str, Any]
 _LEAST = ("minimum", "minLength", "minItems", "minProperties")
 _MOST = ("maximum", "maxLength", "maxItems", "maxProperties")
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
-"""Refuse something wherever they are set anew or otherwise."""
+"""Refuse something wherever they are newly set."""
 _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
 """How server-side apply merges; any change loses somebody's fields."""
 _OPEN = "x-kubernetes-preserve-unknown-fields"

@@ -7,7 +7,7 @@ A block's file begins with its heading, the pages that print it and its number t
     Pages: 2.40, 2026; block 11
     \"\"\"
 
-and a comment `changed: …` stands before each line that differs in more than imports. Blocks that are not run are in
+and a comment `changed: …` precedes each line that differs in more than imports. Blocks that are not run are in
 `not_run.toml`.
 """
 
@@ -30,7 +30,7 @@ class Block(NamedTuple):
     Attributes:
         is_old: whether it is of the page of 2019.
         number: its place on the page.
-        heading: where it stands.
+        heading: the section that contains it.
         pages: that print it.
         place: its file; None of one that is not run.
         fate: what was changed, or why it is not run and what to write instead.

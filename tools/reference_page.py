@@ -53,7 +53,7 @@ def reference_page(algorithms: Mapping[str, Schema]) -> str:
 
 
 _SPACES = """\
-Observation and action spaces, told apart by `type`. Manifests and checkpoints use the same JSON."""
+Observation and action spaces, distinguished by `type`. Manifests and checkpoints use the same JSON."""
 
 _ALGORITHMS = """\
 Options go in `config`; those of a custom algorithm ("package.module:Class") in `customConfig`."""
@@ -76,7 +76,7 @@ def _section(place: str, name: str, schema: Schema) -> Iterator[str]:
 
 
 def _places(schemas: list[dict[str, Any]], shared: set[str]) -> dict[str, str]:
-    """Where shared parts stand: from the outermost shared part on, as that reads the same in both kinds."""
+    """Where shared parts are: from the outermost shared part on, as that reads the same in both kinds."""
     places: dict[str, list[str]] = {}
     for schema in schemas:
         outermost: tuple[str, ...] = ()

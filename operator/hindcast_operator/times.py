@@ -14,7 +14,7 @@ def parse(text: str) -> datetime:
 
 
 def parse_optional(text: str | None) -> datetime | None:
-    """The same; None where there is none."""
+    """The same; None if there is none."""
     return parse(text) if text else None
 
 
@@ -25,7 +25,7 @@ def after(start: datetime, seconds: float) -> datetime:
 
 
 def earliest(*times: datetime | None) -> datetime | None:
-    """The first of them; None where there is none."""
+    """The first of them; None if there is none."""
     return min((time for time in times if time is not None), default=None)
 
 

@@ -1,7 +1,7 @@
 """The Ray of this process. Nothing else calls `ray.init`.
 
 Without an address `ray.init` joins the cluster that `RAY_ADDRESS` names, or that was started last on the machine:
-somebody else's. So a Ray of its own is asked for, and a cluster joined only by a process that belongs to it.
+somebody else's. So a process starts its own Ray, and joins a cluster only if it belongs to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def join_cluster(**options: Any) -> None:
 
 
 def connect() -> None:
-    """Connect this process, unless it is: a job to its cluster, any other to a Ray of its own."""
+    """Connect this process unless it is connected: a job to its cluster, any other to its own Ray."""
     import ray
 
     if ray.is_initialized():
@@ -58,7 +58,7 @@ def connect() -> None:
 
 @contextmanager
 def connected(num_cpus: int) -> Iterator[None]:
-    """The Ray that this process is connected to; where there is none, one of its own until the block ends.
+    """The Ray that this process is connected to; if there is none, a new one until the block ends.
 
     Args:
         num_cpus: of one that is started.

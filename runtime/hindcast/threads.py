@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 _OFFERED = torch.get_num_threads()
-"""What torch would take by itself: `OMP_NUM_THREADS` where that is set."""
+"""Torch's own default: `OMP_NUM_THREADS` if set."""
 
 _WORTH_SHARING = 4_000_000
 """Parameters times rows from which on a forward pass gains from a second thread."""

@@ -33,7 +33,7 @@ for _name in schemas():
 
 
 class Tuner(ray.tune.Tuner):
-    """Ray's `Tuner`; a process that is not connected to Ray gets one of its own, without its dashboard."""
+    """Ray's `Tuner`; a process that is not connected to Ray gets its own, without a dashboard."""
 
     def __init__(self, trainable: Any = None, **options: Any) -> None:
         super().__init__(_trainable(trainable), **options)

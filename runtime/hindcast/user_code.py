@@ -30,7 +30,7 @@ _given: dict[str, Any] = {}
 
 
 class Misuse(Exception):
-    """What the user's code gave cannot be used: `calling` says whose it is and where it stands."""
+    """The return value of the user's code cannot be used: `calling` adds whose code and where."""
 
 
 @contextmanager

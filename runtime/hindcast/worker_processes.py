@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class WorkerProcesses(Generic[Kept]):
-    """Processes that call functions on an object of their own, which each keeps from one call to the next.
+    """Processes that call functions on an object that each keeps between calls.
 
     Args:
         count: how many.

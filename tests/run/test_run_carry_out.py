@@ -105,7 +105,7 @@ class TestOrder:
 
     def test_a_training_that_is_not_there(self, load: Load, heard: Heard) -> None:
         resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
-        with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*they have c"):
+        with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*files define c"):
             carry_out(resources, heard)
 
     def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(

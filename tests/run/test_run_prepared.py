@@ -96,7 +96,7 @@ def test_a_config_has_nothing_to_do_with_a_run_folder_of_its_name(
 
 def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
-    with pytest.raises(SpecError, match=r"spec.input.0.format is Images: name the class .*preLearner"):
+    with pytest.raises(SpecError, match=r"spec.input\[0\].format is Images: name the class .*preLearner"):
         inputs_of(resource, InFiles({}))
 
 

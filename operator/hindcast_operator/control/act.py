@@ -31,7 +31,7 @@ _REFUSALS: Final = frozenset({400, 403, 422})
 
 
 class NotYet(Exception):
-    """Something else has to happen first, which is no failure; try again soon."""
+    """Something else has to happen first, which is not a failure; try again soon."""
 
 
 class _Conflict(Exception):

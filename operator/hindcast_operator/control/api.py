@@ -98,7 +98,7 @@ class Api:
         raise _error(answer.status, text, answer.headers)
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        """An object, or None where there is none."""
+        """An object, or None if there is none."""
         try:
             return await self.call("GET", kind.path(namespace, name))
         except ApiError as error:
@@ -140,7 +140,7 @@ class Api:
             return await self.call("PATCH", kind.path(namespace, name), change, content_type=MERGE)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete exactly this object, and in the background what it owns. It is no error if it is gone."""
+        """Delete exactly this object, and in the background what it owns. It is not an error if it is gone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             with _write(f"delete-{kind.name.lower()}"):

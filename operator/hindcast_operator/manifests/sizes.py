@@ -28,7 +28,7 @@ class PoolSize:
         pods: pods that the pool begins with, and keeps unless it is autoscaled.
         max_pods: most pods; more than `pods` in an autoscaled pool only.
         cpu: CPUs that a pod requests; there is no limit.
-        num_cpus: CPUs that Ray hands out on a pod, whatever the pod requests.
+        num_cpus: CPUs that Ray schedules on a pod, regardless of the pod's request.
         gpus: GPUs a pod.
         memory: bytes a pod, request and limit; /dev/shm is part of it.
         shared_memory: bytes of /dev/shm a pod.

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
-# Kubernetes' tools read YAML 1.1, in which these words are no text.
+# Kubernetes' tools read YAML 1.1, in which these words are not text.
 _WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", ""})
 _NUMERIC: Final = tuple("0123456789+-.~")
 

@@ -98,7 +98,7 @@ def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
 
 
 def _drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
-    """SpecDrift: run-defining fields have changed, and not only those with which a run goes on."""
+    """SpecDrift: run-defining fields have changed, and not only those that may change during a run."""
     if run is None or run.spec_hash == digest or run.course_hash == course:
         return None
     message = (

@@ -195,7 +195,7 @@ _STOPPED_BY_US: Final = (
 
 
 def goes_on(case: Case, run: RunStatus) -> bool:
-    """Whether a finished training got another `stop` or `evaluation` since: its next attempt goes on with that."""
+    """Whether a finished training got another `stop` or `evaluation` since: its next attempt continues with it."""
     revision = case.revision
     extended = revision.course_hash is not None and run.course_hash == revision.course_hash
     return run.outcome == "Succeeded" and extended and run.spec_hash != revision.spec_hash
@@ -314,7 +314,7 @@ def _unfinished_deletion(case: Case) -> bool:
 
 
 def _own_attempts(facts: Facts) -> Iterator[AttemptFacts]:
-    """Attempts of which anything is left, and not another resource's."""
+    """Attempts that left anything, and not those of another resource."""
     for attempt in facts.attempts.values():
         job = attempt.ray_job
         if job is None or job.owner_uid == facts.uid:

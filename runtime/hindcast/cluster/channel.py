@@ -22,7 +22,7 @@ _GONE = (403, 404)
 
 
 class Superseded(Exception):
-    """The attempt may not speak any more: another one has begun, or the resource is gone."""
+    """The attempt may no longer report: another one has started, or the resource is gone."""
 
 
 class Unreachable(Exception):
@@ -36,7 +36,7 @@ class Channel(Protocol):
         """Put the report there; what the operator wants: nothing, or `CHECKPOINT`.
 
         Raises:
-            Superseded: nobody listens to this attempt any more.
+            Superseded: another attempt has started, or the resource is gone.
             Unreachable: try again.
         """
 

@@ -19,7 +19,7 @@ from hindcast.storage.location import Location
 
 
 def checkpoint_status(folder: Location) -> CheckpointStatus | None:
-    """The latest and the best checkpoint in a folder of checkpoints; None where there is none.
+    """The latest and the best checkpoint in a folder of checkpoints; None if there is none.
 
     Raises:
         UserError: storage failed, or a checkpoint vanished meanwhile.

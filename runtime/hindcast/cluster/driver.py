@@ -1,6 +1,6 @@
-"""The driver of an attempt: it sits on the head, starts the work in the pools, watches, and reports.
+"""The driver of an attempt: it runs on the head, starts the work in the pools, monitors it, and reports.
 
-It needs no CPU of Ray's, imports no torch, and touches storage only from a thread of its own.
+It needs no CPU of Ray's, imports no torch, and touches storage only from a separate thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hindcast.cluster.memory import explained_by_memory, look_at_pods
 from hindcast.cluster.outcome import EXIT_CODES, Finished, classify, outcome_of
 from hindcast.cluster.pools import Pools
 from hindcast.cluster.redaction import redactor
-from hindcast.cluster.reporting import Beat, Reporting, tell
+from hindcast.cluster.reporting import Beat, Reporting, send_outcome
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster
 from hindcast.run.claim import title
@@ -35,20 +35,20 @@ from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.progress import ProgressLines
 
 SUPERSEDED: Final = 1
-"""Exit code of a driver to which nobody listens any more."""
+"""Exit code of a superseded driver."""
 
 _LOOK_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _RETRIES: Final = 3
-"""The work begins anew, where it left off, so many times after its own pod was lost."""
+"""Times that the work resumes after its own pod was lost."""
 _SIGTERM_S: Final = 1.5
-"""Ray kills a driver three seconds after it told it to end."""
+"""Ray kills a driver three seconds after SIGTERM."""
 _PATIENCE_S: Final = 300.0
 _STORAGE_S: Final = 20.0
 
 _RAY_OPTIONS: Final = {
-    "RAY_task_oom_retries": "3",  # by itself Ray would begin a task anew for ever that takes too much memory
-    "RAY_SCHEDULER_EVENTS": "0",  # the operator says better what the pods wait for
+    "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory forever
+    "RAY_SCHEDULER_EVENTS": "0",  # the operator reports what the pods wait for
 }
 
 Connect = Callable[[], None]
@@ -85,10 +85,10 @@ def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = Tru
 
 
 def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Attempt]:
-    """What the operator gave to this attempt.
+    """The resource and the attempt that the operator passed in.
 
     Raises:
-        SpecError: it is not there, or not valid here.
+        SpecError: a file is missing or not valid here.
     """
     loaded = load_resources(folder / RESOURCE_KEY)
     file = folder / ATTEMPT_KEY
@@ -126,7 +126,7 @@ class Driver:
     Args:
         resource: what is carried out.
         pools: where.
-        reporting: hears how it goes.
+        reporting: receives progress and the outcome.
         keeper: sees whether a later attempt has begun.
     """
 
@@ -145,7 +145,7 @@ class Driver:
         self._asked_to_stop = False
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
-        """How the attempt ended; None where nobody listens any more."""
+        """How the attempt ended; None if it was superseded."""
         print(f"{title(self._resource)}: starting {self._pools.attempt.child}")
         try:
             connect()
@@ -204,7 +204,7 @@ class Driver:
             mailbox.request_stop()
 
     def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
-        """What came of the work, in the light of who wanted it to end; None where it has not ended."""
+        """The outcome of the work, given who asked it to end; `ended` is None if it has not ended."""
         if isinstance(ended, Finished):
             if ended.output is not None:
                 self._reporting.output(ended.output)
@@ -223,7 +223,7 @@ class Driver:
         return outcome_of("Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray.")
 
     def _explained(self, outcome: AttemptOutcome) -> AttemptOutcome:
-        """The outcome, a loss for want of memory told as such."""
+        """The outcome, with its reason changed to OutOfMemory if memory ran out."""
         if outcome.reason not in ("WorkerLost", "OutOfMemory") or not ray.is_initialized():
             return outcome
         return explained_by_memory(outcome, look_at_pods())
@@ -238,7 +238,7 @@ def _carry_out(
 
 
 def _end(reporting: Reporting, outcome: AttemptOutcome) -> int:
-    if not tell(reporting, outcome, _PATIENCE_S):
+    if not send_outcome(reporting, outcome, _PATIENCE_S):
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."
         )

@@ -1,4 +1,4 @@
-"""What the driver does with storage, in a thread of its own, since storage may hang: the beat must not."""
+"""The driver's storage work, in a separate thread: storage may hang, the heartbeat must not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Keeper:
         resource: what is carried out.
         attempt: by which attempt.
         log: of the driver.
-        reporting: hears of checkpoints.
+        reporting: receives checkpoints.
 
     Attributes:
         superseded: a later attempt has begun in the run folder.
@@ -90,7 +90,7 @@ class Keeper:
         self._had_it = self._had_it or is_mine
 
     def _is_ours(self) -> bool:
-        """Whether a log may lie in the folder: not among another run's files, nor among a user's."""
+        """Whether a log may be written to the folder: not among files of another run or of the user."""
         state = state_folder(self._resource)
         if carries_another(state, self._resource):
             return False

@@ -1,4 +1,4 @@
-"""The learners of an attempt: a group of Ray Train's, of which the first does what `hindcast run` does."""
+"""The learners of an attempt: a group of Ray Train workers; the first does what `hindcast run` does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
     Args:
         resource: what to train.
         inputs: its data, references resolved.
-        mailbox: hears how it goes, and knows whether it is to stop.
+        mailbox: receives progress, and carries stop requests.
         pools: where learners and data workers are.
 
     Raises:
@@ -97,7 +97,7 @@ def _fit(
     with tempfile.TemporaryDirectory(prefix="hindcast-learners-") as scratch:
         trainer = TorchTrainer(
             partial(_learn, resource, inputs, mailbox, pools, is_again),
-            torch_config=TorchConfig(backend="gloo"),  # gradients between GPUs have a group of their own
+            torch_config=TorchConfig(backend="gloo"),  # gradients between GPUs use a separate group
             scaling_config=ray.train.ScalingConfig(
                 num_workers=learners.replicas,
                 use_gpu=learners.gpus > 0,
@@ -107,9 +107,7 @@ def _fit(
             run_config=ray.train.RunConfig(
                 name=uuid.uuid4().hex,
                 storage_path=scratch,
-                logging_config=ray.train.LoggingConfig(
-                    log_level="CRITICAL"
-                ),  # who calls us tells what went wrong
+                logging_config=ray.train.LoggingConfig(log_level="CRITICAL"),  # the caller reports failures
             ),
         )
         ended: Outcome | UserError = trainer.fit().return_value
@@ -119,7 +117,7 @@ def _fit(
 def _learn(
     resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
 ) -> Outcome | UserError | None:
-    """What a learner does. A mistake is a value; where others wait for this learner it is raised, which ends them."""
+    """The work of a learner. A mistake is returned; if other learners wait for this one it is raised, which ends them."""
     try:
         if is_again and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
@@ -166,14 +164,14 @@ def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Rank
 
 
 def _cpus(learners: LearnersSpec) -> float:
-    """CPUs of a learner's pod, all of which it takes."""
+    """CPUs of a learner, which uses all of its pod."""
     if learners.cpus is not None:
         return learners.cpus
     return max(1, _CPUS_PER_GPU * learners.gpus)
 
 
 def _death(failures: Sequence[Exception]) -> Exception | None:
-    """That a process of the group died, if one did; that others miss it says less."""
+    """The death of a process in the group, if any, rather than the errors of others that miss it."""
     found = [getattr(failure, "health_check_failure", failure) for failure in failures]
     deaths = [failure for failure in found if isinstance(failure, ray.exceptions.RayError)]
     missed = [failure for failure in found if isinstance(failure, PeerLost)]

@@ -1,8 +1,8 @@
-"""Who may write to a run's folder: the attempt that began there last.
+"""Who may write to a run's folder: the attempt that started there last.
 
-Pods share no locks, and one on a node that nobody reaches may work on unseen. So each attempt takes the folder's lease
-over from those before it; one that was superseded changes nothing there any more. It looks before each change, so what
-it can still do is finish the one request under way.
+Pods share no locks, and one on an unreachable node may keep working unseen. So each attempt takes the folder's lease
+over from earlier ones, and a superseded attempt stops writing: it checks before each change, and can at most finish
+the request in progress.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def begin(state: Location, attempt: Attempt) -> Lease:
 
 
 def holder(state: Location) -> dict[str, Any] | None:
-    """The mark of who began last in a run's folder; None where nobody has."""
+    """The mark of the latest attempt in a run's folder; None if there is none."""
     return newest(state.child(ATTEMPTS))[1]
 
 

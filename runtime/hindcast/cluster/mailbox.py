@@ -1,4 +1,4 @@
-"""What the pools tell the driver, and what it asks of them: a small actor on the head that both sides know.
+"""Messages between the pools and the driver: a small actor on the head that both sides know.
 
 The driver sits on the head and only supervises; runners and learners work elsewhere. Neither waits for the other:
 events are posted and collected, and the wish to stop is looked up once a second.
@@ -30,7 +30,7 @@ class Mail:
     Attributes:
         progress: the latest.
         notes: (resource, message), in order.
-        pulses: signs that work goes on between two progresses.
+        pulses: signs of life between two progress reports.
     """
 
     progress: Progress | None = None
@@ -94,7 +94,7 @@ class Mailbox:
             poster.flush()
 
     def pulse(self) -> Pulse:
-        """Says that work goes on, where progress comes seldom; to be used where the work is done. It pickles."""
+        """Sends signs of life when progress is rare; called where the work is done. Can be pickled."""
         return Pulse(self._box)
 
     @contextmanager
@@ -156,7 +156,7 @@ class _Poster:
 
 
 class Pulse:
-    """Called for whatever was done, such as an episode; posts one sign of life a second at most."""
+    """Called for any event, such as an episode; posts at most one sign of life per second."""
 
     def __init__(self, box: Any) -> None:
         self._box = box

@@ -1,4 +1,4 @@
-"""Whether a process was killed for memory. The kernel tells nobody: its count in each pod's cgroup is looked up."""
+"""Whether a process was killed because memory ran out, according to the counter in each pod's cgroup."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> Attempt
         return outcome
     pod = max(killed, key=lambda found: found.memory.kills if found.memory else 0)
     has = f" of {formatting.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
-    told = outcome_of(
+    explained = outcome_of(
         "Lost",
         "OutOfMemory",
         f"a process in the {pod.pool} pool was killed: its pod ran out of its memory{has}; raise "
         f"{_FIELDS}.{FIELD[pod.pool]}.memory.",
     )
-    return told.model_copy(update={"pool": pod.pool})
+    return explained.model_copy(update={"pool": pod.pool})
 
 
 def _answer(reference: Any) -> Memory | None:

@@ -1,4 +1,4 @@
-"""What an error means for a run: whether another attempt is worth it, and the sentence for people."""
+"""Classifies errors: whether another attempt is worth it, and the message for people."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def outcome_of(state: AttemptState, reason: AttemptReason, message: str) -> Atte
 def classify(error: BaseException) -> AttemptOutcome:
     """What an attempt's error means.
 
-    A user's mistake, wherever it was raised, wins over what it led to elsewhere; then comes a death among Ray's
-    processes; what is left is a defect of ours.
+    A user's mistake takes precedence over its consequences elsewhere; then the death of a Ray process; anything else
+    is a bug in Hindcast.
     """
     causes = list(_causes(error))
     for cause in causes:
@@ -136,7 +136,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_killed_by_ray(error: BaseException) -> bool:
-    """An actor that Ray's memory monitor killed dies like any other; only its message tells."""
+    """Ray's memory monitor kills actors like any other cause does; only the message shows it."""
     return isinstance(error, ray_errors.RayActorError) and bool(_KILLED_BY_RAY.search(str(error)))
 
 

@@ -29,7 +29,7 @@ class Pools:
     Args:
         attempt: which attempt of which run this is, and what it was given.
         labelled: nodes say by a label which pool they are in; False for a Ray without pools.
-        on_episode: hears, in the runner's process, of each episode that is recorded. It pickles.
+        on_episode: called in the runner's process for each recorded episode. Can be pickled.
     """
 
     attempt: Attempt

@@ -13,7 +13,7 @@ _SECRET_NAME = re.compile(
 )
 _FILE_NAME = re.compile(r"_(FILE|PATH|DIR)$")
 _SHORTEST = 6
-"""Characters from which on the value of such a variable is hidden; shorter ones stand in ordinary words."""
+"""Minimum length of a value to hide; shorter ones occur in ordinary words."""
 
 _PATTERNS = (
     (re.compile(r"(?<=://)(?!anonymous@)[^/\s@]+(?=@)"), HIDDEN),

@@ -1,6 +1,6 @@
 """What the attempt reports, and when: changes at most every ten seconds, a beat every thirty, the outcome at once.
 
-The beat comes from a thread of its own, so that it also shows a driver whose work hangs; `moved` says when the work
+The heartbeat comes from a separate thread, so that it also shows a driver whose work hangs; `moved` says when the work
 itself last came forward.
 """
 
@@ -94,7 +94,7 @@ class Reporting:
             self._say(stage=progress.stage, progress=progress_status(progress, left, _stamp(self._now())))
 
     def moved(self) -> None:
-        """The work came forward, by less than progress tells."""
+        """The work advanced, by less than a progress report."""
         with self._lock:
             self._moved = self._now()
 
@@ -237,7 +237,7 @@ class Beat:
             self._ended.wait(self._reporting.step())
 
 
-def tell(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:
+def send_outcome(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:
     """Report the outcome and wait until it is taken; False if it was not within `patience` seconds."""
     reporting.outcome(outcome)
     deadline = time.monotonic() + patience

@@ -1,4 +1,4 @@
-"""The work of an attempt, as it is done in the pools: the same as `hindcast run` does, elsewhere."""
+"""The work of an attempt in the pools: what `hindcast run` does, on a cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Given:
 def carry_out(
     resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
 ) -> Finished | AttemptOutcome:
-    """Carry the resource out, from a task in its pool.
+    """Run the resource, from a task in its pool.
 
     Returns:
         How it ended. An error comes back classified: here its traceback is known.
@@ -71,9 +71,9 @@ def carry_out(
 
 
 def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
-    told = replace(pools, on_episode=mailbox.pulse())
+    observed = replace(pools, on_episode=mailbox.pulse())
     with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-        outcome = carry_out_recording(resource, references, reporter, interruption, told)
+        outcome = carry_out_recording(resource, references, reporter, interruption, observed)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
     spec = manifest.data_spec

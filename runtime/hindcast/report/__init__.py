@@ -1,1 +1,1 @@
-"""What a run tells: events while it goes on, its results, and the HTML report with curves and pictures."""
+"""What a run reports: events, results, and the HTML report with plots."""

@@ -167,7 +167,7 @@ def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights moved as little as needed to lie at least `gap` apart and not above 1."""
+    """Ascending heights moved as little as needed to be at least `gap` apart and not above 1."""
     placed: list[list[float]] = []  # clusters [sum of wished centres, size]
     for height in heights:
         placed.append([height, 1])

@@ -79,7 +79,7 @@ class EstimateCurve:
         name: of the estimate.
         x: `[n]` training iterations.
         value: `[n]`.
-        low: `[n]` lower ends of its interval, equal to the value where there is none.
+        low: `[n]` lower ends of its interval, equal to the value if there is none.
         high: `[n]` upper ends, likewise.
         behaviour: mean discounted return of the held-out episodes.
         episodes: how many they are.

@@ -16,7 +16,7 @@ from hindcast.version import __version__
 
 
 def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
-    """Write a dataset's picture as one HTML file that needs no network and nothing beside it.
+    """Write a dataset's page as one self-contained HTML file.
 
     Args:
         file: where; a path or a URI.

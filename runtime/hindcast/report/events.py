@@ -1,4 +1,4 @@
-"""What a run tells the outside while it goes on: progress, notes, outcomes.
+"""What a run reports while it is in progress: progress, notes, outcomes.
 
 The console, JSON output and (on a cluster) the heartbeat are `Reporter`s; the run knows none of them.
 """
@@ -20,7 +20,7 @@ class Progress:
         done: amount done, in `unit`.
         total: amount at which the stage ends; None when only a stop criterion on a metric ends it.
         unit: "episodes" | "timesteps" | "iterations" | "updates".
-        metrics: numbers to show beside the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
+        metrics: numbers to show next to the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
         verdict: the latest sentence of an offline evaluation.
     """
 
@@ -39,8 +39,8 @@ class Outcome:
 
     Attributes:
         resource: `Kind/name`.
-        state: Succeeded, AlreadyFinished (nothing was done), Interrupted (checkpointed, can go on).
-        message: one sentence for people: what came out, where it is, how to go on.
+        state: Succeeded, AlreadyFinished (nothing was done), Interrupted (checkpointed, can be resumed).
+        message: one sentence for people: the result, where it is, how to resume.
         folder: dataset or run folder.
         report: path of the HTML report, None where none was written.
         metrics: final numbers (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class Reporter(Protocol):
-    """Receives what a run has to say, in order, from one thread."""
+    """Receives what a run reports, in order, from one thread."""
 
     def progress(self, progress: Progress) -> None:
         """A stage moved on."""

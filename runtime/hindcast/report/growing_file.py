@@ -13,7 +13,7 @@ MOST_PIECES: Final = 256
 class GrowingFile:
     """What grows piece by piece: a local file; on an object store a row of objects of at most 256 pieces each.
 
-    An object is written anew with each of its pieces, so that what is written in all grows with their number only.
+    An object is rewritten with each of its pieces; the limit keeps the total written proportional to their number.
 
     Args:
         name: number of a piece -> the object that begins with it; a local file is that of piece 0.

@@ -1,4 +1,4 @@
-"""The report's page: what stands on it, and how it becomes one HTML file that needs nothing else."""
+"""The report's page: its content, and how it becomes one self-contained HTML file."""
 
 from __future__ import annotations
 

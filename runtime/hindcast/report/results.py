@@ -34,7 +34,7 @@ def read_results(folder: Location) -> list[Result]:
 class ResultsLog:
     """Appends results to a run folder.
 
-    On an object store they lie in parts, `results/<lines before it>.jsonl`, until they are joined: when the log is
+    On an object store they are in parts, `results/<lines before it>.jsonl`, until they are joined: when the log is
     closed, or opened again.
 
     Args:
@@ -78,7 +78,7 @@ def _part(folder: Location, lines_before: int) -> Location:
 
 
 def _stays(result: Result, resume_at: int) -> bool:
-    """Results up to the iteration stay; a last evaluation, which has a line of its own, will come again."""
+    """Results up to the iteration stay; a last evaluation, which has a separate line, will be repeated."""
     return result[ITERATION] <= resume_at and "learners" in result
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
+from hindcast.api.sentences import dotted
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
@@ -165,10 +166,10 @@ def _references(item: Loaded, known: dict[str, Loaded]) -> list[str]:
         name = f"{kind}/{reference.name}"
         if name not in known:
             others = [other.partition("/")[2] for other in known if other.startswith(kind)]
-            has = f"they have {', '.join(others)}" if others else "they have none"
+            has = f"the given files define {', '.join(others) or 'none'}"
             raise SpecError(
-                f"{item.at(*steps)}: {'.'.join(map(str, steps))}: there is no {kind} named "
-                f"{reference.name!r} in the files given; {has}. Add its file to the command, or give a path."
+                f"{item.at(*steps)}: {dotted(steps)}: there is no {kind} named "
+                f"{reference.name!r}; {has}. Add its file to the command, or use a path."
             )
         needed.append(name)
     return needed

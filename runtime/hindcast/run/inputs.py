@@ -111,7 +111,7 @@ def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs 
 
 def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
     pipeline = resource.spec.pipeline
-    where = f"{title(resource)}: spec.input.{index}"
+    where = f"{title(resource)}: spec.input[{index}]"
     source = read_by_rows(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
     if not maps_rows(resource, source):

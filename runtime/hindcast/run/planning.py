@@ -56,6 +56,6 @@ def _check_recorded(resource: OfflineTraining, asked: Sequence[Asked]) -> None:
         path = one.reading.paths[0]
         if source.recording_ref is not None and not resolve(path).exists():
             raise SpecError(
-                f"{title(resource)}: spec.input.{index}.recordingRef: OfflineRecording/{source.recording_ref.name} "
+                f"{title(resource)}: spec.input[{index}].recordingRef: OfflineRecording/{source.recording_ref.name} "
                 f"has recorded nothing in {path} yet; record it with `hindcast run`, then plan."
             )

@@ -27,7 +27,7 @@ class Unreachable(UserError):
 class PolicyClient:
     """The methods of a `PolicyServer` over HTTP, for any number of threads.
 
-    Each thread keeps a connection of its own. A request whose answer was lost is sent again, and counts once.
+    Each thread keeps its own connection. A request whose answer was lost is sent again, and counts once.
 
     Args:
         address: of the server, `http://host:port`.
@@ -88,7 +88,7 @@ class PolicyClient:
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
     ) -> None:
-        """Log what came of the last action: rewards of several calls add up.
+        """Log the reward of the last action; rewards of several calls add up.
 
         Raises:
             UserError: as `get_action`.

@@ -46,7 +46,7 @@ _logger = logging.getLogger("hindcast")
 class EpisodeWriter:
     """Logs the episodes of an application into a dataset, from any number of threads.
 
-    An episode is started, gets actions and what came of each, and is ended, by its id. On this machine whatever
+    An episode is started, gets actions and their rewards, and is ended, by its id. On this machine whatever
     `start_episode`, `log_action`, `log_returns` or `end_episode` has returned from is in the dataset afterwards,
     exactly once, also if the process is killed at any moment (and after `flush()`, if the machine loses its power); on
     an object store, whatever was there at the last `flush()`, which comes by itself each second. What is in no data
@@ -119,7 +119,7 @@ class EpisodeWriter:
         return id_
 
     def log_action(self, episode_id: str, observation: Any, action: Any, **outputs: Any) -> None:
-        """Log a step: what was seen, and what was done.
+        """Log a step: observation and action.
 
         Args:
             episode_id: a running episode.
@@ -155,7 +155,7 @@ class EpisodeWriter:
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
     ) -> None:
-        """Log what came of the last action: rewards of several calls add up.
+        """Log the reward of the last action; rewards of several calls add up.
 
         Args:
             episode_id: a running episode.

@@ -44,7 +44,7 @@ Answer = tuple[int, bytes]
 
 
 class HttpServer:
-    """Answers until it is closed, each connection in a thread of its own.
+    """Serves until it is closed, each connection in its own thread.
 
     Args:
         policy: decides and logs; stays the caller's to close.
@@ -101,7 +101,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """A client that disconnects is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -115,11 +115,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_S
 
     def do_POST(self) -> None:
-        """A method of the policy's."""
+        """A method of the policy."""
         self._send(*self.answering.post(self.path.strip("/"), self.headers, self._body))
 
     def do_GET(self) -> None:
-        """Whether the server is there."""
+        """Whether the server is running."""
         is_health = self.path.strip("/") == "health"
         self._send(
             *(_answer(200, {"status": "ok"}) if is_health else _refusal(404, "only /health is read by GET"))
@@ -156,7 +156,7 @@ class _Refused(Exception):
 
 
 class _Answering:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     def __init__(self, policy: PolicyServer, token: str, max_body_bytes: int) -> None:
         self._policy = policy
@@ -173,7 +173,7 @@ class _Answering:
     def post(self, method: str, headers: Message, body: Callable[[int], bytes]) -> Answer:
         """Status and document."""
         try:
-            data = body(self._most)  # also of what is refused: the next request stands behind it
+            data = body(self._most)  # read even if refused: the next request follows it
             given = headers.get("Authorization", "").removeprefix("Bearer ").encode()
             if not hmac.compare_digest(given, self._token):
                 return _refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")

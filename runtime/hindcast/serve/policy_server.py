@@ -142,7 +142,7 @@ class PolicyServer:
         self.close()
 
     def _decide(self, episode_id: str, observation: Any) -> Actions:
-        """What the policy does; its frames and recurrent state go on, also where the application decides."""
+        """What the policy does; its frames and recurrent state advance even if the application decides."""
         self.log.check_observation(episode_id, observation)
         with self._deciding, torch_threads(1):
             if episode_id not in self._playing:

@@ -61,7 +61,7 @@ def from_bytes(data: bytes, where: str) -> Iterator[Record]:
     """The records of a journal, without one that a killed process left half-written at the end.
 
     Raises:
-        DataError: bytes that are no record.
+        DataError: the bytes are not a record.
     """
     at = 0
     while at + _HEAD.size <= len(data):

@@ -56,8 +56,8 @@ class RunningEpisode:
         """The episode's steps.
 
         Args:
-            record: its end; None where it was cut: it is truncated then, and its last observation stands for the one
-                after it, which nobody told.
+            record: its end; None where it was cut: it is truncated then, and its last observation replaces the
+                unknown next one.
         """
         steps = self._steps
         leaves = [name for name in steps[0] if root(name) == Columns.OBS]

@@ -86,7 +86,7 @@ class Steps:
         """The leaves of an observation.
 
         Raises:
-            DataError: it has another structure, shape or kind of number, or lies outside its space.
+            DataError: it has another structure, shape or kind of number, or is outside its space.
         """
         return self._checked(self._parts(observation, Columns.OBS, where), Columns.OBS, where)
 

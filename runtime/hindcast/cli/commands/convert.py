@@ -21,8 +21,7 @@ def convert(
 ) -> None:
     """Convert data to another format, then read the result back and compare.
 
-    After an interruption, the same command resumes where it stopped. Nothing is dropped silently: whatever a format
-    cannot hold is refused.
+    After an interruption, the same command resumes. Data that the format cannot hold are refused, never dropped.
     """
     from hindcast.datasets.curate.operations import convert_data
 

@@ -82,8 +82,7 @@ def evaluate(
 ) -> None:
     """Play episodes with a checkpoint's policy and report their returns.
 
-    With --data nothing is played: the policy is evaluated on recorded episodes, and compared with the policy that
-    recorded them.
+    With --data, recorded episodes evaluate the policy instead, and compare it with the policy that recorded them.
     """
     if recorded.data is None:
         _refuse_without_data(recorded)

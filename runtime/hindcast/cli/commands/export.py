@@ -41,8 +41,7 @@ def export(
 ) -> None:
     """Export a policy for use without Hindcast, and compare its actions with the original's.
 
-    The exported policy maps raw observations to environment actions: it includes filters, frame stacks, recurrent
-    states and action scaling.
+    The exported policy includes filters, frame stacks, recurrent states and action scaling.
     """
     from hindcast import formatting
     from hindcast.cli.cluster.target import is_target

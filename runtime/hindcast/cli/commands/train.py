@@ -23,7 +23,7 @@ def train(
     config: Annotated[str, typer.Option(help="Options under their RLlib names, as JSON or YAML.")] = "{}",
     stop: Annotated[str, typer.Option(help='Stop criteria, such as {"timesteps_total": 100000}.')] = "{}",
     experiment_name: Annotated[
-        str | None, typer.Option(help="Name of the resource. [default: the algorithm's name in lower case]")
+        str | None, typer.Option(help="Name of the resource. Default: the algorithm's name in lower case.")
     ] = None,
     local_dir: Annotated[Path, typer.Option(help="Folder for the YAML file and the run.")] = Path("runs"),
     checkpoint_freq: Annotated[
