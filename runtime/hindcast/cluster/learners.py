@@ -117,7 +117,7 @@ def _fit(
 def _learn(
     resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
 ) -> Outcome | UserError | None:
-    """The work of a learner. A mistake is returned; if other learners wait for this one it is raised, which ends them."""
+    """The work of a learner. Returns a mistake; raises it if other learners wait for this one, which ends them."""
     try:
         if is_again and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
