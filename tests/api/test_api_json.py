@@ -77,9 +77,9 @@ def test_numbers_that_json_has_not_are_refused(number: float) -> None:
     assert "spec.environment.kwargs contains" in refusal(training(environment=environment))
     assert "spec.stop.epochs" in refusal(training(stop={"epochs": number}))
     assert "spec.config.lr" in refusal(training(config={"lr": number}))
-    assert "spec.customConfig holds" in refusal(training(algorithm="a:B", customConfig={"x": number}))
+    assert "spec.customConfig contains" in refusal(training(algorithm="a:B", customConfig={"x": number}))
     rows = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
-    assert "spec.input[0].filter[0].value holds" in refusal(training(input=rows))
+    assert "spec.input[0].filter[0].value contains" in refusal(training(input=rows))
 
 
 def test_unbounded_spaces_are_written_as_words_and_can_be_hashed() -> None:
