@@ -113,7 +113,7 @@ class TestOrder:
     ) -> None:
         source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
-        with pytest.raises(SpecError, match=r"spec\.input\.0\.format is Images"):
+        with pytest.raises(SpecError, match=r"spec\.input\[0\]\.format is Images"):
             carry_out(resources, heard)
         assert not (tmp_path / "first").exists()
 
