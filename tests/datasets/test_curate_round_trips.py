@@ -19,7 +19,6 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layouts import LAYOUTS
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
@@ -85,7 +84,7 @@ def test_other_formats_pack_nothing(tmp_path):
 @pytest.mark.parametrize("form", PARQUET)
 def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
     source = tmp_path / "source"
-    encoder = type(LAYOUTS["episodes/arrow"].encoder(many.spec))
+    encoder = ArrowEncoder
     with mock.patch.object(encoder, "longest", 100):
         for i, unit in enumerate(many.units):
             write_block(source / str(i), many.read(unit), many.spec)

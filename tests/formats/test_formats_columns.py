@@ -14,11 +14,9 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import with_reset, without_reset
-from hindcast.formats.columns.layout import ColumnsLayout
+from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
-
-LAYOUT = ColumnsLayout()
 
 
 def read_all(folder) -> Block:
@@ -142,7 +140,7 @@ def test_names_that_the_layout_needs_itself(kit, tmp_path):
 
 def test_other_columns_are_refused(kit):
     block = kit.block()
-    encoder = LAYOUT.encoder(kit.spec(block))
+    encoder = ColumnsEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):
         encoder.encode(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
     with pytest.raises(DataError, match="are not in the dataset"):

@@ -17,7 +17,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import LAYOUTS
+from hindcast.formats.layouts import LAYOUTS, encoder_of
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
@@ -42,8 +42,8 @@ def read_all(folder) -> Block:
 def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    encoder = type(LAYOUTS[layout].encoder(spec))
-    longest = int(LAYOUTS[layout].encoder(spec).sizes(block).max() // 3)
+    encoder = type(encoder_of(layout, spec))
+    longest = int(encoder_of(layout, spec).sizes(block).max() // 3)
     with mock.patch.object(encoder, "longest", max(2, longest)):
         entries = write(folder, block, spec, layout)
     if block.length.max() > 6:

@@ -22,7 +22,7 @@ from hindcast.episodes.episode_state import state_of
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
-from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEncoder, MessagePackEpisodes
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 from layers import examples
@@ -85,7 +85,7 @@ def as_recorder_holds_it(block: Block, spec: DataSpec, i: int) -> SingleAgentEpi
 @given(recordings())
 def test_each_cell_is_the_packed_state_of_the_episode(recording):
     block, spec = recording
-    cells = LAYOUT.encoder(spec).encode(block).table.column("item").to_pylist()
+    cells = MessagePackEncoder(spec).encode(block).table.column("item").to_pylist()
     for i, cell in enumerate(cells):
         state = state_of(as_recorder_holds_it(block, spec, i))
         assert cell == msgpack.packb(state, default=msgpack_numpy.encode)
@@ -95,7 +95,7 @@ def test_each_cell_is_the_packed_state_of_the_episode(recording):
 @given(recordings())
 def test_blocks_survive_bit_for_bit(kit, recording):
     block, spec = recording
-    table = LAYOUT.encoder(spec).encode(block).table
+    table = MessagePackEncoder(spec).encode(block).table
     kit.assert_same(LAYOUT.decode(table, spec, list(spec.leaves)), block)
 
 
@@ -103,7 +103,7 @@ def test_blocks_survive_bit_for_bit(kit, recording):
 @given(recordings())
 def test_slices_chunks_and_single_columns_survive(kit, recording):
     block, spec = recording
-    table = LAYOUT.encoder(spec).encode(block).table
+    table = MessagePackEncoder(spec).encode(block).table
     cut = block.num_episodes // 2
     chunked = pa.concat_tables([table.slice(cut), table.slice(0, cut)])
     order = [*range(cut, block.num_episodes), *range(cut)]
@@ -170,12 +170,12 @@ def test_what_an_episode_cannot_be_without(kit):
     block = kit.block()
     spec = DataSpec({name: leaf for name, leaf in kit.spec(block).leaves.items() if name != "rewards"})
     with pytest.raises(DataError, match="needs rewards: the data have none"):
-        LAYOUT.encoder(spec)
+        MessagePackEncoder(spec)
 
 
 def test_other_columns_are_refused(kit):
     block = kit.block()
-    encoder = LAYOUT.encoder(kit.spec(block))
+    encoder = MessagePackEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):
         encoder.encode(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
     with pytest.raises(DataError, match=r"'more'.* are not in the dataset"):
@@ -194,7 +194,7 @@ def test_numbers_keep_their_kind(kit):
     flags = np.zeros(1, dtype=bool)
     block = Block(columns, np.array([1]), np.array(["e"], object), np.array([0]), flags, flags)
     spec = DataSpec.of_block(block, space)
-    table = LAYOUT.encoder(spec).encode(block).table
+    table = MessagePackEncoder(spec).encode(block).table
     state = msgpack.unpackb(table["item"][0].as_py())
     assert state["observations"]["data"][0] == {
         "a": [{b"nd": False, b"type": "<i8", b"data": (1).to_bytes(8, "little")}, 0.5]

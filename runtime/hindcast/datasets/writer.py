@@ -11,7 +11,7 @@ from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
 from hindcast.formats.data_file import DataFile, Group
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.layouts import DEFAULT, written_layout
+from hindcast.formats.layouts import DEFAULT, encoder_of
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
@@ -36,7 +36,7 @@ class BlockWriter:
             larger.
         row_group_bytes: size in memory that a row group is filled to.
         compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
-        layout: name of the layout, one of `WRITTEN_LAYOUTS`.
+        layout: name of the layout, one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
         compress_columns: columns that SampleBatch packs; none by default.
 
     Raises:
@@ -58,7 +58,7 @@ class BlockWriter:
         compress_columns: Sequence[str] = (),
     ) -> None:
         self._folder, self._stem = folder, stem
-        self._encoder = written_layout(layout, compress_columns).encoder(spec)
+        self._encoder = encoder_of(layout, spec, compress_columns)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
         self._group_bytes = row_group_bytes

@@ -1,10 +1,11 @@
-"""What a foreign format is: how its files are recognised, cut into pieces and read."""
+"""`Format`: how files of one kind are recognised, cut into pieces and read."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -73,20 +74,8 @@ class Group(NamedTuple):
     files: frozenset[str]
 
 
-class Grouping(Protocol):
-    """A format whose files are not read one by one."""
-
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:
-        """The groups in a folder's recursive listing.
-
-        Raises:
-            StorageError: a file cannot be looked into.
-        """
-        ...
-
-
-class Format(Protocol):
-    """One kind of foreign file. Stateless; it travels to workers by its name.
+class Format(ABC):
+    """One kind of file. Stateless; it travels to workers by its name.
 
     Attributes:
         name: as `InputSource.format` names it.
@@ -94,53 +83,56 @@ class Format(Protocol):
 
     name: str
 
+    @abstractmethod
     def recognises(self, location: Location) -> bool:
         """Whether a file is of this kind: by its name, then by its first bytes or footer, never by all of it.
 
         Raises:
             StorageError: it cannot be read.
         """
-        ...
 
+    @abstractmethod
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """The file in pieces; cheap: no more is read than finding their bounds takes.
 
         Raises:
             DataError: a damaged file, or one that lacks what the format needs.
         """
-        ...
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
-        """Spaces and environment, where the file says them; no leaves. Cheap.
-
-        Raises:
-            DataError: as `pieces`.
-        """
-        ...
-
+    @abstractmethod
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
-        """The piece's timesteps, in stored order; or whole episodes, where the format holds them whole.
+        """The piece's timesteps in stored order, or complete episodes where the format stores episodes.
 
-        A `Block` holds nothing but whole episodes and is not put in order any more. `options.columns` and
-        `options.filter` have been applied to `Rows`, and not to a `Block`.
+        A `Block` holds complete episodes only and is not reordered. `options.columns` and `options.filter` have been
+        applied to `Rows`, and not to a `Block`.
 
         Raises:
             DataError: damage, or a cell that cannot be read, with file and row.
         """
-        ...
 
-
-@runtime_checkable
-class Telling(Protocol):
-    """A format that has something to say of how it takes a file."""
-
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """Sentences that do not name the file, since most files of a folder have the same. Cheap.
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:  # noqa: ARG002
+        """The files of a recursive listing that are read together; none where files are read one by one.
 
         Raises:
-            DataError: as `Format.pieces`.
+            StorageError: a file cannot be inspected.
         """
-        ...
+        return []
+
+    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+        """Spaces and environment where the file states them; no leaves. Cheap.
+
+        Raises:
+            DataError: as `pieces`.
+        """
+        return DataSpec()
+
+    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:  # noqa: ARG002
+        """How the file is interpreted, in sentences that do not name it: most files of a folder have the same. Cheap.
+
+        Raises:
+            DataError: as `pieces`.
+        """
+        return ()
 
 
 def check_no_schema(options: ReadOptions, form: str) -> None:

@@ -1,6 +1,7 @@
 """What a layout is: how episodes become rows of a file, and rows become episodes again.
 
-Layouts know nothing of files, commits or manifests; `layouts` finds one by its name or by a file's schema.
+Layouts know nothing of files, commits or manifests; `layouts` finds one by its name or by a file's schema, and the
+encoder that writes it.
 """
 
 from __future__ import annotations
@@ -112,26 +113,8 @@ class Encoder(Protocol):
         ...
 
 
-class WrittenLayout(Protocol):
-    """One way to write episodes.
-
-    Attributes:
-        name: stands in manifests and in the files' metadata.
-    """
-
-    name: str
-
-    def encoder(self, spec: DataSpec) -> Encoder:
-        """What writes data of this spec.
-
-        Raises:
-            DataError: the layout cannot hold them.
-        """
-        ...
-
-
-class Layout(WrittenLayout, Protocol):
-    """One way to store episodes in Parquet files, read as they are: one row for each, or for each of its fragments."""
+class Layout(Protocol):
+    """One way to store episodes in Parquet files that are opened directly: one row per episode or fragment."""
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """Look into a file.

@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from hindcast.errors import DataError
 from hindcast.formats.arrow.cells import ARROW_EPISODES
-from hindcast.formats.arrow.layout import ArrowEpisodes
-from hindcast.formats.columns.layout import ColumnsLayout
+from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
+from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
-from hindcast.formats.layout import Layout, WrittenLayout
+from hindcast.formats.layout import Encoder, Layout
 from hindcast.formats.messagepack.index import is_messagepack
-from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEpisodes
+from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEncoder, MessagePackEpisodes
 from hindcast.formats.parquet.description import described
-from hindcast.formats.text.csv_layout import CsvLayout
-from hindcast.formats.text.json_layout import JsonLayout
-from hindcast.formats.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchLayout
+from hindcast.formats.spec import DataSpec
+from hindcast.formats.text.csv_layout import CSV_LAYOUT, CsvEncoder
+from hindcast.formats.text.json_layout import JSON_LAYOUT, JsonEncoder
+from hindcast.formats.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchEncoder
 from hindcast.formats.unprepared import NotReadable
 
-_OPENED: Final[tuple[Layout, ...]] = (ArrowEpisodes(), MessagePackEpisodes())
-_EXPORTED: Final[tuple[WrittenLayout, ...]] = (
-    ColumnsLayout(),
-    JsonLayout(),
-    CsvLayout(),
-    SampleBatchLayout(),
-)
-LAYOUTS: Final = {layout.name: layout for layout in _OPENED}
-"""Whole episodes: opened as they are."""
-EXPORTED_LAYOUTS: Final = {layout.name: layout for layout in _EXPORTED}
-"""Written for other tools; to be trained on they are prepared, like anybody's tables."""
-WRITTEN_LAYOUTS: Final[dict[str, WrittenLayout]] = {**LAYOUTS, **EXPORTED_LAYOUTS}
+LAYOUTS: Final[dict[str, Layout]] = {
+    ARROW_EPISODES: ArrowEpisodes(),
+    MESSAGEPACK_EPISODES: MessagePackEpisodes(),
+}
+"""Those that are opened directly."""
+EXPORTED_LAYOUTS: Final = (COLUMNS_LAYOUT, JSON_LAYOUT, CSV_LAYOUT, SAMPLE_BATCH_LAYOUT)
+"""Those written for other tools; to be trained on they are prepared, like anybody's tables."""
+_ENCODERS: Final[dict[str, Callable[[DataSpec], Encoder]]] = {
+    ARROW_EPISODES: ArrowEncoder,
+    MESSAGEPACK_EPISODES: MessagePackEncoder,
+    COLUMNS_LAYOUT: ColumnsEncoder,
+    JSON_LAYOUT: JsonEncoder,
+    CSV_LAYOUT: CsvEncoder,
+    SAMPLE_BATCH_LAYOUT: SampleBatchEncoder,
+}
 DEFAULT: Final = ARROW_EPISODES
 
 
-def written_layout(name: str, packed: Sequence[str] = ()) -> WrittenLayout:
-    """The layout of a name.
+def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> Encoder:
+    """What writes data of a spec in a layout.
 
     Args:
-        name: one of `WRITTEN_LAYOUTS`.
-        packed: columns that it packs, which only SampleBatch can.
+        layout: one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
+        spec: of the data.
+        packed: columns to pack, which only SampleBatch can.
+
+    Raises:
+        DataError: the layout cannot hold such data.
     """
-    if packed and name == SAMPLE_BATCH_LAYOUT:
-        return SampleBatchLayout(packed)
-    return WRITTEN_LAYOUTS[name]
+    if packed and layout == SAMPLE_BATCH_LAYOUT:
+        return SampleBatchEncoder(spec, packed)
+    return _ENCODERS[layout](spec)
 
 
 def layout_of_schema(schema: pa.Schema) -> str:

@@ -1,4 +1,4 @@
-"""The foreign formats that there are."""
+"""All formats that data are read from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hindcast.formats.d4rl.format import D4RL
-from hindcast.formats.format import Format, Grouping, is_hidden
+from hindcast.formats.format import Format, is_hidden
 from hindcast.formats.media.binary import Binary
 from hindcast.formats.media.images import Images
 from hindcast.formats.media.ray_data import RayData
@@ -31,14 +31,7 @@ _ALL: Final[tuple[Format, ...]] = (
     Images(),
     Binary(),
 )
-FORMATS: Final = {known.name: known for known in (*_ALL, RayData())}
-_GROUPING: Final[dict[str, Grouping]] = {
-    "Minari": Minari(),
-    "Images": Images(),
-    "Binary": Binary(),
-    "RayData": RayData(),
-}
-_FOUND_OUT: Final = ("Minari",)  # of _GROUPING, those that `Auto` looks for
+FORMATS: Final[dict[str, Format]] = {known.name: known for known in (*_ALL, RayData())}
 
 
 def format_of(location: Location) -> Format | None:
@@ -63,8 +56,8 @@ def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     Raises:
         StorageError: a file cannot be looked into.
     """
-    names = _FOUND_OUT if format == "Auto" else (format,)
-    groups = [group for name in names if name in _GROUPING for group in _GROUPING[name].groups(entries)]
+    known = FORMATS.get(format, FORMATS[Minari.name])  # with "Auto", Minari's files alone are grouped
+    groups = known.groups(entries)
     grouped = {file for group in groups for file in group.files}
     files = [
         entry.location

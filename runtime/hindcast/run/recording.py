@@ -15,7 +15,7 @@ from hindcast.formats.dataset_folder.commits import (
     remove_temporary_files,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
-from hindcast.formats.layouts import written_layout
+from hindcast.formats.layouts import encoder_of
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.fence import wait_for_runners
@@ -162,7 +162,7 @@ class RecordingRun:
             return
         data = describe(environment, load_actor(RANDOM, environment), explore=True)
         try:
-            written_layout(output.format, output.compress_columns).encoder(data)
+            encoder_of(output.format, data, output.compress_columns)
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 

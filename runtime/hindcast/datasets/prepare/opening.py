@@ -44,7 +44,6 @@ from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import unfinished
-from hindcast.formats.format import Telling
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formats.unprepared import NotReadable
@@ -264,15 +263,8 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
-    told = dict.fromkeys(note for one in known for note in _told(one))
+    told = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
     return _Work(parts, _common_spec(known, specs), (*_notes(known, others, no_data), *told))
-
-
-def _told(found: Found) -> tuple[str, ...]:
-    """What a format has to say of how it takes a file."""
-    if not isinstance(found.format, Telling):
-        return ()
-    return found.format.notes(found.location, found.options)
 
 
 def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:

@@ -12,7 +12,6 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import Found, Place, recognised
 from hindcast.datasets.sources import unopened_files
 from hindcast.errors import DataError
-from hindcast.formats.format import Telling
 from hindcast.storage.location import Location
 
 _THREADS: Final = 8
@@ -83,8 +82,6 @@ def _with_data(files: Sequence[Location], reading: Reading) -> list[Location]:
 
 
 def _holds_data(found: Found) -> bool:
-    if not isinstance(found.format, Telling):
-        return True
     try:
         found.format.notes(found.location, found.options)
     except DataError:

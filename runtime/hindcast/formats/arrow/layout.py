@@ -14,7 +14,6 @@ from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import DETAILS, Columns
 from hindcast.errors import DataError
 from hindcast.formats.arrow.cells import (
-    ARROW_EPISODES,
     EPISODE_COLUMNS,
     arrow_schema,
     columns_to_read,
@@ -33,13 +32,7 @@ _LONGEST = 64 << 20
 
 
 class ArrowEpisodes:
-    """A `Layout`."""
-
-    name = ARROW_EPISODES
-
-    def encoder(self, spec: DataSpec) -> ArrowEncoder:
-        """See `Layout.encoder`."""
-        return ArrowEncoder(spec)
+    """How files of this layout are opened (a `Layout`)."""
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the metadata and two small columns."""
@@ -74,7 +67,11 @@ class ArrowEpisodes:
 
 
 class ArrowEncoder(ParquetEncoder):
-    """An `Encoder`."""
+    """How they are written (an `Encoder`).
+
+    Raises:
+        DataError: a model output that has the name of one of the layout's own columns.
+    """
 
     longest = _LONGEST
     has_index = False

@@ -181,13 +181,3 @@ def _actors(block: Block, name: str) -> pa.Array:
 
 def _repeated(ids: NDArray[np.object_], times: I64) -> pa.Array:
     return pa.array(ids.tolist(), pa.string()).take(pa.array(np.repeat(np.arange(len(ids)), times)))
-
-
-class ColumnsLayout:
-    """A `WrittenLayout`."""
-
-    name = COLUMNS_LAYOUT
-
-    def encoder(self, spec: DataSpec) -> ColumnsEncoder:
-        """See `WrittenLayout.encoder`."""
-        return ColumnsEncoder(spec)

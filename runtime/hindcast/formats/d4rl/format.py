@@ -16,7 +16,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.names import of_next
 from hindcast.formats.d4rl.columns import File, columns_of, flags
 from hindcast.formats.d4rl.episodes import Ends, ends_of
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.hdf5 import h5
 from hindcast.formats.hdf5.dataset import Dataset
 from hindcast.formats.minari.format import Minari
@@ -53,7 +53,7 @@ class _Options(NamedTuple):
     drops: bool
 
 
-class D4RL:
+class D4RL(Format):
     """D4RL's files, and what else is HDF5 and no file of Minari's."""
 
     name = "D4RL"
@@ -91,7 +91,7 @@ class D4RL:
         return DataSpec(normalized_actions=False)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Telling.notes`: what stands for observations that are not in the file."""
+        """See `Format.notes`: what stands for observations that are not in the file."""
         own = _options(options)
         with h5.opened(location) as root:
             file = columns_of(location, root, options)

@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from hindcast.episodes.block import Block
-from hindcast.formats.format import Group, Piece, ReadOptions
+from hindcast.formats.format import Format, Group, Piece, ReadOptions
 from hindcast.formats.media.folders import files_of, folders_of, pieces_of
 from hindcast.formats.media.mapping import episodes_of, objects
-from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Entry, Location
 
 _ANY: Final = ("",)
 
 
-class Binary:
-    """A `Format`: files of any kind; those of a folder are mapped together."""
+class Binary(Format):
+    """files of any kind; those of a folder are mapped together."""
 
     name = "Binary"
 
@@ -31,10 +30,6 @@ class Binary:
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `pieces_of`."""
         return pieces_of(location, options, self.name, _ANY, ())
-
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """Nothing."""
-        return DataSpec()
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
         """The episodes that the user's class makes of the files, `{"bytes": [R], "path": [R]}`.

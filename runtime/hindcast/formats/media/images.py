@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import Group, Piece, ReadOptions
+from hindcast.formats.format import Format, Group, Piece, ReadOptions
 from hindcast.formats.media.folders import BATCH_SIZE, files_of, folders_of, pieces_of
 from hindcast.formats.media.mapping import episodes_of, objects
-from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Entry, Location
 
@@ -32,8 +31,8 @@ class _Options(NamedTuple):
     mode: str | None
 
 
-class Images:
-    """A `Format`: image files; those of a folder are mapped together, so that they can be an episode."""
+class Images(Format):
+    """image files; those of a folder are mapped together, so that they can be an episode."""
 
     name = "Images"
 
@@ -49,10 +48,6 @@ class Images:
         """See `pieces_of`."""
         _options(options)
         return pieces_of(location, options, self.name, _SUFFIXES, (_SIZE, _MODE))
-
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """Nothing."""
-        return DataSpec()
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
         """The episodes that the user's class makes of `{"image": [R, height, width, …], "path": [R]}`.

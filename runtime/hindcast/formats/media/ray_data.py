@@ -14,7 +14,7 @@ import pyarrow as pa
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.formats.format import Group, Piece, ReadOptions
+from hindcast.formats.format import Format, Group, Piece, ReadOptions
 from hindcast.formats.media.folders import folders_of
 from hindcast.formats.media.mapping import episodes_of, objects
 from hindcast.formats.rows import Rows
@@ -32,8 +32,8 @@ _FIELD: Final = f"readOptions.{METHOD}"
 _ROWS: Final = 1024
 
 
-class RayData:
-    """A `Format`: rows as `ray.data.<method>(path, **options)` reads them, or as a function of the user's gives them.
+class RayData(Format):
+    """rows as `ray.data.<method>(path, **options)` reads them, or as a function of the user's gives them.
 
     A pre-learner in RLlib's form makes episodes of them, batch by batch; without one they are timesteps.
     """
@@ -61,10 +61,6 @@ class RayData:
             else location.info().size
         )
         return [Piece(location, 0, size or 0)]
-
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """Nothing."""
-        return DataSpec()
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """Episodes that the user's class makes of each batch of rows; or the rows.

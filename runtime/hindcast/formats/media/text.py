@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.media.mapping import check_mapper, episodes_of, objects
-from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
@@ -19,8 +18,8 @@ _ENCODING: Final = "encoding"
 _DROP: Final = "drop_empty_lines"
 
 
-class Text:
-    """A `Format`: text files, each of which is mapped as a whole."""
+class Text(Format):
+    """text files, each of which is mapped as a whole."""
 
     name = "Text"
 
@@ -38,10 +37,6 @@ class Text:
         _options(options)
         check_mapper(options, self.name)
         return [Piece(location, 0, location.info().size or 0)]
-
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """Nothing."""
-        return DataSpec()
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
         """The episodes that the user's class makes of the lines, `{"text": [R], "path": [R]}`.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.media.examples import ExampleError, parts_of
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
@@ -43,8 +43,8 @@ class _Part(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-class TFRecord:
-    """A `Format`: a table whose columns are the features."""
+class TFRecord(Format):
+    """a table whose columns are the features."""
 
     name = "TFRecord"
 

@@ -26,13 +26,7 @@ _LONGEST = 512 << 20  # RLlib trains on whole episodes only, and Arrow has cells
 
 
 class MessagePackEpisodes:
-    """A `Layout`."""
-
-    name = MESSAGEPACK_EPISODES
-
-    def encoder(self, spec: DataSpec) -> MessagePackEncoder:
-        """See `Layout.encoder`."""
-        return MessagePackEncoder(spec)
+    """How files of this layout are opened (a `Layout`)."""
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the footer of our own files, by decoding those of others."""
@@ -54,7 +48,7 @@ class MessagePackEpisodes:
 
 
 class MessagePackEncoder(ParquetEncoder):
-    """An `Encoder`."""
+    """How they are written (an `Encoder`)."""
 
     longest = _LONGEST
     has_index = True

@@ -11,7 +11,7 @@ from typing import Final
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.format import Group, Piece, ReadOptions, check_no_schema
+from hindcast.formats.format import Format, Group, Piece, ReadOptions, check_no_schema
 from hindcast.formats.hdf5 import h5
 from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
 from hindcast.formats.minari.reading import check_installed, local_folder, read
@@ -25,8 +25,8 @@ _NAMESPACE: Final = "namespace_metadata.json"
 _FORMATS: Final = ("hdf5", "arrow", "parquet")
 
 
-class Minari:
-    """A `Format`. A dataset in Arrow or Parquet is located by its `metadata.json`."""
+class Minari(Format):
+    """A dataset in Arrow or Parquet is located by its `metadata.json`."""
 
     name = "Minari"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import TYPES, batches_of
@@ -29,8 +29,8 @@ _FIRST: Final = 4 << 20
 _TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
 
 
-class SampleBatch:
-    """A `Format`. A file is one piece, since only reading its lines tells how many timesteps they hold."""
+class SampleBatch(Format):
+    """A file is one piece, since only reading its lines tells how many timesteps they hold."""
 
     name = "SampleBatch"
 
@@ -54,7 +54,7 @@ class SampleBatch:
         return replace(spec, leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Telling.notes`: by the first line, where it is short; a line without flags ends no episode."""
+        """See `Format.notes`: by the first line, where it is short; a line without flags ends no episode."""
         line, end, _ = head_of(location, _FIRST).partition(b"\n")
         if not end:
             return ()

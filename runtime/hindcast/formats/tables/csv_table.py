@@ -37,7 +37,7 @@ _ROW: Final = re.compile(r"Row #(\d+): ")
 
 
 class Csv(TextTables):
-    """A `Format`."""
+    """The format."""
 
     name = "CSV"
 

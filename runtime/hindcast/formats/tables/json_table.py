@@ -26,7 +26,7 @@ _FIRST: Final = 1 << 20
 
 
 class Json(TextTables):
-    """A `Format`."""
+    """The format."""
 
     name = "JSON"
 

@@ -17,7 +17,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import of_fragments
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.parquet.description import described, read_index
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.rows import Rows
@@ -43,8 +43,8 @@ class _Groups(NamedTuple):
     first: int
 
 
-class Parquet:
-    """A `Format`: Parquet of any kind, whose rows are timesteps."""
+class Parquet(Format):
+    """Parquet of any kind, whose rows are timesteps."""
 
     name = "Parquet"
 
@@ -82,7 +82,7 @@ class Parquet:
         return replace(spec, leaves={}, normalized_actions=is_recorded and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Telling.notes`."""
+        """See `Format.notes`."""
         with open_parquet(location) as file:
             return _planned(location, file.schema_arrow, options)[0].notes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import Reader, as_obs, rows_of, sentences
@@ -48,10 +48,8 @@ class Part(NamedTuple):
     delimiter: str = ","
 
 
-class TextTables(ABC):
-    """A `Format` of text."""
-
-    name: str
+class TextTables(Format):
+    """What the formats of text have in common."""
 
     @abstractmethod
     def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
@@ -105,7 +103,7 @@ class TextTables(ABC):
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Telling.notes`: also that text does not tell types."""
+        """See `Format.notes`: also that text does not tell types."""
         names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
         with sentences(str(location), _NO_ROWS):
             notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()

@@ -27,20 +27,13 @@ MOST_NUMBERS: Final = 1_024
 _WORDS: Final = Words(b"NaN", b"inf", b"-inf")
 
 
-class CsvLayout:
-    """A `WrittenLayout`."""
-
-    name = CSV_LAYOUT
-
-    def encoder(self, spec: DataSpec) -> CsvEncoder:
-        """See `WrittenLayout.encoder`: a leaf of more than `MOST_NUMBERS` numbers is refused."""
-        return CsvEncoder(spec)
-
-
 class CsvEncoder(TextEncoder):
-    """An `Encoder`. All files of a spec have the same columns, whether or not an info says anything.
+    """An `Encoder`. All files of a spec have the same columns, whether or not any info has content.
 
-    What episodes carry beside their steps has no place in them.
+    Episode details are not written.
+
+    Raises:
+        DataError: a leaf of more than `MOST_NUMBERS` numbers, or two that share a column.
     """
 
     suffix = ".csv"

@@ -25,16 +25,6 @@ WORDS: Final = Words(b'"NaN"', b'"Infinity"', b'"-Infinity"')
 _PLACE: Final = b"\0"
 
 
-class JsonLayout:
-    """A `WrittenLayout`."""
-
-    name = JSON_LAYOUT
-
-    def encoder(self, spec: DataSpec) -> JsonEncoder:
-        """See `WrittenLayout.encoder`."""
-        return JsonEncoder(spec)
-
-
 class JsonEncoder(TextEncoder):
     """An `Encoder`."""
 

@@ -30,25 +30,16 @@ SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
 _WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RLlib writes and reads
 
 
-class SampleBatchLayout:
-    """A `WrittenLayout`.
+class SampleBatchEncoder(TextEncoder):
+    """An `Encoder`.
 
     Args:
-        packed: columns that are packed, as RLlib does by default with `obs` and `new_obs`.
+        spec: of the data.
+        packed: columns of numbers to pack, as RLlib does by default with `obs` and `new_obs`.
+
+    Raises:
+        DataError: a column to pack that does not exist or holds text.
     """
-
-    name = SAMPLE_BATCH_LAYOUT
-
-    def __init__(self, packed: Sequence[str] = ()) -> None:
-        self._packed = packed
-
-    def encoder(self, spec: DataSpec) -> SampleBatchEncoder:
-        """See `WrittenLayout.encoder`; only columns of numbers are packed."""
-        return SampleBatchEncoder(spec, self._packed)
-
-
-class SampleBatchEncoder(TextEncoder):
-    """An `Encoder`."""
 
     suffix = ".json"
 
