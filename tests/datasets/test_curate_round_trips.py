@@ -18,6 +18,7 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError, SpecError
+from hindcast.formats.arrow.layout import ArrowEncoder
 from hindcast.formats.format import ReadOptions
 from hindcast.storage.location import resolve
 from layers import examples

@@ -111,7 +111,7 @@ def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
     ("term", "sentence"),
     [
         ("return => 100", r"found '=> 100' at character 8: expected|expected ==.*'=> 100' at character 8"),
-        ("reward > 1", "'reward' is no field of an episode: allowed are return, length"),
+        ("reward > 1", "'reward' is not a field of an episode: allowed are return, length"),
         ("length > ten", "'length' of an episode is compared with 'ten': expected a number"),
         ("terminated == 1", "expected true or false"),
         ("terminated > true", "compare it with == or !="),

@@ -1,23 +1,30 @@
-"""A dataset as the pipeline sees it: units of about 16 MiB that are read whole, in a fixed order."""
+"""`Dataset`: recorded episodes in units of about 16 MiB, in a fixed order; and parts of one as datasets."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
+from hindcast.datasets.episode_table import FIELDS, RETURN, EpisodeTable
 from hindcast.datasets.units import Unit
-from hindcast.episodes.block import Block
-from hindcast.errors import DataError
+from hindcast.episodes.block import I64, Block
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError, SpecError
+from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec
 
 Episodes = NDArray[Any] | Sequence[int] | Sequence[bool]
 
 
-class Dataset(Protocol):
-    """Recorded episodes.
+class Dataset(ABC):
+    """Recorded episodes. Parts of it (`select`, `split`, `filter`, `sample`) read the same files; nothing is copied.
 
     Attributes:
         spec: what they hold.
@@ -27,8 +34,8 @@ class Dataset(Protocol):
         num_steps: timesteps in all.
         nbytes: size in memory.
         nbytes_stored: size of the files.
-        layouts: names of those that the files have.
-        notes: what opening it found that a user should know, in sentences.
+        layouts: names of the files' layouts.
+        notes: what a user should know about the data, in sentences.
     """
 
     spec: DataSpec
@@ -41,8 +48,9 @@ class Dataset(Protocol):
     layouts: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @abstractmethod
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """The unit's episodes, whole: what was stored in fragments is put together.
+        """The unit's complete episodes, fragments joined.
 
         Args:
             unit: one of `units`.
@@ -51,35 +59,34 @@ class Dataset(Protocol):
         Raises:
             DataError: a damaged file, or a column that the dataset does not have.
         """
-        ...
 
+    @abstractmethod
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """The files of a unit that cannot be read, and why."""
-        ...
 
+    @abstractmethod
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
-        """File and row (in the file) of an episode of the block that `read` gives."""
-        ...
+        """File and row (in the file) of an episode of the block that `read` returns."""
 
-    def select(self, episodes: Episodes) -> Dataset:
+    def select(self, episodes: Episodes) -> Selection:
         """Some of the episodes, in the dataset's order.
 
         Args:
             episodes: `[num_episodes]` booleans, or indices in any order, each once.
 
         Raises:
-            DataError: booleans of another number, indices out of range or twice.
+            DataError: the wrong number of booleans; indices out of range or repeated.
         """
-        ...
+        return Selection(self, _indices(episodes, self.num_episodes))
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+    def split(self, fraction: float, seed: int = 0) -> tuple[Selection, Selection]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
 
-        Which ones depends on the seed and the episodes' ids, not on layout, files or order.
+        The split depends on the seed and the episodes' ids, not on layout, files or order.
 
         Args:
-            fraction: share of the episodes in the second part, rounded to whole episodes.
-            seed: another one, another split.
+            fraction: share of the episodes in the second part, rounded to complete episodes.
+            seed: a different seed gives a different split.
 
         Returns:
             The rest, and the share.
@@ -87,19 +94,33 @@ class Dataset(Protocol):
         Raises:
             SpecError: a fraction that is not between 0 and 1.
         """
-        ...
+        _check_fraction("fraction", fraction)
+        count = round(fraction * self.num_episodes)
+        order = self.episode_table().shuffled("split", seed)
+        return self.select(order[count:]), self.select(order[:count])
 
-    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Dataset:
-        """The episodes for which all terms hold, such as `"return >= 100"` and `"length > 10"`.
+    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Selection:
+        """The episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
 
         Args:
             terms: comparisons of `return` (sum of rewards), `length`, `terminated`, `truncated` or `eps_id`.
-            top: of those, the share with the highest return, rounded up; of equals the first.
+            top: of those, the share with the highest return, rounded up; ties go to the earlier episode.
 
         Raises:
-            SpecError: a term that cannot be read, another field, a share that is not between 0 and 1.
+            SpecError: a term that cannot be parsed, an unknown field, a share that is not between 0 and 1.
         """
-        ...
+        parsed = [_episode_term(term) for term in terms]
+        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed))
+        chosen = np.ones(len(table.length), dtype=np.bool_)
+        for term in parsed:
+            chosen &= table.satisfies(term)
+        indices = np.flatnonzero(chosen)
+        if top is not None:
+            _check_fraction("top", top)
+            assert table.returns is not None
+            best = np.argsort(-table.returns[indices], kind="stable")
+            indices = indices[best[: math.ceil(top * len(indices))]]
+        return self.select(indices)
 
     def sample(
         self,
@@ -108,16 +129,123 @@ class Dataset(Protocol):
         timesteps: int | None = None,
         fraction: float | None = None,
         seed: int = 0,
-    ) -> Dataset:
-        """Episodes drawn at random, each at most once; by the seed and their ids, as in `split`.
+    ) -> Selection:
+        """Episodes drawn at random, each at most once; the draw depends on the seed and their ids, as in `split`.
 
         Args:
             episodes: how many.
-            timesteps: draw until so many timesteps are reached.
-            fraction: share of the episodes, rounded to whole episodes.
-            seed: another one, other episodes.
+            timesteps: draw until this many timesteps are reached.
+            fraction: share of the episodes, rounded to complete episodes.
+            seed: a different seed draws different episodes.
 
         Raises:
-            SpecError: not exactly one of the three, or more than there are.
+            SpecError: not exactly one of the three, or more than the dataset has.
         """
-        ...
+        if sum(given is not None for given in (episodes, timesteps, fraction)) != 1:
+            raise SpecError("a sample takes exactly one of episodes, timesteps and fraction")
+        for what, given, available in (
+            ("episodes", episodes, self.num_episodes),
+            ("timesteps", timesteps, self.num_steps),
+        ):
+            if given is not None and not 0 < given <= available:
+                raise SpecError(f"a sample of {given:,} {what} cannot be drawn: the data have {available:,}")
+        table = self.episode_table()
+        order = table.shuffled("sample", seed)
+        if timesteps is not None:
+            reached = np.cumsum(table.length[order])
+            return self.select(order[: int(np.searchsorted(reached, timesteps)) + 1])
+        if fraction is not None:
+            _check_fraction("fraction", fraction)
+            episodes = round(fraction * self.num_episodes)
+        return self.select(order[:episodes])
+
+    def episode_table(self, with_returns: bool = False) -> EpisodeTable:
+        """One row per episode, in one pass over the data, without reading their steps.
+
+        Args:
+            with_returns: whether to sum the rewards.
+
+        Raises:
+            DataError: returns of data without rewards.
+        """
+        if with_returns and Columns.REWARDS not in self.spec.leaves:
+            raise DataError(
+                f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
+            )
+        leaves = [Columns.REWARDS] if with_returns else []
+        return EpisodeTable.of((self.read(unit, leaves) for unit in self.units), with_returns)
+
+
+class Selection(Dataset):
+    """Some episodes of another dataset. A unit is read in full, and what was not selected is dropped.
+
+    Args:
+        base: the other dataset.
+        indices: `[N]` increasing.
+    """
+
+    def __init__(self, base: Dataset, indices: I64) -> None:
+        self.spec = base.spec
+        self.notes = base.notes
+        self.nbytes_stored = base.nbytes_stored
+        self.layouts = base.layouts
+        self.digest = digest_of([base.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
+        self._base = base
+        self._places: list[tuple[Unit, I64]] = []
+        units: list[Unit] = []
+        starts = np.cumsum([0, *(len(unit.lengths) for unit in base.units)])
+        cuts = np.searchsorted(indices, starts)
+        for unit, start, first, stop in zip(base.units, starts[:-1], cuts[:-1], cuts[1:], strict=True):
+            if first == stop:
+                continue
+            rows = indices[first:stop] - start
+            lengths = unit.lengths[rows]
+            nbytes = unit.nbytes * int(lengths.sum()) // max(1, int(unit.lengths.sum()))
+            units.append(Unit(len(units), unit.parts, lengths, nbytes))
+            self._places.append((unit, rows))
+        self.units = tuple(units)
+        self.num_episodes = len(indices)
+        self.num_steps = sum(int(unit.lengths.sum()) for unit in units)
+        self.nbytes = sum(unit.nbytes for unit in units)
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        """See `Dataset.read`."""
+        source, rows = self._places[unit.id]
+        block = self._base.read(source, columns)
+        return block if len(rows) == block.num_episodes else block.take(rows)
+
+    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+        """See `Dataset.locate`."""
+        source, rows = self._places[unit.id]
+        return self._base.locate(source, int(rows[episode]))
+
+    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+        """See `Dataset.unreadable`."""
+        return self._base.unreadable(self._places[unit.id][0], columns)
+
+
+def _indices(episodes: Episodes, total: int) -> I64:
+    chosen = np.asarray(episodes)
+    if chosen.dtype == np.bool_:
+        if chosen.shape != (total,):
+            raise DataError(f"{len(chosen):,} booleans were given to select from {total:,} episodes")
+        return np.flatnonzero(chosen)
+    indices = np.unique(chosen.astype(np.int64))
+    if len(indices) != chosen.size:
+        raise DataError("an episode was selected twice: give each index once")
+    if len(indices) and (indices[0] < 0 or indices[-1] >= total):
+        wrong = indices[0] if indices[0] < 0 else indices[-1]
+        raise DataError(f"episode {wrong} was selected: the data have {total:,}, counted from 0")
+    return indices
+
+
+def _episode_term(term: FilterTerm | str) -> FilterTerm:
+    parsed = parse_filter(term) if isinstance(term, str) else term
+    if parsed.column not in FIELDS:
+        raise SpecError(f"{parsed.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}")
+    return parsed
+
+
+def _check_fraction(name: str, fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise SpecError(f"{name} is {fraction:g}: expected a number between 0 and 1")

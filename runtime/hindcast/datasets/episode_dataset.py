@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import Indexed
-from hindcast.datasets.selection import Selectable
 from hindcast.datasets.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -24,8 +24,8 @@ from hindcast.formats.spec import DataSpec
 _FILES_AT_A_TIME = 8
 
 
-class EpisodeDataset(Selectable):
-    """A `Dataset` (see there) of Parquet files.
+class EpisodeDataset(Dataset):
+    """A dataset of Parquet files.
 
     Args:
         spec: what all files hold.
@@ -45,7 +45,7 @@ class EpisodeDataset(Selectable):
     ) -> None:
         self.spec = spec
         self.repeated = repeated
-        self.units: Sequence[Unit] = tuple(build_units(files, unit_bytes))
+        self.units = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
         self.num_episodes = sum(len(unit.lengths) for unit in self.units)
         self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)

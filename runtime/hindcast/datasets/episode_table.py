@@ -1,15 +1,15 @@
-"""One row per episode: what episodes are chosen by."""
+"""One row per episode: the fields that episodes are selected by."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.input import FilterTerm
-from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
@@ -19,14 +19,14 @@ FIELDS = (RETURN, "length", "terminated", "truncated", "eps_id")
 
 
 class EpisodeTable(NamedTuple):
-    """A dataset's episodes in its order.
+    """Episodes in their dataset's order.
 
     Attributes:
         eps_id: `[N]` object array of `str`.
         length: `[N]`.
         terminated: `[N]`.
         truncated: `[N]`.
-        returns: `[N]` float64, sums of rewards; None where they were not asked for.
+        returns: `[N]` float64, sums of rewards; None if not requested.
     """
 
     eps_id: NDArray[np.object_]
@@ -35,8 +35,25 @@ class EpisodeTable(NamedTuple):
     truncated: Bool
     returns: NDArray[np.float64] | None
 
-    def holds(self, term: FilterTerm) -> Bool:
-        """`[N]` for which episodes a comparison of one of `FIELDS` holds.
+    @classmethod
+    def of(cls, blocks: Iterable[Block], with_returns: bool) -> EpisodeTable:
+        """The episodes of all blocks, in order.
+
+        Raises:
+            DataError: rewards of more than one number a step, where returns are requested.
+        """
+        none = np.zeros(0, dtype=np.bool_)
+        parts = [cls(none.astype(object), none.astype(np.int64), none, none, np.zeros(0))]
+        for block in blocks:
+            returns = _returns(block) if with_returns else np.zeros(0)
+            parts.append(cls(block.eps_id, block.length, block.terminated, block.truncated, returns))
+        eps_id, length, terminated, truncated, returns = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        return cls(eps_id, length, terminated, truncated, returns if with_returns else None)
+
+    def satisfies(self, term: FilterTerm) -> Bool:
+        """`[N]` which episodes satisfy a comparison of one of `FIELDS`.
 
         Raises:
             SpecError: a value that cannot be compared with the field.
@@ -52,11 +69,11 @@ class EpisodeTable(NamedTuple):
         return _COMPARE[term.op](values, term.value).astype(np.bool_)
 
     def shuffled(self, purpose: str, seed: int) -> I64:
-        """`[N]` all episodes in an order that depends on the seed and their ids alone, not on how they are stored.
+        """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored.
 
         Args:
-            purpose: other purposes have other orders.
-            seed: other seeds have too.
+            purpose: each purpose has its own order.
+            seed: each seed has its own order.
         """
         seen: dict[str, int] = {}
         keys = []
@@ -66,43 +83,11 @@ class EpisodeTable(NamedTuple):
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-def tabulate(dataset: Dataset, with_returns: bool = False) -> EpisodeTable:
-    """Read a dataset's episodes, without their steps: one pass.
-
-    Args:
-        dataset: any.
-        with_returns: whether to sum the rewards.
-
-    Raises:
-        DataError: returns of data without rewards.
-    """
-    if with_returns and Columns.REWARDS not in dataset.spec.leaves:
-        raise DataError(
-            f"the data have no rewards, so no returns: they have {', '.join(dataset.spec.leaves)}"
-        )
-    leaves = [Columns.REWARDS] if with_returns else []
-    parts = [_rows(dataset.read(unit, leaves), with_returns) for unit in dataset.units]
-    if not parts:
-        none = np.zeros(0, dtype=np.bool_)
-        return EpisodeTable(none.astype(object), none.astype(np.int64), none, none, none.astype(np.float64))
-    returns = [part.returns for part in parts if part.returns is not None]
-    return EpisodeTable(
-        np.concatenate([part.eps_id for part in parts]),
-        np.concatenate([part.length for part in parts]),
-        np.concatenate([part.terminated for part in parts]),
-        np.concatenate([part.truncated for part in parts]),
-        np.concatenate(returns) if returns else None,
-    )
-
-
-def _rows(block: Block, with_returns: bool) -> EpisodeTable:
-    returns = None
-    if with_returns:
-        rewards = block.columns[Columns.REWARDS].astype(np.float64)
-        if rewards.ndim > 1:
-            raise DataError(f"the rewards have the shape {list(rewards.shape[1:])}, so there is no return")
-        returns = np.bincount(block.episode_of_step, rewards, block.num_episodes).astype(np.float64)
-    return EpisodeTable(block.eps_id, block.length, block.terminated, block.truncated, returns)
+def _returns(block: Block) -> NDArray[np.float64]:
+    rewards = block.columns[Columns.REWARDS].astype(np.float64)
+    if rewards.ndim > 1:
+        raise DataError(f"the rewards have the shape {list(rewards.shape[1:])}, so there is no return")
+    return np.bincount(block.episode_of_step, rewards, block.num_episodes).astype(np.float64)
 
 
 _COMPARE = {

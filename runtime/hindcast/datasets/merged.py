@@ -11,9 +11,7 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.episode_table import tabulate
 from hindcast.datasets.repeats import contents_of, find_repeats
-from hindcast.datasets.selection import Selectable
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -39,7 +37,7 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
     whole = Merged(_common_spec(datasets), datasets, [{} for _ in datasets])
-    ids = tabulate(whole).eps_id.tolist()
+    ids = whole.episode_table().eps_id.tolist()
     repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, whole))
     if repeats.others and on_conflict == "Refuse":
         second, first = next(iter(repeats.others.items()))
@@ -49,8 +47,8 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     return _without(whole, repeats.same, renamed)
 
 
-class Merged(Selectable):
-    """A `Dataset` (see there) of others, one after the other.
+class Merged(Dataset):
+    """Several datasets, one after the other.
 
     Args:
         spec: what all hold.
@@ -87,7 +85,7 @@ class Merged(Selectable):
                 self._places.append((number, unit, names))
                 units.append(unit._replace(id=len(units)))
                 first = own.stop
-        self.units: Sequence[Unit] = tuple(units)
+        self.units = tuple(units)
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that its part has not got are empty."""
