@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from decode_messagepack import make_block, rival
 from measuring import report, take_turns
 
-from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare import making, opening
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.spec import DataSpec
 from hindcast.ray_session import QUIET, start_ray
@@ -96,7 +96,7 @@ def on_ray(folder: Path, episodes: int) -> None:
     import ray
 
     path = scramble(rows(folder / "ordered", episodes), folder / "scrambled")
-    opening._HERE_BYTES = 0
+    making._HERE_BYTES = 0
     start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET)
     prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
     report("preparing on Ray Data", "rows/s", {"Hindcast": [prepare(path)()]}, "Hindcast", {})

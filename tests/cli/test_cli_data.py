@@ -59,7 +59,7 @@ def test_the_family_of_data(hindcast, recorded):
     ("arguments", "code", "sentence"),
     [
         (("convert", "nothing", "out"), 3, "nothing does not exist"),
-        (("convert", "DATA", "DATA/out"), 2, "a folder of its own"),
+        (("convert", "DATA", "DATA/out"), 2, "a separate folder"),
         (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean Columns?"),
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
         (
@@ -79,7 +79,11 @@ def test_the_family_of_data(hindcast, recorded):
             "has no column state, which `columns` names",
         ),
         (("convert", "DATA", "out", "--to", "CSV", "--compression", "zstd"), 2, "compression"),
-        (("data", "filter", "DATA", "out", "--where", "speed > 3"), 2, "'speed' is not a field of an episode"),
+        (
+            ("data", "filter", "DATA", "out", "--where", "speed > 3"),
+            2,
+            "'speed' is not a field of an episode",
+        ),
         (("data", "filter", "DATA", "out", "--where", "length > 9999"), 3, "no episodes are left"),
         (("data", "sample", "DATA", "out"), 2, "exactly one of episodes, timesteps and fraction"),
         (("data", "split", "DATA", "a", "b", "--validation", "2"), 2, "expected a number between 0 and 1"),

@@ -180,14 +180,14 @@ def test_a_recording_is_not_written_over(walks, many):
 @pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
 def test_a_destination_in_a_source_is_refused(tmp_path, parts, out):
     (source,) = parts(1)
-    with pytest.raises(SpecError, match="a folder of its own"):
+    with pytest.raises(SpecError, match="a separate folder"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
 
 
 def test_both_parts_of_a_split_need_their_own_folder(tmp_path, parts):
     (source,) = parts(1)
     target = Target(resolve(tmp_path / "out"))
-    with pytest.raises(SpecError, match="a folder of its own"):
+    with pytest.raises(SpecError, match="a separate folder"):
         split_data(Reading((str(source),)), target, target, fraction=0.5)
 
 

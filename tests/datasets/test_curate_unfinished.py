@@ -7,8 +7,7 @@ from curate_kit import make_block, write_block
 
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.curate.target import Target
-from hindcast.datasets.inspection.any_data import inspect_data
-from hindcast.datasets.inspection.inspecting import inspect_paths
+from hindcast.datasets.inspection.inspecting import inspect_data, inspect_paths
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading

@@ -8,10 +8,9 @@ from gymnasium import spaces
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import index_file
-from hindcast.datasets.inspection.coverage import coverage_of
 from hindcast.datasets.inspection.sample import sample_units
 from hindcast.datasets.inspection.statistics import Distribution, Spread, Thinned
-from hindcast.datasets.inspection.summarising import summarise
+from hindcast.datasets.inspection.summarising import coverage_of, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
 from hindcast.datasets.writer import BlockWriter

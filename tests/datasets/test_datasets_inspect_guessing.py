@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hindcast.datasets.inspection.guessing import guess_space
+from hindcast.datasets.inspection.summarising import guess_space
 from hindcast.formats.spec import DataSpec, Leaf
 
 

@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError

@@ -44,7 +44,7 @@ def test_it_is_an_ordinary_recording(rows, block):
 
 def test_it_is_made_once(rows, monkeypatch):
     first = folder_of(rows)
-    monkeypatch.setattr("hindcast.datasets.prepare.opening.make_here", None)
+    monkeypatch.setattr("hindcast.datasets.prepare.making.make_here", None)
     assert folder_of(rows) == first
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api.input import FilterTerm, PrepareSpec
-from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block

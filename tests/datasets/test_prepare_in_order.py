@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare import making
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.parts import ForeignPart
 from hindcast.datasets.prepare.reading import Reading
@@ -145,7 +145,7 @@ def test_what_an_earlier_version_began_goes_on_by_episode(tmp_path, monkeypatch)
     """It brought all rows together, and wrote nothing of how it dealt with them."""
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
-        earlier.setattr(opening, "begins_in_order", lambda *_: False)
+        earlier.setattr(making, "_begins_in_order", lambda *_: False)
         with pytest.raises(_Stopped):
             open_data(path, cache=tmp_path / "cache", watch=_stop_after(14))
     (folder,) = (tmp_path / "cache" / "prepared").iterdir()

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 

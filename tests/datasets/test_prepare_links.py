@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
-from hindcast.datasets.inspection.any_data import inspect_data
+from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading

@@ -17,7 +17,7 @@ import pytest
 from hindcast.api.attempt import POOL_LABEL, Attempt
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare import making, opening
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.reading import Reading
 from support import episode_hashes
@@ -48,8 +48,8 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     )
-    monkeypatch.setattr(opening, "_HERE_BYTES", 0)
-    monkeypatch.setattr(opening, "Job", NotedJob)
+    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr(making, "Job", NotedJob)
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     return folder
 

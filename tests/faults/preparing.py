@@ -13,7 +13,7 @@ import sys
 
 from kill_points import die_at
 
-from hindcast.datasets.prepare import job, opening
+from hindcast.datasets.prepare import job, making, opening
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 
@@ -24,7 +24,7 @@ def main() -> int:
     rows, where, *kill_at = sys.argv[1:]
     job.PARTITION_BYTES = PARTITION_BYTES
     if where == "ray":
-        opening._HERE_BYTES = 0
+        making._HERE_BYTES = 0
     die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     watch = Watch(lambda _, *done: print("progress", *done, flush=True))

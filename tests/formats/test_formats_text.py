@@ -25,9 +25,9 @@ from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
+from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.text.array_pickles import pickled
-from hindcast.formats.unprepared import NotReadable
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings

@@ -11,7 +11,7 @@ from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import opening
+from hindcast.datasets.prepare import making
 from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import StorageError
@@ -35,7 +35,7 @@ def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", place.uri)
     (prepared,) = ready(Reading((lines,))).paths
     assert str(prepared).startswith(f"{place.uri}/prepared/")
-    monkeypatch.setattr(opening._Maker, "make", None)
+    monkeypatch.setattr(making.Maker, "make", None)
     assert open_data(lines).num_episodes == 40
     assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
 

@@ -36,7 +36,9 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     """
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
-    whole = Merged(_common_spec(datasets), datasets, [{} for _ in datasets])
+    whole = Merged(
+        DataSpec.common((_first_file(each), each.spec) for each in datasets), datasets, [{} for _ in datasets]
+    )
     ids = whole.episode_table().eps_id.tolist()
     repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, whole))
     if repeats.others and on_conflict == "Refuse":
@@ -151,6 +153,10 @@ def _path(dataset: Dataset, episode: int) -> str:
     raise IndexError(f"the dataset has {episode} episodes less")
 
 
+def _first_file(dataset: Dataset) -> str:
+    return dataset.units[0].parts[0].path if dataset.units else "a dataset without episodes"
+
+
 def _free_name(eps_id: str, taken: set[str]) -> str:
     number = 2
     while f"{eps_id}-{number}" in taken:
@@ -165,14 +171,3 @@ def _notes(dropped: int, renamed: int) -> Iterable[str]:
         yield f"{repeated} repeated others (the same id and the same content): each counts once"
     if renamed:
         yield f"{formatting.plural(renamed, 'episode')} had the id of another with other content: renamed"
-
-
-def _common_spec(datasets: Sequence[Dataset]) -> DataSpec:
-    common = datasets[0].spec
-    for dataset in datasets[1:]:
-        difference = common.difference(dataset.spec)
-        if difference:
-            first, other = (_path(each, 0).split(", row")[0] for each in (datasets[0], dataset))
-            raise DataError(f"{first} and {other} cannot be merged: {difference}")
-        common = common.merge(dataset.spec)
-    return common

@@ -49,7 +49,7 @@ def open_dataset(
         for file in projected(find_files(resolve(path, filesystem), verify), columns)
     ]
     check_distinct(file.location for file in files)
-    spec = _common_spec(files)
+    spec = DataSpec.common((file.location, file.spec) for file in files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     notes = (*unfinished_of(files), *notes_on_repeated(repeated))
     dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
@@ -71,18 +71,3 @@ def notes_on_repeated(repeated: int) -> Iterator[str]:
             "same id and the same content), as recorders leave them that write their buffer again and again: "
             "each counts once"
         )
-
-
-def _common_spec(files: Sequence[Indexed]) -> DataSpec:
-    """What all files hold: the JSON columns of any, the spaces of the first that knows them."""
-    if not files:
-        return DataSpec()
-    common = files[0].spec
-    for file in files[1:]:
-        if file.spec is common:
-            continue
-        difference = files[0].spec.difference(file.spec)
-        if difference:
-            raise DataError(f"{files[0].location} and {file.location} cannot be one dataset: {difference}")
-        common = common.merge(file.spec)
-    return common

@@ -20,7 +20,7 @@ from hindcast.formats.dataset_folder.unfinished import how_far
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.format import is_hidden
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
-from hindcast.formats.unprepared import NotReadable
+from hindcast.formats.parquet.opening import NotReadable
 from hindcast.storage.location import Entry, Location, broken_links, missing
 
 _GLOB = re.compile(r"[*?\[]")

@@ -16,11 +16,11 @@ from hindcast.formats.layout import Encoder, Layout
 from hindcast.formats.messagepack.index import is_messagepack
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEncoder, MessagePackEpisodes
 from hindcast.formats.parquet.description import described
+from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.text.csv_layout import CSV_LAYOUT, CsvEncoder
 from hindcast.formats.text.json_layout import JSON_LAYOUT, JsonEncoder
 from hindcast.formats.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchEncoder
-from hindcast.formats.unprepared import NotReadable
 
 LAYOUTS: Final[dict[str, Layout]] = {
     ARROW_EPISODES: ArrowEpisodes(),

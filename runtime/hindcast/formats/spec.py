@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation, root
@@ -125,12 +126,37 @@ class DataSpec:
         action_space: gym.Space | None = None,
         environment: str | None = None,
     ) -> DataSpec:
-        """The spec that describes a block; object columns are JSON under `infos` and text elsewhere."""
-        leaves = {name: _leaf_of(name, column) for name, column in block.columns.items()}
+        """The spec that describes a block."""
+        leaves = {name: leaf_of(name, column) for name, column in block.columns.items()}
         return cls(leaves, observation_space, action_space, environment)
+
+    @classmethod
+    def common(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
+        """What several files or datasets hold together; empty without any.
+
+        Args:
+            specs: each with what it describes, for the error message.
+
+        Raises:
+            DataError: two that cannot be one dataset.
+        """
+        first: object = None
+        common = known = None
+        for place, spec in specs:
+            if common is None:
+                first, common = place, spec
+            elif spec is not known:  # files of one recording share theirs
+                difference = common.difference(spec)
+                if difference:
+                    raise DataError(f"{first} and {place} cannot be one dataset: {difference}")
+                common = common.merge(spec)
+            known = spec
+        return cls() if common is None else common
 
     def difference(self, other: DataSpec) -> str | None:
         """What keeps the two from being one dataset, as half a sentence; None if nothing does."""
+        if self is other:
+            return None
         names = _required(self.leaves), _required(other.leaves)
         if names[0] != names[1]:
             return f"the columns {sorted(names[0])} differ from {sorted(names[1])}"
@@ -177,7 +203,8 @@ def _required(leaves: Mapping[str, Leaf]) -> set[str]:
     return {name for name, leaf in leaves.items() if leaf.kind != "json"}
 
 
-def _leaf_of(name: str, column: np.ndarray) -> Leaf:
+def leaf_of(name: str, column: NDArray[Any]) -> Leaf:
+    """What a block's column holds; object columns are JSON under `infos` and text elsewhere."""
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")

@@ -45,7 +45,7 @@ def inspect(
     """
     from hindcast.cli.dataset_view import views
     from hindcast.cli.progress import progress_bar
-    from hindcast.datasets.inspection.any_data import inspect_data
+    from hindcast.datasets.inspection.inspecting import inspect_data
 
     name = ", ".join(dataset)
     with progress_bar(screen, "inspecting the data") as watch:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hindcast.datasets.assembly.repeats import distinct_rows
-from hindcast.datasets.assembly.row_comparison import hashes, mix
+from hindcast.datasets.assembly.row_comparison import distinct_rows, hashes, mix
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of

@@ -8,8 +8,7 @@ import numpy as np
 
 from hindcast.datasets.assembly import chaining
 from hindcast.datasets.assembly.findings import Finding, Kind
-from hindcast.datasets.assembly.repeats import distinct_rows, repeated_runs
-from hindcast.datasets.assembly.row_comparison import follows, same_rows
+from hindcast.datasets.assembly.row_comparison import distinct_rows, follows, repeated_runs, same_rows
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool

@@ -1,16 +1,23 @@
-"""What is done with whole datasets: convert, merge, split, filter, sample. Each writes what it chose as any format."""
+"""Convert, merge, split, filter and sample datasets. Each writes its result in any format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
-from hindcast.datasets.curate.opening import open_source, origin_of, refuse_overlap
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import Written, check_target, write
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import OnConflict, merge
+from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.errors import SpecError
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.storage.location import Location, resolve
+
+_ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
 def convert_data(reading: Reading, target: Target, watch: Watch = NOBODY) -> Written:
@@ -27,8 +34,8 @@ def merge_data(
     readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", watch: Watch = NOBODY
 ) -> Written:
     """Write several sources as one; see `merge`."""
-    refuse_overlap(readings, [target.folder])
-    merged = merge([open_source(reading, watch) for reading in readings], on_conflict)
+    _refuse_overlap(readings, [target.folder])
+    merged = merge([open_data(reading, watch=watch) for reading in readings], on_conflict)
     return _write(merged, readings, target, watch)
 
 
@@ -42,8 +49,8 @@ def split_data(
     watch: Watch = NOBODY,
 ) -> tuple[Written, Written]:
     """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
-    refuse_overlap([reading], [rest.folder, share.folder])
-    parts = list(zip(open_source(reading, watch).split(fraction, seed), (rest, share), strict=True))
+    _refuse_overlap([reading], [rest.folder, share.folder])
+    parts = list(zip(open_data(reading, watch=watch).split(fraction, seed), (rest, share), strict=True))
     for part, target in parts:
         check_target(part, target)
     first, second = (_write(part, [reading], target, watch) for part, target in parts)
@@ -77,11 +84,49 @@ def sample_data(
 
 
 def _written(reading: Reading, target: Target, watch: Watch, choose: Callable[[Dataset], Dataset]) -> Written:
-    refuse_overlap([reading], [target.folder])
-    return _write(choose(open_source(reading, watch)), [reading], target, watch)
+    _refuse_overlap([reading], [target.folder])
+    return _write(choose(open_data(reading, watch=watch)), [reading], target, watch)
 
 
 def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Watch) -> Written:
     for note in dataset.notes:
         watch.note(note)
-    return write(dataset, target, origin_of(readings), watch)
+    return write(dataset, target, _origin_of(readings), watch)
+
+
+def _origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
+    """What the manifests of all sources agree on about where the data come from."""
+    manifests = [
+        read_manifest(resolve(path, reading.filesystem)) for reading in readings for path in reading.paths
+    ]
+    known = [manifest for manifest in manifests if manifest is not None]
+    if not known or len(known) < len(manifests):
+        return {}
+    return {
+        name: getattr(known[0], name)
+        for name in _ORIGIN
+        if all(getattr(manifest, name) == getattr(known[0], name) for manifest in known)
+    }
+
+
+def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
+    """Make sure that no destination is, contains or is inside a source or another destination."""
+    sources = [resolve(path, reading.filesystem) for reading in readings for path in reading.paths]
+    for number, target in enumerate(targets):
+        for other in (*sources, *targets[:number]):
+            if _is_inside(target, other) or _is_inside(other, target):
+                raise SpecError(
+                    f"{target} and {other} are the same folder, or one is in the other: write to a separate folder"
+                )
+
+
+def _is_inside(one: Location, other: Location) -> bool:
+    if one.backend.root != other.backend.root:
+        return False
+    inner, outer = _real(one), _real(other)
+    return inner == outer or inner.startswith(f"{outer}/")
+
+
+def _real(location: Location) -> str:
+    path = str(Path(location.path).resolve()) if location.is_local else location.path
+    return path.rstrip("/")

@@ -1,8 +1,9 @@
-"""Which of several foreign files can be used together, and what is wrong with the others."""
+"""Which of several files can be used together, and what is wrong with the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,101 +15,96 @@ from hindcast.datasets.prepare.source_files import Found, find, recognised
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.rows import Rows
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.spec import DataSpec, leaf_of
 from hindcast.storage.location import Location
 
 
-class Usable(NamedTuple):
-    """Foreign files, read to their ends.
+class Described(NamedTuple):
+    """A file, what it holds, and how many timesteps."""
 
-    Attributes:
-        files: those that can be read and agree with each other.
-        problems: what is wrong with each of the others.
-    """
-
-    files: list[Location]
-    problems: list[Problem]
-
-
-class _Read(NamedTuple):
     location: Location
     spec: DataSpec
     steps: int
 
 
-def usable(reading: Reading) -> Usable:
-    """Read every file; files that differ in columns, shapes or spaces are left to those with the most timesteps.
+class Compatible(NamedTuple):
+    """Files that can be used together.
+
+    Attributes:
+        numbers: which of the files they are.
+        spec: what they hold together.
+        problems: one for each other file.
+    """
+
+    numbers: list[int]
+    spec: DataSpec
+    problems: list[Problem]
+
+
+def compatible(files: Sequence[Described]) -> Compatible:
+    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces."""
+    groups: list[tuple[DataSpec, list[int]]] = []
+    for number, file in enumerate(files):
+        for i, (spec, members) in enumerate(groups):
+            if not spec.difference(file.spec):
+                groups[i] = (spec if spec is file.spec else spec.merge(file.spec), [*members, number])
+                break
+        else:
+            groups.append((file.spec, [number]))
+    if not groups:
+        return Compatible([], DataSpec(), [])
+    (spec, members), *others = sorted(
+        groups, key=lambda group: sum(files[i].steps for i in group[1]), reverse=True
+    )
+    usual = files[members[0]].location
+    return Compatible(members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group])
+
+
+def _drift(file: Described, usual: Location, spec: DataSpec) -> Problem:
+    message = (
+        f"{file.location} cannot be one dataset with {usual}: {spec.difference(file.spec)}; its "
+        f"{formatting.plural(file.steps, 'timestep')} are not counted"
+    )
+    return Problem(severity="error", kind="drift", message=message, path=str(file.location))
+
+
+def usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
+    """Read every file of an input to its end: those that can be used together, and what is wrong with the others.
 
     Raises:
-        DataError: nothing there.
+        DataError: nothing is there.
         StorageError: storage that refuses or fails.
     """
     known, _ = recognised(find(reading), reading)
-    read: list[_Read] = []
+    read: list[Described] = []
     problems: list[Problem] = []
     for one in known:
         try:
             read.append(_read(one))
         except DataError as error:
             problems.append(problem_of(str(one.location), error))
-    families = _families(read)
-    if not families:
-        return Usable([], problems)
-    usual = families[0][0]
-    for family in families[1:]:
-        problems += [_drift(file, usual) for file in family]
-    return Usable([file.location for file in families[0]], problems)
+    found = compatible(read)
+    return [read[i].location for i in found.numbers], [*problems, *found.problems]
 
 
-def _read(found: Found) -> _Read:
-    """A file's spaces, and what its columns hold: of numbers no more than that they are, since they are widened."""
+def _read(found: Found) -> Described:
+    """A file's spaces, and the kinds of its columns. All numbers count as float64, since preparing widens them."""
     form, location, options = found
     spec, steps = form.describe(location, options), 0
     for piece in form.pieces(location, options):
         for part in form.read(piece, options):
             spec = _with_leaves(spec, part, location)
             steps += part.num_steps if isinstance(part, Block) else len(part)
-    return _Read(location, spec, steps)
+    return Described(location, spec, steps)
 
 
 def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
-    columns = {
-        name: column.astype(np.float64, copy=False) if column.dtype.kind in "iuf" else column
+    leaves = {
+        name: leaf_of(name, column[:0].astype(np.float64) if column.dtype.kind in "iuf" else column)
         for name, column in part.columns.items()
     }
-    block = Block({name: column[:0] for name, column in columns.items()}, *_NO_EPISODES)
-    own = DataSpec.of_block(block, spec.observation_space, spec.action_space, spec.environment)
+    own = replace(spec, leaves=leaves)
     difference = spec.difference(own) if spec.leaves else None
     if difference:
         raise DataError(f"{location} differs from place to place: {difference}")
     return spec.merge(own)
-
-
-_NO_EPISODES = (
-    np.zeros(0, np.int64),
-    np.zeros(0, object),
-    np.zeros(0, np.int64),
-    np.zeros(0, np.bool_),
-    np.zeros(0, np.bool_),
-)
-
-
-def _families(read: Sequence[_Read]) -> list[list[_Read]]:
-    """Files that agree, those with the most timesteps first."""
-    families: list[list[_Read]] = []
-    for file in read:
-        for family in families:
-            if not family[0].spec.difference(file.spec):
-                family.append(file)
-                break
-        else:
-            families.append([file])
-    return sorted(families, key=lambda family: sum(file.steps for file in family), reverse=True)
-
-
-def _drift(file: _Read, usual: _Read) -> Problem:
-    message = (
-        f"{file.location} cannot be one dataset with {usual.location}: {usual.spec.difference(file.spec)}; its "
-        f"{formatting.plural(file.steps, 'timestep')} are not counted"
-    )
-    return Problem(severity="error", kind="drift", message=message, path=str(file.location))

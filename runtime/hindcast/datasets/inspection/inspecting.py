@@ -1,16 +1,120 @@
-"""Looking at the data that paths stand for: all that is in them, and all that is wrong."""
+"""Looking at data of any kind: as they are where they are whole episodes in order, at what was prepared otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from hindcast.datasets.inspection.problems import Problem
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.inspection.compatible_files import usable
+from hindcast.datasets.inspection.problems import Problem, worst_first
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import Summary
 from hindcast.datasets.inspection.survey import survey
-from hindcast.storage.location import Location
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.source_files import find, recognised
+from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.errors import DataError
+from hindcast.formats.parquet.opening import NotReadable
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
+
+
+def inspect_data(
+    reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, watch: Watch = NOBODY
+) -> Summary:
+    """All that is in data, and all that is wrong with them.
+
+    Args:
+        reading: what is read, and how.
+        sample_limit: about how many timesteps to look at; None reads everything.
+        watch: hears how preparing goes, then how looking does.
+
+    Raises:
+        DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
+        StorageError: storage that refuses or fails.
+    """
+    columns = reading.options.columns
+    try:
+        found = ready(reading, watch=watch)
+    except DataError as error:
+        return _at_least_the_files(reading, error, sample_limit, watch)
+    summary = inspect_paths(
+        found.paths,
+        sample_limit=sample_limit,
+        columns=columns,
+        notes=found.notes,
+        progress=partial(watch.progress, "Looking"),
+    )
+    if {str(path) for path in found.paths} == {str(path) for path in reading.paths}:
+        return summary
+    known, _ = recognised(find(reading), reading)
+    formats = tuple(sorted({one.format.name for one in known}))
+    warnings = [
+        Problem(severity="warning", kind="incomplete", message=message) for message in found.unfinished
+    ]
+    return summary.model_copy(
+        update={
+            "prepared": str(found.paths[0]),
+            "layouts": formats or summary.layouts,
+            "problems": worst_first([*warnings, *summary.problems]),
+        }
+    )
+
+
+def _at_least_the_files(
+    reading: Reading, error: DataError, sample_limit: int | None, watch: Watch
+) -> Summary:
+    """What is wrong with each file, and a look into the others.
+
+    Raises:
+        DataError: the error, where there is no more to say.
+    """
+    places = [resolve(path, reading.filesystem) for path in reading.paths]
+    if reading.is_plain:
+        own = _of_own_layouts(places, reading, sample_limit)
+        if own is not None:
+            return own
+    try:
+        is_keyed = any(place.keys for place in find(reading))  # files on their own would lose these
+        files, problems = usable(reading) if not is_keyed else ([], [])
+    except DataError:
+        raise error from None
+    if not problems or len(files) + len(problems) < 2:
+        raise error
+    if not files:
+        return summarise(EpisodeDataset(DataSpec(), []), found=problems)
+    rest = _rest(replace(reading, paths=tuple(files)), sample_limit, watch)
+    return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+
+
+def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int | None) -> Summary | None:
+    """A look into the files that are opened as they are; None where there is nothing but others."""
+    try:
+        open_dataset(places)
+    except NotReadable:
+        with suppress(DataError):
+            found = inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
+            return found if found.episodes else None
+        return None
+    except DataError:
+        pass
+    return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
+
+
+def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
+    """A look into files that can be read, if not always together."""
+    try:
+        return inspect_data(reading, sample_limit=sample_limit, watch=watch)
+    except DataError as error:
+        problem = Problem(severity="error", kind="unreadable", message=str(error))
+        return summarise(EpisodeDataset(DataSpec(), []), found=[problem])
 
 
 def inspect_paths(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.inspection.coverage import coverage_of
-from hindcast.datasets.inspection.guessing import guess_space
 from hindcast.datasets.inspection.problems import Problem, worst_first
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
-from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.statistics import F64, Distribution
 from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Origin, Summary
 from hindcast.datasets.inspection.values import MAX_VALUES, Leaf
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.episodes.spaces import flatten_space, space_to_json
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import flatten_space, space_of, space_to_json
+from hindcast.formats.spec import DataSpec
+
+Bounds = tuple[Any, Any]
+_INT64: Final = np.iinfo(np.int64)
+
+SIDE = 20
+_NEGLIGIBLE = 1e-3
 
 _MOST_DIMENSIONS = 256
 
@@ -188,3 +195,79 @@ def _repeated(sample: Sample) -> Iterator[Problem]:
         f"(first: {eps_id}, again in {path}, row {row})"
     )
     yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)
+
+
+def coverage_of(observations: NDArray[Any]) -> Coverage | None:
+    """Count `[n, D]` observations in a grid over their first two principal components.
+
+    Where one component has all but a thousandth of the variance, the grid is a row of cells along it.
+
+    Returns:
+        None where no dimension changes.
+    """
+    values = np.asarray(observations, dtype=np.float64)
+    values = values[np.isfinite(values).all(axis=1)]
+    if not len(values):
+        return None
+    deviation = values.std(axis=0)
+    changing = deviation > 1e-12 * np.maximum(1.0, np.abs(values).max(axis=0))
+    if not changing.any():
+        return None
+    scaled = (values[:, changing] - values[:, changing].mean(axis=0)) / deviation[changing]
+    places, explained = _principal(scaled)
+    counts = np.histogramdd(places, bins=SIDE)[0].astype(np.int64)
+    grid = counts.reshape(SIDE, -1)
+    shares = counts.ravel()[counts.ravel() > 0] / counts.sum()
+    return Coverage(
+        observations=len(values),
+        side=SIDE,
+        occupied=float((counts > 0).mean()),
+        evenness=float(-(shares * np.log(shares)).sum() / np.log(counts.size)),
+        explained=explained,
+        counts=tuple(tuple(row) for row in grid.tolist()),
+    )
+
+
+def _principal(scaled: F64) -> tuple[F64, float]:
+    """`[n, 2]` (`[n, 1]` where one tells all) coordinates along the directions of most variance, and their share."""
+    variances, directions = np.linalg.eigh(scaled.T @ scaled / len(scaled))
+    count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE * variances[-1] else 2
+    most = directions[:, ::-1][:, :count]
+    signs = np.sign(most[np.abs(most).argmax(axis=0), np.arange(most.shape[1])])  # of either, one
+    return scaled @ (most * signs), float(variances[::-1][:count].sum() / variances.sum())
+
+
+def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
+    """The space of `obs` or `actions`, from dtypes, shapes and the least and greatest values.
+
+    A non-negative integer is Discrete, with as many values as the greatest says if int64 counts them; bytes of an array
+    are in [0, 255]; other integers lie within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
+    others a Dict.
+
+    Returns:
+        None where a leaf is text, or there is none.
+    """
+    parts: dict[str, gym.Space] = {}
+    for name in leaves_of(column, list(spec.leaves)):
+        leaf = spec.leaves[name]
+        guessed = _guess_leaf(leaf.dtype, leaf.shape, bounds.get(name))
+        if guessed is None:
+            return None
+        parts[name] = guessed
+    return space_of(unflatten(parts, column)) if parts else None
+
+
+def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None) -> gym.Space | None:
+    if dtype is None or dtype.kind == "c" or bounds is None:
+        return None
+    low, high = bounds
+    if dtype.kind == "b":
+        return spaces.MultiBinary(list(shape)) if shape else spaces.Discrete(2)
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    if dtype == np.uint8 and shape:
+        return spaces.Box(0, 255, shape, np.uint8)
+    if not shape and low >= 0 and high < _INT64.max:
+        fits = np.can_cast(dtype, np.int64)  # uint64 is never in a space of int64, however small the value
+        return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
+    return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)

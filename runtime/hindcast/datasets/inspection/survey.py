@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -10,16 +11,20 @@ from typing import NamedTuple
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
+from hindcast.datasets.inspection.compatible_files import Described, compatible
 from hindcast.datasets.inspection.problems import Kind, Problem, problem_of
-from hindcast.datasets.inspection.unlisted import unlisted
 from hindcast.datasets.opening import notes_on_repeated, unfinished_of
 from hindcast.datasets.projection import projected
 from hindcast.datasets.repeats import drop_repeated
 from hindcast.datasets.sources import Reason, check_distinct, expand, find_files
 from hindcast.datasets.stitching import stitch
 from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.format import is_hidden
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
+
+_ENDINGS = (".parquet", ".pq")
 
 _FOOTER_THREADS = 8
 
@@ -77,9 +82,10 @@ def survey(
         Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
     ]
     files = projected(_as_recorded(files, problems), columns)
-    files, spec = _alike(files, problems)
-    problems += _empty(files)
-    return Survey(_dataset(files, spec, problems), problems)
+    found = compatible([Described(file.location, file.spec, file.entry.timesteps) for file in files])
+    files = [files[number] for number in found.numbers]
+    problems += [*found.problems, *_empty(files)]
+    return Survey(_dataset(files, found.spec, problems), problems)
 
 
 def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Indexed]:
@@ -118,33 +124,6 @@ def _size(file: Indexed) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
-def _alike(files: Sequence[Indexed], problems: list[Problem]) -> tuple[list[Indexed], DataSpec]:
-    """The files that agree with each other and hold the most timesteps, and what they hold."""
-    families: list[tuple[DataSpec, list[Indexed]]] = []
-    for file in files:
-        for number, (spec, members) in enumerate(families):
-            if spec is file.spec or not spec.difference(file.spec):
-                families[number] = (spec if spec is file.spec else spec.merge(file.spec), [*members, file])
-                break
-        else:
-            families.append((file.spec, [file]))
-    if not families:
-        return [], DataSpec()
-    families.sort(key=lambda family: sum(file.entry.timesteps for file in family[1]), reverse=True)
-    spec, members = families[0]
-    for _, others in families[1:]:
-        problems += [_drift(file, members[0], spec) for file in others]
-    return members, spec
-
-
-def _drift(file: Indexed, usual: Indexed, spec: DataSpec) -> Problem:
-    message = (
-        f"{file.location} cannot be one dataset with {usual.location}: {spec.difference(file.spec)}; its "
-        f"{formatting.plural(file.entry.timesteps, 'timestep')} are not counted"
-    )
-    return _error("drift", file.location, message)
-
-
 def _empty(files: Sequence[Indexed]) -> list[Problem]:
     return [
         Problem(
@@ -170,3 +149,26 @@ def _dataset(files: Sequence[Indexed], spec: DataSpec, problems: list[Problem]) 
 
 def _error(kind: Kind, location: Location, message: str) -> Problem:
     return Problem(severity="error", kind=kind, message=message, path=str(location))
+
+
+def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:
+    """A problem for each data file in recordings that is not among those listed."""
+    for folder in folders:
+        if not folder.is_folder():
+            continue
+        entries = folder.list(recursive=True)
+        recordings = {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
+        for entry in entries:
+            if not entry.is_file or not entry.relative.endswith(_ENDINGS) or is_hidden(entry.relative):
+                continue
+            if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
+                message = (
+                    f"{entry.location} lies in a recording that does not list it, so it is not read: its range "
+                    "is not complete, or it was put there; run the recording again, or move it away"
+                )
+                path = str(entry.location)
+                yield Problem(severity="warning", kind="unlisted", message=message, path=path)
+
+
+def _is_in(relative: str, folder: str) -> bool:
+    return not folder or relative.startswith(f"{folder}/")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.assembly.whole_episodes import refuse_unfinished
 from hindcast.datasets.prepare.parts import Part
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError

@@ -5,28 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hindcast import formatting
-from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.index_cache import cache_folder
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.dealing import begins_in_order, give_up_order
-from hindcast.datasets.prepare.finishing import finish, notes_of
-from hindcast.datasets.prepare.job import Job, first_look
-from hindcast.datasets.prepare.local import make_here
+from hindcast.datasets.prepare.finishing import notes_of
+from hindcast.datasets.prepare.making import Maker, Work
 from hindcast.datasets.prepare.other_files import (
     left_out,
     left_out_as_no_data,
     notes_on_others,
     split_no_data,
+    unknown,
 )
-from hindcast.datasets.prepare.partitions import is_any_apart, made
 from hindcast.datasets.prepare.parts import ForeignPart, Part, StoredPart
-from hindcast.datasets.prepare.ray_data import make_on_ray
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import (
     Found,
@@ -37,22 +33,20 @@ from hindcast.datasets.prepare.source_files import (
     is_recorded,
     recognised,
 )
-from hindcast.datasets.prepare.unknown_format import unknown
 from hindcast.datasets.projection import Projected
 from hindcast.datasets.sources import expand
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import unfinished
+from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
-from hindcast.formats.unprepared import NotReadable
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
 _LOOK_S: Final = 0.5
 _THREADS: Final = 8
-_HERE_BYTES: Final = 256 << 20
 
 Data = str | Path | Location | Reading
 
@@ -135,7 +129,7 @@ def ready(
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
-    maker = _Maker(reading, watch, ray_options or {})
+    maker = Maker(reading, watch, ray_options or {})
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
     as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
@@ -163,76 +157,14 @@ def ready(
     return _foreign(maker, home, locations, None)
 
 
-class _Work(NamedTuple):
-    """What is prepared, and what a user should know of how it was found."""
-
-    parts: list[Part]
-    spec: DataSpec
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Prepares a reading."""
-
-    reading: Reading
-    watch: Watch
-    ray_options: Mapping[str, Any]
-
-    def make(self, folder: Location, work: _Work) -> None:
-        """Fill a folder of the cache, or go on with it."""
-        self.watch.accept(work.spec)
-        job = self._job(folder, work)
-        if job.in_order and job.rules.is_grouped and not self._is_made_in_order(job):
-            give_up_order(folder)
-            job = replace(job, in_order=False)
-        self._make_partitions(job)
-        finish(job, work.notes)
-
-    def _is_made_in_order(self, job: Job) -> bool:
-        """Make partitions of rows as they are stored, where each episode's stand together."""
-        try:
-            self._make_partitions(job)
-        except DataError:  # what is wrong is said once rows that lie apart are together
-            return False
-        return not is_any_apart(job.folder, job.partitions)
-
-    def _make_partitions(self, job: Job) -> None:
-        if job.nbytes < _HERE_BYTES:
-            make_here(job, self._hear)
-        else:
-            make_on_ray(job, self._hear, self.ray_options)
-        missing = sorted(set(range(job.partitions)) - made(job.folder))
-        if missing:
-            raise RuntimeError(f"partitions {missing} of {job.folder} were not made")
-
-    def _hear(self, done: int, total: int) -> None:
-        self.watch.check()
-        self.watch.progress("Preparing", done, total)
-
-    def _job(self, folder: Location, work: _Work) -> Job:
-        options = self.reading.options
-        look = first_look(work.parts)
-        rules = Rules(
-            spec=self.reading.prepare,
-            paths=[part.path for part in work.parts],
-            is_filtered=bool(options.filter),
-            zero_final=options.ignore_final_observation,
-            is_grouped=look.is_grouped,
-        )
-        spec, normalized = work.spec, self.reading.actions_normalized
-        if normalized is not None:
-            spec = replace(spec, normalized_actions=normalized)
-        in_order = not look.is_grouped or begins_in_order(folder, look.may_be_in_order)
-        return Job(folder, work.parts, rules, spec, in_order)
+def _stored(dataset: Dataset, reading: Reading) -> Work:
+    parts: list[Part] = [
+        StoredPart(unit.parts[0].path, unit.nbytes, reading.options, dataset, unit) for unit in dataset.units
+    ]
+    return Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
-def _stored(dataset: Dataset, reading: Reading) -> _Work:
-    parts: list[Part] = [StoredPart(dataset, unit, reading.options) for unit in dataset.units]
-    return _Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
-
-
-def _foreign(maker: _Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
+def _foreign(maker: Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
     found = find(maker.reading)
     folder = home.child(digest(found, maker.reading))
     prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
@@ -241,7 +173,7 @@ def _foreign(maker: _Maker, home: Location, locations: Sequence[Location], error
     return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
 
 
-def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _Work:
+def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Work:
     """The pieces of foreign files.
 
     Raises:
@@ -259,22 +191,13 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> _W
         pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
         specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
     parts: list[Part] = [
-        ForeignPart(one.format.name, piece, one.options)
+        ForeignPart(str(piece.location), piece.nbytes, one.options, one.format.name, piece)
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
     told = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
-    return _Work(parts, _common_spec(known, specs), (*_notes(known, others, no_data), *told))
-
-
-def _common_spec(known: Sequence[Found], specs: Sequence[DataSpec]) -> DataSpec:
-    common = specs[0]
-    for one, spec in zip(known[1:], specs[1:], strict=True):
-        difference = common.difference(spec)
-        if difference:
-            raise DataError(f"{known[0].location} and {one.location} cannot be one dataset: {difference}")
-        common = common.merge(spec)
-    return common
+    spec = DataSpec.common((one.location, own) for one, own in zip(known, specs, strict=True))
+    return Work(parts, spec, (*_notes(known, others, no_data), *told))
 
 
 def _notes(
@@ -288,7 +211,7 @@ def _notes(
     )
 
 
-def _prepared(folder: Location, look: Callable[[], _Work], maker: _Maker) -> Ready:
+def _prepared(folder: Location, look: Callable[[], Work], maker: Maker) -> Ready:
     """The folder, once it is complete: made here, or by another process that is at it."""
     is_waiting = False
     while (notes := notes_of(folder)) is None:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.findings import Findings
+from hindcast.datasets.assembly.rules import keep_wholes
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.assembly.whole_episodes import keep_wholes
 from hindcast.datasets.prepare.in_order import Parts, episodes_in_order
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.writer import BlockWriter

@@ -1,10 +1,10 @@
-"""The parts that a reading is read in. They travel to workers."""
+"""The parts in which an input is read. They travel to workers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.filtering import filtered, selected
@@ -15,75 +15,54 @@ from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import Rows
 
 
-class Part(Protocol):
+@dataclass(frozen=True)
+class Part(ABC):
     """What is read at once.
 
     Attributes:
         path: its file.
         nbytes: size in memory, about.
+        options: how it is read.
     """
 
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def nbytes(self) -> int: ...
+    path: str
+    nbytes: int
+    options: ReadOptions
 
     def read(self) -> Iterator[Rows | Block]:
-        """Timesteps that pass the filter, in stored order, or whole episodes.
+        """Timesteps that pass the filter, in stored order, or complete episodes.
 
         Raises:
             DataError: damaged data.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class ForeignPart:
-    """A piece of a foreign file."""
-
-    format: str
-    piece: Piece
-    options: ReadOptions
-
-    @property
-    def path(self) -> str:
-        """See `Part`."""
-        return str(self.piece.location)
-
-    @property
-    def nbytes(self) -> int:
-        """See `Part`."""
-        return self.piece.nbytes
-
-    def read(self) -> Iterator[Rows | Block]:
-        """See `Part.read`."""
-        for found in FORMATS[self.format].read(self.piece, self.options):
+        for found in self._stored():
             if isinstance(found, Rows):
                 yield found
             else:
                 yield selected(filtered(found, self.options.filter), self.options.columns)
 
+    @abstractmethod
+    def _stored(self) -> Iterator[Rows | Block]:
+        """Rows that pass the filter; episodes before it."""
+
 
 @dataclass(frozen=True)
-class StoredPart:
-    """A unit of a dataset in one of our layouts."""
+class ForeignPart(Part):
+    """A piece of a file in one of `FORMATS`."""
+
+    format: str
+    piece: Piece
+
+    def _stored(self) -> Iterator[Rows | Block]:
+        return FORMATS[self.format].read(self.piece, self.options)
+
+
+@dataclass(frozen=True)
+class StoredPart(Part):
+    """A unit of a dataset that can be opened directly."""
 
     dataset: Dataset
     unit: Unit
-    options: ReadOptions
 
-    @property
-    def path(self) -> str:
-        """See `Part`."""
-        return self.unit.parts[0].path
-
-    @property
-    def nbytes(self) -> int:
-        """See `Part`."""
-        return self.unit.nbytes
-
-    def read(self) -> Iterator[Rows | Block]:
-        """See `Part.read`."""
-        block = self.dataset.read(self.unit)
-        yield selected(filtered(block, self.options.filter), self.options.columns)
+    def _stored(self) -> Iterator[Rows | Block]:
+        yield self.dataset.read(self.unit)

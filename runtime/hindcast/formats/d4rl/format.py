@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hindcast import formatting
-from hindcast.episodes.block import Bool
+from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import DataError
 from hindcast.formats.columns.names import of_next
 from hindcast.formats.d4rl.columns import File, columns_of, flags
-from hindcast.formats.d4rl.episodes import Ends, ends_of
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.hdf5 import h5
 from hindcast.formats.hdf5.dataset import Dataset
@@ -240,3 +239,40 @@ def _take(rows: Rows, kept: Bool) -> Rows:
         eps_id=None if rows.eps_id is None else rows.eps_id[kept],
         t=None if rows.t is None else rows.t[kept],
     )
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The ends of episodes among rows that stand in order.
+
+    Attributes:
+        terminated: `[R]` whether the environment ended the episode with this row.
+        truncated: `[R]` whether it was cut off after this row.
+    """
+
+    terminated: Bool
+    truncated: Bool
+
+    def starts(self) -> I64:
+        """`[N]` each episode's first row; the last episode may be unfinished."""
+        ended = self.terminated | self.truncated
+        after = np.flatnonzero(ended) + 1
+        return np.concatenate([[0], after[after < len(ended)]]).astype(np.int64)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the rows stop within an episode."""
+        return not (self.terminated[-1] or self.truncated[-1])
+
+
+def ends_of(terminated: Bool, timeouts: Bool | None, max_episode_steps: int) -> Ends:
+    """By the flags; without timeouts, an episode is also cut off after `max_episode_steps` (0: never)."""
+    if timeouts is not None:
+        return Ends(terminated, timeouts)
+    if not max_episode_steps:
+        return Ends(terminated, np.zeros_like(terminated))
+    row = np.arange(len(terminated))
+    first = np.zeros(len(terminated), dtype=np.int64)
+    first[1:] = np.where(terminated[:-1], row[1:], 0)
+    step = row - np.maximum.accumulate(first) + 1
+    return Ends(terminated, (step % max_episode_steps == 0) & ~terminated)

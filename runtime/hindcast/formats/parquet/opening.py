@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
-from hindcast.formats.unprepared import NotReadable
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -114,3 +113,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     checksum.update(head)
     checksum.update(tail)
     return checksum, size
+
+
+class NotReadable(DataError):
+    """Files in none of the layouts that are opened directly."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pyarrow.compute as pc
 
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.time_limits import ends_by_infos
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import Plan
+
+_TIME_LIMIT: Final = "TimeLimit.truncated"
 
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
@@ -66,3 +68,30 @@ def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 def first(flags: pa.ChunkedArray) -> int:
     """The first row for which a flag is set."""
     return int(np.flatnonzero(flags.to_numpy())[0])
+
+
+def ends_by_infos(over: Bool, infos: pa.ChunkedArray) -> tuple[Bool, Bool]:
+    """`[R]` each: where the environment ended an episode, and where a time limit did.
+
+    Args:
+        over: `[R]` where an episode is over; only there the infos are looked at.
+        infos: dicts, or their JSON text.
+
+    Raises:
+        CellError: an info that is not JSON.
+    """
+    cut = np.zeros(len(over), dtype=np.bool_)
+    for row in np.flatnonzero(over).tolist():
+        cut[row] = _says_cut(infos[row].as_py(), row)
+    return over & ~cut, cut
+
+
+def _says_cut(info: Any, row: int) -> bool:
+    if isinstance(info, str):
+        if _TIME_LIMIT not in info:
+            return False
+        try:
+            info = json.loads(info)
+        except ValueError as error:
+            raise CellError(row, f"its info is not JSON: {error}") from error
+    return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))

@@ -1,0 +1,157 @@
+"""Fills a folder of the cache with prepared data: partition by partition, in this process or on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.prepare.finishing import finish
+from hindcast.datasets.prepare.in_order import Parts
+from hindcast.datasets.prepare.job import Job, Progress, first_look
+from hindcast.datasets.prepare.partitions import is_any_apart, made, make_grouped, make_in_order, read_made
+from hindcast.datasets.prepare.parts import Part
+from hindcast.datasets.prepare.ray_data import make_on_ray
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.watch import Watch
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.commits import COMMITS
+from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location
+
+_HERE_BYTES: Final = 256 << 20
+_ORDER_FILE: Final = f"{FOLDER}/dealing.json"
+_IN_ORDER: Final = "inOrder"
+
+
+class Work(NamedTuple):
+    """What is prepared, and what a user should know about how it was found."""
+
+    parts: list[Part]
+    spec: DataSpec
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Prepares one input.
+
+    Rows are taken in stored order, which reads and writes them once, unless the first part shows that the rows of an
+    episode are scattered. If that turns out later, what was made is discarded, and rows are grouped by episode.
+    """
+
+    reading: Reading
+    watch: Watch
+    ray_options: Mapping[str, Any]
+
+    def make(self, folder: Location, work: Work) -> None:
+        """Fill a folder of the cache, or resume filling it."""
+        self.watch.accept(work.spec)
+        job = self._job(folder, work)
+        if job.in_order and job.rules.is_grouped and not self._is_made_in_order(job):
+            _discard_order(folder)
+            job = replace(job, in_order=False)
+        self._make_partitions(job)
+        finish(job, work.notes)
+
+    def _is_made_in_order(self, job: Job) -> bool:
+        """Make partitions of rows in stored order; whether the rows of each episode were adjacent."""
+        try:
+            self._make_partitions(job)
+        except DataError:  # reported once the rows are grouped by episode
+            return False
+        return not is_any_apart(job.folder, job.partitions)
+
+    def _make_partitions(self, job: Job) -> None:
+        if job.nbytes < _HERE_BYTES:
+            make_here(job, self._report)
+        else:
+            make_on_ray(job, self._report, self.ray_options)
+        missing = sorted(set(range(job.partitions)) - made(job.folder))
+        if missing:
+            raise RuntimeError(f"partitions {missing} of {job.folder} were not made")
+
+    def _report(self, done: int, total: int) -> None:
+        self.watch.check()
+        self.watch.progress("Preparing", done, total)
+
+    def _job(self, folder: Location, work: Work) -> Job:
+        options = self.reading.options
+        look = first_look(work.parts)
+        rules = Rules(
+            spec=self.reading.prepare,
+            paths=[part.path for part in work.parts],
+            is_filtered=bool(options.filter),
+            zero_final=options.ignore_final_observation,
+            is_grouped=look.is_grouped,
+        )
+        spec, normalized = work.spec, self.reading.actions_normalized
+        if normalized is not None:
+            spec = replace(spec, normalized_actions=normalized)
+        in_order = not look.is_grouped or _begins_in_order(folder, look.may_be_in_order)
+        return Job(folder, work.parts, rules, spec, in_order)
+
+
+def make_here(job: Job, progress: Progress) -> None:
+    """Make all missing partitions in this process.
+
+    Raises:
+        DataError: rows that do not form complete episodes under the rules.
+        StorageError: it cannot be written.
+    """
+    todo = sorted(set(range(job.partitions)) - made(job.folder))
+    if not todo:
+        return
+    if job.in_order:
+        parts = Parts(job)
+        for done, number in enumerate(todo):
+            progress(done, len(todo))
+            make_in_order(parts, number)
+        progress(len(todo), len(todo))
+        return
+    total = len(job.parts) + len(todo)
+    steps: dict[int, list[Steps]] = {number: [] for number in todo}
+    blocks: dict[int, list[Block]] = {number: [] for number in todo}
+    for number in range(len(job.parts)):
+        progress(number, total)
+        rows, episodes = job.scatter(number)
+        for partition, part in rows:
+            if partition in steps:
+                steps[partition].append(part)
+        for partition, block in episodes:
+            if partition in blocks:
+                blocks[partition].append(block)
+    for done, number in enumerate(todo):
+        progress(len(job.parts) + done, total)
+        make_grouped(job, number, steps.pop(number), blocks.pop(number))
+    progress(total, total)
+
+
+def _begins_in_order(folder: Location, may_be: bool) -> bool:
+    """Whether rows are taken in stored order; recorded in the folder before anything is made, and kept on resuming."""
+    place = folder.child(_ORDER_FILE)
+    if place.exists():
+        return bool(orjson.loads(place.read_bytes())[_IN_ORDER])
+    if made(folder):  # by a version that always grouped rows by episode
+        return False
+    _record_order(folder, in_order=may_be)
+    return may_be
+
+
+def _discard_order(folder: Location) -> None:
+    """Delete what was made of rows in stored order."""
+    for number in made(folder):
+        for file in read_made(folder, number).files:
+            folder.child(file.path).delete()
+        folder.child(COMMITS, f"{number:06d}.json").delete()
+    _record_order(folder, in_order=False)
+
+
+def _record_order(folder: Location, *, in_order: bool) -> None:
+    folder.child(_ORDER_FILE).write_bytes(orjson.dumps({_IN_ORDER: in_order}))
