@@ -11,7 +11,7 @@ import prepare_kit as kit
 import pytest
 
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import local
+from hindcast.datasets.prepare import making
 from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
-    make, made = local.make_grouped, []
+    make, made = making.make_grouped, []
 
     def killed(job, number, steps, blocks):
         if len(made) == 3:
@@ -68,12 +68,12 @@ def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
         made.append(number)
         make(job, number, steps, blocks)
 
-    monkeypatch.setattr(local, "make_grouped", killed)
+    monkeypatch.setattr(making, "make_grouped", killed)
     with pytest.raises(Killed):
         open_data(rows)
     again: list[int] = []
     monkeypatch.setattr(
-        local, "make_grouped", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
+        making, "make_grouped", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
     )
     dataset = open_data(rows)
     assert set(again).isdisjoint(made)

@@ -17,13 +17,13 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.registry import FORMATS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
 
-class Wholes:
+class Wholes(Format):
     """Holds five episodes, of which e1 and e3 never end."""
 
     name = "CSV"

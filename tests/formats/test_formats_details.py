@@ -22,7 +22,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.formats.columns.layout import ColumnsEncoder
-from hindcast.formats.layouts import LAYOUTS
+from hindcast.formats.layouts import LAYOUTS, encoder_of
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.storage.location import resolve
@@ -81,7 +81,7 @@ def test_files_without_any_have_no_place_for_them(kit, tmp_path, layout):
 @pytest.mark.parametrize("layout", NAMES)
 def test_long_episodes_keep_them_in_fragments(kit, tmp_path, layout):
     block = told(kit.block())
-    with mock.patch.object(type(LAYOUTS[layout].encoder(kit.spec(block))), "longest", 100):
+    with mock.patch.object(type(encoder_of(layout, kit.spec(block))), "longest", 100):
         kit.write(tmp_path, block, layout=layout)
     kit.assert_same(read_all(open_dataset(tmp_path)), block)
 
@@ -233,4 +233,4 @@ def test_custom_data_that_cannot_be_kept_are_refused(kit, tmp_path, custom_data,
 def test_a_model_output_with_the_name_of_a_column_is_refused(kit, name):
     spec = kit.spec(kit.block())
     with pytest.raises(DataError, match=f"a model output is named '{name}'"):
-        LAYOUTS["episodes/arrow"].encoder(replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))
+        encoder_of("episodes/arrow", replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))

@@ -24,7 +24,7 @@ from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
+from hindcast.formats.layouts import encoder_of, layout_of_output
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.text.array_pickles import pickled
@@ -300,8 +300,8 @@ def test_frames_in_csv_are_refused():
     with pytest.raises(
         DataError, match=r"'obs' has 21,168 numbers a timestep, and CSV takes 1,024 .* write Columns"
     ):
-        EXPORTED_LAYOUTS["CSV"].encoder(spec)
-    EXPORTED_LAYOUTS["JSON"].encoder(spec)
+        encoder_of("CSV", spec)
+    encoder_of("JSON", spec)
 
 
 def test_columns_of_one_name_are_refused():
@@ -314,7 +314,7 @@ def test_columns_of_one_name_are_refused():
     flags, zero = np.zeros(1, dtype=np.bool_), np.zeros(1, np.int64)
     spec = DataSpec.of_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
     with pytest.raises(DataError, match=r"share the CSV column 'obs/a\[0\]'"):
-        EXPORTED_LAYOUTS["CSV"].encoder(spec)
+        encoder_of("CSV", spec)
 
 
 @pytest.mark.parametrize("layout", NAMES)

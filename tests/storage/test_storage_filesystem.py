@@ -163,9 +163,7 @@ def test_a_uri_that_cannot_be_is_a_sentence():
 def test_one_slash_after_the_scheme_is_no_folder(uri, right):
     with pytest.raises(StorageError) as caught:
         resolve(uri)
-    said = (
-        f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder of that name"
-    )
+    said = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
     assert str(caught.value) == said
     assert resolve(f"./{uri}").is_local
 
