@@ -35,6 +35,7 @@ def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) ->
     return evaluate_offline(mdp.policy(), data, "data", options(mdp, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MDPS)
 @pytest.mark.parametrize("logp", [True, False], ids=["recorded", "cloned"])
 def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> None:

@@ -41,7 +41,7 @@ def recording(**output: Any) -> dict[str, Any]:
         (
             {"format": "JSON", "compression": "zstd"},
             (
-                "spec.output has compression zstd with format JSON; text is not compressed, and zstd needs format "
+                "spec.output has compression zstd with format JSON; text is not compressed; zstd needs format "
                 "Episodes or Columns",
             ),
         ),

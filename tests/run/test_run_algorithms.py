@@ -234,6 +234,7 @@ def test_compiled_it_goes_on_bit_for_bit(
     assert fitted(tmp_path) == resident[name]
 
 
+@pytest.mark.slow
 @algorithms
 def test_is_named_in_a_file(
     name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path

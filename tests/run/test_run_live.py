@@ -86,6 +86,7 @@ def test_a_plan_says_the_samplers_share(tmp_path: Path, walks: Path) -> None:
     assert plan(playing(tmp_path), [])["inputs"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "environment"), [("DQN", "toy_environments:Walk"), ("SAC", "toy_environments:Steered")]
 )

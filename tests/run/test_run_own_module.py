@@ -75,6 +75,7 @@ def test_evaluating_does_not_change_what_is_trained(name: str, walks: Path, tmp_
     )
 
 
+@pytest.mark.slow
 def test_a_new_process_loads_it_by_name_alone(trained: Path) -> None:
     code = (
         "import sys, hindcast\n"

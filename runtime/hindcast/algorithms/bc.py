@@ -1,4 +1,4 @@
-"""BC: behavior cloning, supervised learning of the recorded actions."""
+"""BC: behaviour cloning, supervised learning of the recorded actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hindcast.pipeline.needs import Needs
 
 
 class BCOptions(AlgorithmOptions):
-    """Behavior cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
+    """Behaviour cloning (Pomerleau, NIPS 1988): the policy imitates the recorded actions.
 
     Stochastic policies minimise the negative log-likelihood, L = -E[log π(a|s)]; deterministic policies the
     squared error, L = E[(π(s) - a)²], averaged over the elements of an action. A recurrent policy learns from
@@ -31,7 +31,7 @@ class BCOptions(AlgorithmOptions):
 
 
 class BC(Algorithm):
-    """Behavior cloning; see `BCOptions` for the objective."""
+    """Behaviour cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
     recurrent = True

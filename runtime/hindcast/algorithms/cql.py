@@ -31,9 +31,9 @@ class CQLOptions(SACOptions):
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy.
     With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep it at 0. For the
-    first bcIters updates the policy uses behavior cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
+    first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
 
-    Defaults are those of the authors' code for locomotion, except that there is no initial behavior cloning, which
+    Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
     they found to make little difference.
     Its networks are `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
@@ -46,7 +46,7 @@ class CQLOptions(SACOptions):
     alpha_lr: Schedule = 1e-4
     """Learning rate of α: a number or a schedule."""
     bc_iters: Annotated[int, Field(ge=0)] = 0
-    """Initial updates in which the policy is trained by behavior cloning."""
+    """Initial updates in which the policy is trained by behaviour cloning."""
     temperature: AboveZero = 1.0
     """Temperature of the log-sum-exp in the gap."""
     num_actions: Positive = 10

@@ -1,4 +1,4 @@
-"""FQL: flow Q-learning, with a one-step policy distilled from a flow-matching behavior policy."""
+"""FQL: flow Q-learning, with a one-step policy distilled from a flow-matching behaviour policy."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FQLOptions(ActorCriticOptions):
     q_aggregation: Literal["mean", "min"] = "mean"
     """How the target critics are combined: use min where values overestimate returns."""
     action_chunk: Positive = 1
-    """Actions chosen at once: above 1 for sparse rewards and temporally extended behavior."""
+    """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     critic_layer_norm: bool = True
     """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 

@@ -49,7 +49,7 @@ class IQLOptions(ActorCriticOptions):
     value_lr: Schedule = 3e-4
     """Learning rate of V: a number or a schedule."""
     beta: NonNegative = 3.0
-    """Inverse temperature: 0 is behavior cloning, larger values are greedier."""
+    """Inverse temperature: 0 is behaviour cloning, larger values are greedier."""
     expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
     """Expectile of Q over the recorded actions that V estimates: 0.5 is the mean, towards 1 the maximum."""
     twin_q: bool = True

@@ -1,4 +1,4 @@
-"""MARWIL: monotonic advantage re-weighted imitation learning, behavior cloning weighted by advantages."""
+"""MARWIL: monotonic advantage re-weighted imitation learning, behaviour cloning weighted by advantages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MARWILOptions(AlgorithmOptions):
     With the λ-return R of the whole episode, the advantage A = R - V(s) and its scale c, where c² follows E[A²]:
     L = -E[min(exp(beta·A/c), weightClip)·(log π(a|s) + bcLogstdCoeff·mean(log σ))] + vfCoeff·½E[A²].
     No gradient flows through the weights. The scale comes from previous updates, so the first update weights all
-    samples equally. With beta = 0 this is behavior cloning plus a value function.
+    samples equally. With beta = 0 this is behaviour cloning plus a value function.
 
     Defaults are RLlib's, with two exceptions: the scale follows the data (RLlib's start of 100 and rate of 1e-8 amount
     to a constant 10, whatever the returns are), and weights are clipped at 20 (arXiv 1910.00177).
@@ -48,7 +48,7 @@ class MARWILOptions(AlgorithmOptions):
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
     value changes up to the next point: line (the default), cosine or step."""
     beta: NonNegative = 1.0
-    """Exponential weight of the advantages: larger values favour actions that did better than expected; 0 is behavior
+    """Exponential weight of the advantages: larger values favour actions that did better than expected; 0 is behaviour
     cloning."""
     gamma: Fraction = 0.99
     """Discount factor."""

@@ -101,7 +101,7 @@ class OwnLoss(Algorithm):
 
 
 class BCTorchLearner(OwnLoss, BC):
-    """Behavior cloning with the user's loss."""
+    """Behaviour cloning with the user's loss."""
 
 
 class MARWILTorchLearner(OwnLoss, MARWIL):

@@ -1,4 +1,4 @@
-"""ReBRAC: TD3+BC with a behavior penalty in the critics' targets too, and layer-normalised critics."""
+"""ReBRAC: TD3+BC with a behaviour penalty in the critics' targets too, and layer-normalised critics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReBRACOptions(TD3Options):
     critic_lr: Schedule = 1e-3
     """Learning rate of the critics: a number or a schedule."""
     actor_beta: NonNegative = 0.01
-    """Weight of behavior cloning relative to the critics: larger values stay closer to the data."""
+    """Weight of behaviour cloning relative to the critics: larger values stay closer to the data."""
     critic_beta: NonNegative = 0.01
     """Weight of the penalty on next actions that differ from the recorded ones."""
     normalize_q: bool = True

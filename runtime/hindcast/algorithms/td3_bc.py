@@ -1,4 +1,4 @@
-"""TD3+BC: TD3 with a behavior cloning term; and the parts that other algorithms based on TD3 share."""
+"""TD3+BC: TD3 with a behaviour cloning term; and the parts that other algorithms based on TD3 share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TD3BCOptions(TD3Options):
     """
 
     alpha: NonNegative = 2.5
-    """Weight of the critic relative to behavior cloning; 0 is behavior cloning alone."""
+    """Weight of the critic relative to behaviour cloning; 0 is behaviour cloning alone."""
 
 
 class TD3(Algorithm):
