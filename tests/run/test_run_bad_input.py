@@ -115,7 +115,7 @@ class TestResources:
         with pytest.raises(SpecError) as error:
             run()
         assert re.search(
-            r"train\.yaml:9: spec\.input\.0\.recordingRef.*no OfflineRecording named 'expert'", said(error)
+            r"train\.yaml:9: spec\.input\[0\]\.recordingRef.*no OfflineRecording named 'expert'", said(error)
         )
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
