@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import celpy
 import pytest
 from pydantic import BaseModel, Field
 
@@ -293,3 +294,24 @@ def test_structural_schema_of_a_model() -> None:
         "anything": {OPEN: True},
         "maybe": {**leaf, "description": "A leaf."},
     }
+
+
+def test_default_objects_pass_their_rules_as_they_are_written(definition: dict[str, Any]) -> None:
+    """The API server checks them before it fills in the defaults inside."""
+    checked = 0
+    for schema in schemas_below(root(definition)):
+        default = schema.get("default")
+        rules = [rule["rule"] for rule in schema.get("x-kubernetes-validations", ())]
+        for rule in rules if isinstance(default, dict) else ():
+            environment = celpy.Environment()
+            program = environment.program(environment.compile(rule))
+            assert program.evaluate({"self": celpy.json_to_cel(default)}), rule
+            checked += 1
+    assert checked
+
+
+def schemas_below(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield schema
+    items = schema.get("items")
+    for child in (*schema.get("properties", {}).values(), *([items] if isinstance(items, dict) else [])):
+        yield from schemas_below(child)

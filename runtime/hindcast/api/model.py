@@ -103,6 +103,7 @@ class ModelSpec(Model):
             at=".burnIn",
         ),
         Rule(
+            "!has(self.logStdClip) || "
             "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
             "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
             "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip",
