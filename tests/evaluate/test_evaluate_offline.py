@@ -96,6 +96,14 @@ def test_ratios_are_one_where_the_policy_is_the_behaviour(tmp_path: Path) -> Non
     assert report.refused == dict.fromkeys(("dm", *BY_BOTH), "no model was asked for")
 
 
+def test_too_few_episodes_are_not_blamed_on_the_policy(tmp_path: Path) -> None:
+    mdp = Tabular(5)
+    mdp.chain.target = mdp.chain.behaviour
+    data = mdp.recorded(tmp_path, 6, 0, logp=True)
+    report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
+    assert report.refused["is"] == "6 episodes weigh as much as 6 equally weighted ones, and 10 are needed"
+
+
 def test_no_overlap_refuses_ratios_and_leaves_the_model(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.behaviour = np.full(4, 0.02)
@@ -104,11 +112,10 @@ def test_no_overlap_refuses_ratios_and_leaves_the_model(tmp_path: Path) -> None:
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert set(report.estimates) == {"dm"}
     assert set(report.refused) == {*BY_RATIOS, *BY_BOTH}
-    assert (
-        "of 100 episodes count, since the policy does what the behaviour hardly does" in report.refused["is"]
-    )
+    assert report.refused["is"].startswith("100 episodes weigh as much as ")
+    assert report.refused["is"].endswith("10 are needed; the policy rarely does what the behaviour did")
     assert report.verdict.by == "dm"
-    assert "by the model alone, since only" in report.verdict.sentence
+    assert "by the model alone: 100 episodes weigh as much as" in report.verdict.sentence
 
 
 def test_a_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:

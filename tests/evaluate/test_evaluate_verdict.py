@@ -51,7 +51,7 @@ def test_without_any_difference_either_is_as_likely() -> None:
 def test_of_a_model_alone() -> None:
     verdict = by_spread(2.0, 1.0, "dm", "the policy's actions have no density")
     assert (verdict.answer, verdict.probability) == ("better", pytest.approx(0.977, abs=1e-3))
-    assert "by the model alone, since the policy's actions have no density" in verdict.sentence
+    assert "by the model alone: the policy's actions have no density" in verdict.sentence
     assert by_spread(1.0, 0.0, "dm", "").answer == "unknown"
 
 

@@ -305,13 +305,15 @@ class _Case:
         if why := why_no_ratios(self._target, self._options, recorded):
             return why
         assert self._effective is not None
-        if self._effective < LEAST_EFFECTIVE:
-            return (
-                f"only {formatting.significant(self._effective)} of "
-                f"{formatting.plural(len(self._all.length), 'episode')} count, since the policy does what the "
-                f"behaviour hardly does{_hint(self._target)}"
-            )
-        return ""
+        if self._effective >= LEAST_EFFECTIVE:
+            return ""
+        episodes = len(self._all.length)
+        unlike = "; the policy rarely does what the behaviour did" + _hint(self._target)
+        return (
+            f"{formatting.plural(episodes, 'episode')} weigh as much as {formatting.significant(self._effective)} "
+            f"equally weighted ones, and {LEAST_EFFECTIVE:.0f} are needed"
+            f"{unlike if self._effective < episodes / 2 else ''}"
+        )
 
     @cached_property
     def _found(self) -> dict[str, F64]:

@@ -66,7 +66,7 @@ def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
     """
     if not spread > 0:
         return nothing("the model has no spread")
-    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone, since {why}")
+    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone: {why}")
 
 
 def _judged(probability: float, by: str, details: str) -> Verdict:
