@@ -97,7 +97,7 @@ def test_the_kind_block_is_what_make_e2e_does() -> None:
 
 
 def test_reasons_and_links_exist() -> None:
-    table = TEXT.split("## When it does not go on")[1]
+    table = TEXT.split("## Troubleshooting")[1]
     named = {
         word
         for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)

@@ -56,7 +56,7 @@ class EnvVar(Model):
     rules: ClassVar = (
         Rule(
             f"!has(self.value) || !(self.name in {list(CREDENTIAL_VARIABLES)})",
-            "is a credential; give it by valueFrom.secretKeyRef or envFrom, never inline",
+            "is a credential; use valueFrom.secretKeyRef or envFrom, never inline",
             at=".value",
         ),
     )

@@ -149,8 +149,7 @@ class OfflineTrainingSpec(Model):
         Rule(
             f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
             "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
-            "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates that would "
-            "compute it",
+            "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
             at=".stop.estimatedReturn",
         ),
         Rule(
