@@ -21,7 +21,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Score:
-    """Of some seeds, normalised: 0 is the random policy's return, 100 the recorded expert's.
+    """A score over some seeds, normalised: 0 is the random policy's return, 100 the recorded expert's.
 
     Attributes:
         mean: over the seeds.
@@ -88,7 +88,7 @@ class Board:
 
 
 def last(means: list[float]) -> float:
-    """Of the evaluations: the last one's mean, which is what one gets who has no simulator."""
+    """The mean return of the last evaluation: what you get without a simulator to choose a checkpoint by."""
     return means[-1]
 
 
@@ -111,15 +111,15 @@ def read(results: Path, name: str, environment: Environment) -> Board:
 
 HEAD = f"""# Scoreboard
 
-Every algorithm on data of our own SAC, and d3rlpy 2.8.1 on the same files, with as many updates, batches of {BATCH},
-the same networks and learning rates; other options are each library's defaults, but for those in
-[benchmarks/scoreboard/tasks.py](../benchmarks/scoreboard/tasks.py). `python benchmarks/scoreboard` makes data, results
-and this page; raw results, with the return of each episode, are in
+Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 on the same files, with the same number of updates,
+batches of {BATCH}, the same networks and learning rates. Other options are each library's defaults, except those in
+[benchmarks/scoreboard/tasks.py](../benchmarks/scoreboard/tasks.py). `python benchmarks/scoreboard` makes the data, the
+results and this page. Raw results, with the return of every episode, are in
 [benchmarks/scoreboard/results](../benchmarks/scoreboard/results).
 
-Scores are normalised: 0 is the mean return of the random data, 100 the expert data's. Each is of the last evaluation,
-then in brackets of the best one, which nobody can choose who has no simulator; means over the seeds, ± the half width
-of Student's {LEVEL:.0%} interval.
+Scores are normalised: 0 is the mean return of the random data, 100 that of the expert data. The first number is the
+last evaluation's; the number in parentheses is the best evaluation's, which cannot be chosen without a simulator. Both
+are means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
 
 """
 
@@ -136,9 +136,9 @@ def section(name: str, board: Board) -> str:
     about = (
         f"Networks of {' and '.join(map(str, environment.hidden))}, learning rate {environment.rate:g}, "
         f"{environment.updates:,} updates ({fewer(environment)}), an evaluation of {environment.episodes} episodes "
-        f"every {environment.every:,}; of every piece {' or '.join(map(str, seeds))} "
-        f"seed{'s' * (seeds != [1])}; {board.core_hours:.1f} core-hours in all. "
-        "In brackets in the first line: the data's own score."
+        f"every {environment.every:,}, {' or '.join(map(str, seeds))} "
+        f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all. "
+        "The number in parentheses in the header is the data's own score."
     )
     picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
     return "\n".join(
@@ -186,10 +186,10 @@ def verdict(board: Board) -> str:
                 name = f"{algorithm} on {data} ({difference:+.0f})"
                 (above if difference > 0 else below).append(name)
     if not compared:
-        return "With one seed there is no telling which differences are chance."
+        return "With one seed, differences cannot be told from chance."
     return (
-        f"Of {compared} pairs with d3rlpy, ours is above by more than chance ({LEVEL:.0%}, Welch) in {len(above)}"
-        f"{listed(above)}, and below in {len(below)}{listed(below)}."
+        f"In {compared} comparisons with d3rlpy, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
+        f"{len(above)}{listed(above)}, and significantly worse in {len(below)}{listed(below)}."
     )
 
 
@@ -242,7 +242,5 @@ def picture(board: Board) -> Picture:
         panels[0].set_yticks(range(len(environment.algorithms)), environment.algorithms)
         panels[0].invert_yaxis()
 
-    caption = (
-        "Last scores: 0 is random, 100 the expert, dotted the data's own. Blue: Hindcast, orange: d3rlpy."
-    )
+    caption = "Last scores: 0 is random, 100 the expert; dotted: the data's own score. Blue: Hindcast, orange: d3rlpy."
     return Picture(f"{environment.id}: what is learned from which data", caption, draw, height=4.0)
