@@ -92,7 +92,7 @@ def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCap
                 verbose=0,
             ),
         ).fit()
-    assert "spec.config.lr is 'fast' (text), expected a number" in str(results.errors[0])
+    assert "lr is 'fast' (text), expected a number" in str(results.errors[0])
     (good,) = [result for result in results if result.error is None]
     assert good.metrics["training_iteration"] == 2
     assert good.metrics["evaluation"]["env_runners"]["num_episodes"] == 3
