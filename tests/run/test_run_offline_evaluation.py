@@ -287,8 +287,12 @@ def test_data_of_its_own_judge_what_is_trained_on_all_others(
             {"heldOut": 0.02, "estimates": ["wis"]},
             r"heldOut gives one episode: estimates need at least two, and hundreds",
         ),
+        (
+            {"heldOut": 0.1, "estimates": ["dm", "wis"], "explore": True},
+            r"heldOut gives 4 episodes, and wis would never be computed of fewer than 10: use more episodes",
+        ),
     ],
-    ids=["empty", "one episode"],
+    ids=["empty", "one episode", "no ratios"],
 )
 def test_too_few_episodes_are_refused(tmp_path: Path, walks: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
@@ -307,6 +311,18 @@ def test_no_overlap_is_said_and_nothing_is_chosen_by_it(tmp_path: Path, walks: P
     assert "the policy rarely does what the behaviour did" in outcome.metrics["verdict"]
     (note,) = [note for note in heard.notes if "wis" in note]
     assert note.startswith("iteration 1: wis cannot be computed: ")
+
+
+def test_a_training_that_only_a_refused_estimate_could_stop_is_ended(tmp_path: Path, walks: Path) -> None:
+    stop = {"estimatedReturn": 1e9}
+    why = (
+        r"was stopped at iteration 10: only held-out episodes could stop it, and 10 evaluations in a row gave nothing "
+        r"to stop by \(wis: 16 episodes weigh .*\)\. Add a limit such as stop\.updates\."
+    )
+    with pytest.raises(SpecError, match=why):
+        train(judged(tmp_path, walks, estimates=["wis"], stop=stop))
+    outcome = train(judged(tmp_path, walks, estimates=["wis"], stop=stop | {"iterations": 11}))
+    assert outcome.metrics["iterations"] == 11
 
 
 def first_values(dataset: Any) -> set[float]:

@@ -18,8 +18,8 @@ from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import title
 from hindcast.run.interruption import Interruption
 from hindcast.run.online import online_trainer
+from hindcast.run.stopping import reached
 from hindcast.run.trainer import Trainer
-from hindcast.run.training import reached
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.storage.location import Location
 

@@ -21,7 +21,15 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
 from hindcast.evaluate.fitted_q import Fit
-from hindcast.evaluate.offline import CALIBRATED, STATE_UNSEEN, UNCLONED, Judge, OfflineReport, Options
+from hindcast.evaluate.offline import (
+    CALIBRATED,
+    LEAST_EFFECTIVE,
+    STATE_UNSEEN,
+    UNCLONED,
+    Judge,
+    OfflineReport,
+    Options,
+)
 from hindcast.evaluate.recorded import has_logp
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.learner import Learner
@@ -184,6 +192,11 @@ class HeldOut:
             raise SpecError(
                 f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so that it "
                 f"would never be computed: {way_out}."
+            )
+        if by_ratios and self._dataset.num_episodes < LEAST_EFFECTIVE:
+            raise SpecError(
+                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(by_ratios)} would never be "
+                f"computed of fewer than {LEAST_EFFECTIVE:.0f}: use more episodes, or dm alone."
             )
         if self._policy.module.is_stateful():
             self._check_of_state(by_ratios)

@@ -9,9 +9,7 @@ from typing import Any, Final, cast
 import orjson
 
 from hindcast.api import OfflineTraining, spec_hash
-from hindcast.api.recording import TrainStop
-from hindcast.api.training import StopSpec
-from hindcast.errors import Interrupted, OutputConflict
+from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
@@ -35,6 +33,7 @@ from hindcast.run.held_out import HeldOut, notes_on_judged
 from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
+from hindcast.run.stopping import EndlessGuard, nearest_stop, reached
 from hindcast.run.trainer import Trainer
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.without_effect import notes_on
@@ -186,6 +185,7 @@ class TrainingRun:
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
+        guard = EndlessGuard(self._resource.spec)
         while result is None or not reached(stop, result):
             try:
                 result = trainer.iterate(self._interruption.check)
@@ -209,6 +209,9 @@ class TrainingRun:
             self._remember(result)
             self._keep(trainer, evaluations, result, every)
             self._reporter.progress(self._progress(result))
+            if judged is not None and (why := guard.why_endless(judged)):
+                trainer.save(self._store, evaluating=evaluations.pending_updates)
+                raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {why}")
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
@@ -308,7 +311,7 @@ class TrainingRun:
 
     def _progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
-        done, total, unit = _nearest_stop(stop, result)
+        done, total, unit = nearest_stop(stop, result)
         metrics = {
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
@@ -340,44 +343,6 @@ class TrainingRun:
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},
         )
-
-
-def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
-    """Whether a stop criterion holds."""
-    score = figure(result, EPISODE_RETURN_MEAN)
-    if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
-        return True
-    if isinstance(stop, StopSpec) and _judged_enough(stop, result):
-        return True
-    return any(total is not None and done >= total for done, total, _ in _counts(stop, result))
-
-
-def _judged_enough(stop: StopSpec, result: Result) -> bool:
-    """Whether what held-out episodes say ends the training."""
-    estimate, loss = figure(result, ESTIMATED_RETURN), figure(result, VALIDATION_LOSS)
-    if stop.estimated_return is not None and estimate is not None and estimate >= stop.estimated_return:
-        return True
-    return stop.validation_loss is not None and loss is not None and loss <= stop.validation_loss
-
-
-def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
-    """Done, total and unit of each criterion; an expert's timesteps are those it sampled, and it has no epochs."""
-    timesteps = "sampled" if isinstance(stop, TrainStop) else "trained"
-    done = {
-        "iterations": result[ITERATION],
-        "timesteps": result.get(f"num_env_steps_{timesteps}_lifetime", 0),
-        "updates": result.get("num_updates_lifetime", 0),
-        "epochs": result.get("epoch", 0.0),
-    }
-    return [(count, getattr(stop, unit, None), unit) for unit, count in done.items()]
-
-
-def _nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
-    """The count that will end the training first; iterations without an end where only a return ends it."""
-    limited = [(done, total, unit) for done, total, unit in _counts(stop, result) if total is not None]
-    if not limited:
-        return result[ITERATION], None, "iterations"
-    return max(limited, key=lambda count: count[0] / count[1])
 
 
 def _loss(result: Result) -> float | None:
