@@ -55,6 +55,18 @@ def per_observation(leaf: str) -> bool:
     return root(leaf) in (Columns.OBS, Columns.INFOS)
 
 
+def next_leaf(leaf: str) -> str:
+    """The leaf of the observation after the step: `obs/camera` -> `new_obs/camera`."""
+    return Columns.NEXT_OBS + leaf.removeprefix(Columns.OBS)
+
+
+def obs_leaf(leaf: str) -> str:
+    """The inverse of `next_leaf`; other leaves stay as they are."""
+    if root(leaf) != Columns.NEXT_OBS:
+        return leaf
+    return Columns.OBS + leaf.removeprefix(Columns.NEXT_OBS)
+
+
 def leaves_of(column: str, names: "list[str] | tuple[str, ...] | dict[str, object]") -> list[str]:
     """The leaves among `names` that belong to `column`, in order."""
     return [name for name in names if root(name) == column]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -42,6 +43,22 @@ class CellError(Exception):
     def in_file(self, path: str, row: int) -> RowError:
         """The same as a user is told of it, once the file and its row are known."""
         return RowError(damaged(path, f"row {row}: {self}"), row)
+
+
+def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
+    """Make sure that a column has no nulls.
+
+    Args:
+        column: as read.
+        name: for the sentence.
+        expected: what its cells must hold, such as ": expected a number".
+
+    Raises:
+        CellError: with the first row that has one.
+    """
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise CellError(row, f"{name!r} is null{expected}")
 
 
 class RowError(DataError):

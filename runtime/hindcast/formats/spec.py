@@ -178,6 +178,33 @@ class DataSpec:
         rows = {True: steps + episodes, False: steps}
         return sum(leaf.itemsize * rows[per_observation(name)] for name, leaf in self.leaves.items())
 
+    def check_names(self, block: Block) -> None:
+        """Make sure that a block has no columns but these.
+
+        Raises:
+            DataError: it has others.
+        """
+        unknown = sorted(block.columns.keys() - self.leaves.keys())
+        if unknown:
+            raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(self.leaves)}")
+
+    def column_of(self, block: Block, name: str) -> NDArray[Any]:
+        """A leaf's rows in a block.
+
+        Raises:
+            DataError: the block does not have the leaf, or has it with another dtype or shape.
+        """
+        leaf, column = self.leaves[name], block.columns.get(name)
+        if column is None:
+            raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
+        rows = block.num_steps + per_observation(name) * block.num_episodes
+        if len(column) != rows:
+            raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
+        found = (None, ()) if column.dtype == object else (column.dtype.newbyteorder("<"), column.shape[1:])
+        if found != (leaf.dtype, leaf.shape):
+            raise DataError(f"the column {name!r} is {kind_of(column)}, but {leaf} in the dataset")
+        return column
+
     @property
     def has_float_actions(self) -> bool:
         """Whether some action leaf can be normalised at all."""
@@ -208,6 +235,11 @@ def leaf_of(name: str, column: NDArray[Any]) -> Leaf:
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
+
+
+def kind_of(array: NDArray[Any]) -> str:
+    """What an array holds per timestep, for sentences: `float32 [17]`, or `text`."""
+    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 
 
 def _first_known(space: gym.Space | None, other: gym.Space | None) -> gym.Space | None:

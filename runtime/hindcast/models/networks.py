@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
 from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
@@ -38,7 +38,7 @@ def at_next(batch: Batch) -> dict[str, Tensor]:
     leaves = leaves_of(Columns.NEXT_OBS, list(batch))
     if not leaves:
         raise KeyError(f"the batch has no {Columns.NEXT_OBS!r}: name it among the columns that are needed")
-    return {Columns.OBS + leaf.removeprefix(Columns.NEXT_OBS): batch[leaf] for leaf in leaves}
+    return {obs_leaf(leaf): batch[leaf] for leaf in leaves}
 
 
 class StateValue(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hindcast.episodes import nested
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf, per_observation, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.connector_pieces import as_rows
@@ -132,7 +132,7 @@ def single_steps(columns: Mapping[str, Array], prefix: str) -> Block:
     made = {}
     for leaf, column in given.items():
         if root(leaf) == Columns.OBS:
-            after = given.get(f"{Columns.NEXT_OBS}{leaf.removeprefix(Columns.OBS)}", column)
+            after = given.get(next_leaf(leaf), column)
             made[leaf] = np.stack([column, after], axis=1).reshape(2 * rows, *column.shape[1:])
         elif root(leaf) != Columns.NEXT_OBS and not per_observation(leaf):
             made[leaf] = column
@@ -150,7 +150,7 @@ def _with_rows(block: Block, columns: dict[str, Array], next_obs: bool) -> Block
     made = dict(block.columns)
     for leaf, column in columns.items():
         if root(leaf) == Columns.OBS:
-            after = columns.get(f"{Columns.NEXT_OBS}{leaf.removeprefix(Columns.OBS)}")
+            after = columns.get(next_leaf(leaf))
             made[leaf] = _observations(block, leaf, column, after, next_obs)
         elif leaf in (Columns.TERMINATEDS, Columns.TRUNCATEDS):
             ended = block.terminated if leaf == Columns.TERMINATEDS else block.truncated

@@ -15,10 +15,9 @@ from hindcast.datasets.assembly.row_comparison import follows
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
-from hindcast.episodes.columns import Columns, leaves_of, root
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.names import of_next
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import ACTORS
 
@@ -122,14 +121,14 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
         )
     columns = dict(steps.columns)
     for name in names:
-        now, then = columns[name], columns.get(of_next(name))
+        now, then = columns[name], columns.get(next_leaf(name))
         if then is None or then.shape != now.shape or (then.dtype == object) != (now.dtype == object):
             raise rules.refuse(
-                steps, 0, f"{of_next(name)!r} is unlike {name!r}: both must have one dtype and one shape"
+                steps, 0, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
             )
         if then.dtype != now.dtype:
             common = np.result_type(now, then)
-            columns[name], columns[of_next(name)] = now.astype(common), then.astype(common)
+            columns[name], columns[next_leaf(name)] = now.astype(common), then.astype(common)
     return replace(steps, columns=columns)
 
 
@@ -137,7 +136,7 @@ def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDA
     columns: dict[str, NDArray[Any]] = {}
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
-            columns[name] = _observations(column, steps.columns.get(of_next(name)), index, last, frame)
+            columns[name] = _observations(column, steps.columns.get(next_leaf(name)), index, last, frame)
         elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTORS):
             columns[name] = column[index]
     return columns

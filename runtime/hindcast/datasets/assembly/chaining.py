@@ -10,8 +10,7 @@ import numpy as np
 from hindcast.datasets.assembly.row_comparison import distinct_rows, hashes, mix
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.formats.columns.names import of_next
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 
 
 class Links(NamedTuple):
@@ -65,7 +64,7 @@ def link(steps: Steps) -> Links:
     names = leaves_of(Columns.OBS, list(steps.columns))
     own = mix(steps.episode.astype(np.uint64))
     now = mix(hashes([steps.columns[name] for name in names]) ^ own)
-    then = mix(hashes([steps.columns[of_next(name)] for name in names]) ^ own)
+    then = mix(hashes([steps.columns[next_leaf(name)] for name in names]) ^ own)
     by_now = np.argsort(now, kind="stable")
     ordered = now[by_now]
     found = np.minimum(np.searchsorted(ordered, then), count - 1)

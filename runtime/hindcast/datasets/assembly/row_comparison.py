@@ -13,8 +13,7 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.content import canonical, leaf_numbers
 from hindcast.datasets.repeats import find_repeats
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.formats.columns.names import of_next
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 
 Array = NDArray[Any]
 _AT_ONCE = 1 << 16
@@ -38,7 +37,7 @@ def follows(steps: Steps, one: I64, other: I64) -> Bool:
     """`[n]` whether a row's next observation is the other row's observation; True where the data do not say."""
     same = np.ones(len(one), dtype=np.bool_)
     for name in leaves_of(Columns.OBS, list(steps.columns)):
-        following = steps.columns.get(of_next(name))
+        following = steps.columns.get(next_leaf(name))
         if following is not None:
             same &= equal(following, one, steps.columns[name], other)
     return same

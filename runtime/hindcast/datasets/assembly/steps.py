@@ -15,6 +15,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.rows import ACTORS, Rows
+from hindcast.formats.spec import kind_of
 
 Array = NDArray[Any]
 
@@ -180,9 +181,7 @@ def _difference(one: Steps, other: Steps) -> str | None:
     for name, column in one.columns.items():
         found = other.columns[name]
         if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):
-            return f"{name!r} is {_kind(column)} in one and {_kind(found)} in the other; all must be alike"
+            return (
+                f"{name!r} is {kind_of(column)} in one and {kind_of(found)} in the other; all must be alike"
+            )
     return None
-
-
-def _kind(column: Array) -> str:
-    return "text" if column.dtype == object else f"{column.dtype.name} {list(column.shape[1:])}"

@@ -20,7 +20,7 @@ from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import DETAILS, Columns, per_observation
 from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.parquet.description import describe, described
 from hindcast.formats.spec import DataSpec, Leaf
 
@@ -74,9 +74,7 @@ def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.
     Raises:
         DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
     """
-    unknown = sorted(block.columns.keys() - spec.leaves.keys())
-    if unknown:
-        raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(spec.leaves)}")
+    spec.check_names(block)
     n = block.num_episodes
     missing = pa.nulls(n, pa.string())
     arrays = [
@@ -88,7 +86,7 @@ def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.
         pa.array(block.terminated, pa.bool_()),
         pa.array(block.truncated, pa.bool_()),
     ]
-    arrays += [_encode_leaf(name, leaf, block) for name, leaf in spec.leaves.items()]
+    arrays += [_encode_leaf(name, block, spec) for name in spec.leaves]
     table = pa.Table.from_arrays(arrays, schema=schema or arrow_schema(spec))
     if block.details is None or not block.details.any():
         return table
@@ -140,21 +138,13 @@ def _details(table: pa.Table) -> NDArray[np.object_] | None:
     return np.array(texts, dtype=object) if any(texts) else None
 
 
-def _encode_leaf(name: str, leaf: Leaf, block: Block) -> pa.LargeBinaryArray:
-    counts = block.length + per_observation(name)
-    column = block.columns.get(name)
-    if leaf.kind == "json" and (column is None or not column.any()):
+def _encode_leaf(name: str, block: Block, spec: DataSpec) -> pa.LargeBinaryArray:
+    leaf, counts = spec.leaves[name], block.length + per_observation(name)
+    if leaf.kind == "json" and (name not in block.columns or not block.columns[name].any()):
         return _cells(np.zeros(len(counts) + 1, dtype=np.int64), b"")
-    if column is None:
-        raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
-    if len(column) != counts.sum():
-        raise ValueError(f"{name!r} has {len(column)} rows for {counts.sum()} timesteps or observations")
+    column = spec.column_of(block, name)
     if leaf.dtype is None:
         return _encode_strings(column, counts)
-    if column.dtype.newbyteorder("<") != leaf.dtype or column.shape[1:] != leaf.shape:
-        raise DataError(
-            f"the column {name!r} is {column.dtype.name} {list(column.shape[1:])}, but {leaf} in the dataset"
-        )
     values = np.ascontiguousarray(column, dtype=leaf.dtype)
     return _cells(_offsets(counts * leaf.itemsize), values)
 
@@ -200,9 +190,7 @@ def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint
     """Size of each cell, and all cells end to end; a view of Arrow's memory when there is one chunk."""
     if not pa.types.is_large_binary(cells.type):
         raise CellError(0, f"{name!r} is a column of {cells.type}: expected large_binary")
-    if cells.null_count:
-        row = int(np.flatnonzero(cells.is_null().to_numpy())[0])
-        raise CellError(row, f"{name!r} is null: expected the bytes of an episode")
+    refuse_null(cells, name, ": expected the bytes of an episode")
     sizes, values = [], []
     for chunk in cells.chunks:
         _, offset_buffer, value_buffer = chunk.buffers()
@@ -256,8 +244,5 @@ def _is_utf8(text: NDArray[np.uint8]) -> bool:
 
 
 def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
-    column = table.column(name)
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise CellError(row, f"{name!r} is null")
-    return column.to_numpy()
+    refuse_null(table.column(name), name)
+    return table.column(name).to_numpy()

@@ -15,7 +15,7 @@ from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
 from hindcast.formats.columns.packed import PREFIX, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.storable import Refused
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
@@ -39,9 +39,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
         DataError: a type that is none of these.
         CellError: nulls, lists of several lengths, or cells that cannot be read.
     """
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise CellError(row, f"{name!r} is null")
+    refuse_null(column, name)
     extension, metadata = _extension(field)
     if extension is not None:
         return _of_extension(_storage(column), name, extension, metadata)

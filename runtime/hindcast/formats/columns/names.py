@@ -32,8 +32,3 @@ NO_OUTPUTS: Final = frozenset(
         "type",
     }
 )
-
-
-def of_next(leaf: str) -> str:
-    """The leaf of the observation after the step: `obs/camera` -> `new_obs/camera`."""
-    return Columns.NEXT_OBS + leaf.removeprefix(Columns.OBS)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.names import NO_OUTPUTS, of_next
+from hindcast.formats.columns.names import NO_OUTPUTS
 from hindcast.formats.spec import DataSpec, Leaf
 
 _OWN: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS})
@@ -48,7 +48,7 @@ class Steps:
             **obs,
             **self._of(Columns.ACTIONS),
             **self._of(Columns.REWARDS),
-            **{of_next(name): leaf for name, leaf in obs.items()},
+            **{next_leaf(name): leaf for name, leaf in obs.items()},
             Columns.TERMINATEDS: _FLAG,
             Columns.TRUNCATEDS: _FLAG,
             **{name: leaf for output in outputs for name, leaf in self._of(output).items()},
@@ -69,18 +69,14 @@ class Steps:
         }
         for name in self._of(Columns.OBS):
             own[name] = block.columns[name][block.obs_row]
-            own[of_next(name)] = block.columns[name][block.obs_row + 1]
+            own[next_leaf(name)] = block.columns[name][block.obs_row + 1]
         return {name: own[name] if name in own else block.columns[name] for name in self.leaves}
 
     def _of(self, column: str) -> dict[str, Leaf]:
         return {name: self._spec.leaves[name] for name in leaves_of(column, list(self._spec.leaves))}
 
     def _check(self, block: Block) -> None:
-        unknown = sorted(block.columns.keys() - self._spec.leaves.keys())
-        if unknown:
-            raise DataError(
-                f"the columns {unknown} are not in the dataset, which has {sorted(self._spec.leaves)}"
-            )
+        self._spec.check_names(block)
         if (block.length == 0).any():
             eps_id = block.eps_id[int(np.argmin(block.length))]
             raise DataError(
@@ -89,18 +85,4 @@ class Steps:
             )
         for name, leaf in self._spec.leaves.items():
             if leaf.kind != "json" or name in block.columns:
-                _check_column(block, name, leaf)
-
-
-def _check_column(block: Block, name: str, leaf: Leaf) -> None:
-    column = block.columns.get(name)
-    if column is None:
-        raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
-    rows = block.num_steps + per_observation(name) * block.num_episodes
-    if len(column) != rows:
-        raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
-    found = (None, ()) if column.dtype == object else (column.dtype.newbyteorder("<"), column.shape[1:])
-    if found != (leaf.dtype, leaf.shape):
-        raise DataError(
-            f"the column {name!r} is {column.dtype.name} {list(column.shape[1:])}, but {leaf} in the dataset"
-        )
+                self._spec.column_of(block, name)

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from hindcast import formatting
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
-from hindcast.formats.columns.names import of_next
 from hindcast.formats.d4rl.columns import File, columns_of, flags
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.hdf5 import h5
@@ -223,8 +222,8 @@ def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
     last = np.append(unknown[1:], False) & ~ended
     following = {}
     for name in leaves_of(Columns.OBS, list(rows.columns)):
-        following[of_next(name)] = np.roll(rows.columns[name], -1, axis=0)
-        following[of_next(name)][ended] = 0
+        following[next_leaf(name)] = np.roll(rows.columns[name], -1, axis=0)
+        following[next_leaf(name)][ended] = 0
     truncated = np.where(last, np.append(rows.truncated[1:], False), rows.truncated)
     return replace(rows, columns={**rows.columns, **following}, truncated=truncated), kept & ~unknown
 

@@ -20,6 +20,7 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.messagepack.buffers import Buffer
 from hindcast.formats.messagepack.cells import CellReader, State
 from hindcast.formats.messagepack.template import Template
+from hindcast.formats.spec import kind_of
 from hindcast.formats.storable import Refused
 
 Arrays = dict[str, NDArray[Any]]
@@ -195,12 +196,10 @@ def _join(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
             raise CellError(row, f"it has the leaves {sorted(arrays)}, others have {sorted(first)}")
         for name, array in arrays.items():
             if (array.dtype, array.shape[1:]) != (first[name].dtype, first[name].shape[1:]):
-                raise CellError(row, f"{name!r} is {_kind(array)} here and {_kind(first[name])} in others")
+                raise CellError(
+                    row, f"{name!r} is {kind_of(array)} here and {kind_of(first[name])} in others"
+                )
     return {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in first}
-
-
-def _kind(array: NDArray[Any]) -> str:
-    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 
 
 def _is_silent(buffer: Buffer | None) -> bool:

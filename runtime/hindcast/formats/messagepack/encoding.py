@@ -39,7 +39,7 @@ class StateEncoder:
         if missing:
             raise DataError(f"an episode in MessagePack needs {', '.join(missing)}: the data have none")
         known = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
-        self._leaves = set(spec.leaves)
+        self._spec = spec
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
         self._outputs = [name for name in roots if name not in _OWN]
         self._columns: dict[str, Items] = {
@@ -67,9 +67,7 @@ class StateEncoder:
         Raises:
             DataError: columns that do not fit the spec; details that MessagePack has no form for.
         """
-        unknown = sorted(block.columns.keys() - self._leaves)
-        if unknown:
-            raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(self._leaves)}")
+        self._spec.check_names(block)
         strips = {
             name: items.strips(block, block.length + per_observation(name))
             for name, items in self._columns.items()

@@ -15,7 +15,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
 from hindcast.formats.entries import Run
-from hindcast.formats.layout import CellError, Contents
+from hindcast.formats.layout import CellError, Contents, refuse_null
 from hindcast.formats.messagepack.cells import State
 from hindcast.formats.messagepack.decoding import columns_of, decode_states, read_states
 from hindcast.formats.messagepack.values import unpack
@@ -59,10 +59,8 @@ def cells_of(table: pa.Table) -> list[memoryview]:
         CellError: a null.
     """
     cells: list[memoryview] = []
+    refuse_null(table.column(ITEM), ITEM, ": expected an episode")
     for chunk in table.column(ITEM).chunks:
-        if chunk.null_count:
-            row = int(np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False))[0])
-            raise CellError(len(cells) + row, f"{ITEM!r} is null: expected an episode")
         if not len(chunk):
             continue
         _, offset_buffer, value_buffer = chunk.buffers()

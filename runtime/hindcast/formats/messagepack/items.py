@@ -13,7 +13,6 @@ from hindcast.episodes import nested
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of
 from hindcast.episodes.nested import Nested
-from hindcast.errors import DataError
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
@@ -37,8 +36,8 @@ class Items(Protocol):
 class _Numbers:
     """A column whose items differ in nothing but their numbers."""
 
-    def __init__(self, column: str, leaves: dict[str, Leaf], template: Template) -> None:
-        self._leaves = leaves
+    def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
+        self._spec = spec
         self._template = template
         self._names = {payload.path: SEPARATOR.join((column, *payload.path)) for payload in template.payloads}
 
@@ -46,11 +45,8 @@ class _Numbers:
         return counts * self._template.stride
 
     def strips(self, block: Block, counts: I64) -> Iterator[Any]:
-        rows = int(counts.sum())
-        columns = {
-            path: _checked(block, name, self._leaves[name], rows) for path, name in self._names.items()
-        }
-        matrix = self._template.fill(columns, rows)
+        columns = {path: self._spec.column_of(block, name) for path, name in self._names.items()}
+        matrix = self._template.fill(columns, int(counts.sum()))
         at = 0
         for count in counts.tolist():
             yield matrix[at : at + count].data
@@ -60,17 +56,17 @@ class _Numbers:
 class _Any:
     """A column with text in it, packed item by item."""
 
-    def __init__(self, column: str, leaves: dict[str, Leaf], struct: Nested) -> None:
+    def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column = column
-        self._leaves = leaves
+        self._spec = spec
+        self._leaves = leaves_of(column, list(spec.leaves))
         self._struct = struct
 
     def sizes(self, counts: I64, block: Block) -> I64:  # noqa: ARG002
-        return counts * sum(leaf.itemsize + _TEXT_BYTES for leaf in self._leaves.values())
+        return counts * sum(self._spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
 
     def strips(self, block: Block, counts: I64) -> Iterator[Any]:
-        rows = int(counts.sum())
-        columns = {name: _checked(block, name, leaf, rows) for name, leaf in self._leaves.items()}
+        columns = {name: self._spec.column_of(block, name) for name in self._leaves}
         at = 0
         for count in counts.tolist():
             yield b"".join(
@@ -110,29 +106,13 @@ class Infos:
 def items_of(spec: DataSpec, column: str, struct: Nested) -> Items:
     leaves = {name: spec.leaves[name] for name in leaves_of(column, list(spec.leaves))}
     if any(leaf.dtype is None for leaf in leaves.values()):
-        return _Any(column, leaves, struct)
+        return _Any(column, spec, struct)
     sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)
     template = Template.of(pack(sample))
-    return _Any(column, leaves, struct) if template is None else _Numbers(column, leaves, template)
+    return _Any(column, spec, struct) if template is None else _Numbers(column, spec, template)
 
 
 def _zero(leaf: Leaf) -> Any:
     """An item of a leaf; numbers without dimensions are NumPy scalars, as RLlib records them."""
     assert leaf.dtype is not None
     return np.zeros(leaf.shape, leaf.dtype) if leaf.shape else leaf.dtype.type(0)
-
-
-def _checked(block: Block, name: str, leaf: Leaf, rows: int) -> NDArray[Any]:
-    column = block.columns.get(name)
-    if column is None:
-        raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
-    if len(column) != rows:
-        raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
-    if leaf.dtype is not None and (column.dtype.newbyteorder("<"), column.shape[1:]) != (
-        leaf.dtype,
-        leaf.shape,
-    ):
-        raise DataError(
-            f"the column {name!r} is {column.dtype.name} {list(column.shape[1:])}, but {leaf} in the dataset"
-        )
-    return column

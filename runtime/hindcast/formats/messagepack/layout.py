@@ -19,7 +19,7 @@ from hindcast.formats.messagepack.encoding import StateEncoder
 from hindcast.formats.messagepack.index import ITEM, cells_of, decoded_contents
 from hindcast.formats.parquet.description import describe, described, read_index
 from hindcast.formats.parquet.file import ParquetEncoder
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.spec import DataSpec, kind_of
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 _LONGEST = 512 << 20  # RLlib trains on whole episodes only, and Arrow has cells of 2 GiB
@@ -84,6 +84,5 @@ def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
         raise CellError(0, f"the episodes have no {name!r}, which the dataset has")
     found = (None, ()) if column.dtype == object else (column.dtype, column.shape[1:])
     if found != (leaf.dtype, leaf.shape):
-        kind = "text" if found[0] is None else f"{column.dtype.name} {list(column.shape[1:])}"
-        raise CellError(0, f"{name!r} is {kind}: expected {leaf}")
+        raise CellError(0, f"{name!r} is {kind_of(column)}: expected {leaf}")
     return column

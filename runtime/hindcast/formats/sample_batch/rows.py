@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.formats.columns.packed import PREFIX
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import as_described, as_obs, check_next
+from hindcast.formats.tables.decoding import as_described, check_next
 from hindcast.formats.tables.ends import ends_of
 from hindcast.formats.tables.filters import expression_of, passing
 from hindcast.formats.tables.ids import timesteps_of
@@ -110,7 +110,7 @@ def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
         elif name not in ROLES:
             columns.update(as_described(_leaves(batch, name, source), spec))
     for name in leaves_of(Columns.NEXT_OBS, list(columns)):
-        columns |= _alike(columns, name, as_obs(name))
+        columns |= _alike(columns, name, obs_leaf(name))
     check_next(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)

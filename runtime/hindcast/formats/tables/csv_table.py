@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, obs_leaf
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
@@ -151,7 +151,7 @@ def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.Dat
     """The types of columns that do not depend on what stands in them."""
     types: dict[str, pa.DataType] = {}
     for name, source in plan.sources.items():
-        leaf = spec.leaves.get(_as_obs(name))
+        leaf = spec.leaves.get(obs_leaf(name))
         if name in _TEXT:
             types.update(dict.fromkeys(source.columns, pa.string()))
         elif leaf is not None:
@@ -159,10 +159,6 @@ def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.Dat
         elif name == Columns.REWARDS:
             types.update(dict.fromkeys(source.columns, pa.float64()))
     return {**types, **column_types_of(options)}
-
-
-def _as_obs(name: str) -> str:
-    return Columns.OBS + name.removeprefix(root(name)) if root(name) == Columns.NEXT_OBS else name
 
 
 def _refuse_beyond(texts: pa.Table) -> None:

@@ -12,14 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, leaves_of
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
 from hindcast.formats.rows import Rows
-from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.spec import DataSpec, Leaf, kind_of
 from hindcast.formats.tables.ends import ends_of
 from hindcast.formats.tables.ids import actors_of, episodes_of, timesteps_of
 from hindcast.formats.tables.json_lines import json_cells
@@ -113,11 +113,11 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
     own = source.columns[0]
     column, field = table.column(own), table.schema.field(own)
     if _is_text(column.type) and column.null_count == 0:
-        known = reader.spec.leaves.get(as_obs(name))
+        known = reader.spec.leaves.get(obs_leaf(name))
         if known is not None and known.kind == "text":
             return _text(column, name)
         packed = reader.options.compress_columns
-        if packed is not None and as_obs(root(name)) not in map(as_obs, packed):
+        if packed is not None and obs_leaf(root(name)) not in map(obs_leaf, packed):
             return _text(column, name)
         parsed = json_cells(column, own)
         if parsed is not None:
@@ -195,26 +195,19 @@ def check_next(columns: dict[str, NDArray[Any]]) -> None:
     if not following:
         return
     now = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
-    if {as_obs(name) for name in following} != now.keys():
+    if {obs_leaf(name) for name in following} != now.keys():
         raise DataError(f"the leaves {sorted(following)} are not those of {sorted(now)}")
     for name, column in following.items():
-        other = now[as_obs(name)]
+        other = now[obs_leaf(name)]
         if (column.dtype, column.shape) != (other.dtype, other.shape):
             raise DataError(
-                f"{name!r} is {_kind(column)} and {as_obs(name)!r} is {_kind(other)}: both must be alike"
+                f"{name!r} is {kind_of(column)} and {obs_leaf(name)!r} is {kind_of(other)}: both must be alike"
             )
-
-
-def as_obs(name: str) -> str:
-    """The leaf of the observation before the step: `new_obs/camera` -> `obs/camera`."""
-    if root(name) != Columns.NEXT_OBS:
-        return name
-    return Columns.OBS + name.removeprefix(Columns.NEXT_OBS)
 
 
 def as_described(leaves: Arrays, spec: DataSpec) -> Arrays:
     """The leaves in the dtype and shape that the file's own description gives them."""
-    return {name: _as_leaf(name, array, spec.leaves.get(as_obs(name))) for name, array in leaves.items()}
+    return {name: _as_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()}
 
 
 def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
@@ -227,12 +220,8 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
         array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
     wanted = (len(array), *leaf.shape)
     if array.size != np.prod(wanted, dtype=np.int64):
-        raise CellError(0, f"{name!r} is {_kind(array)}: expected {leaf}")
+        raise CellError(0, f"{name!r} is {kind_of(array)}: expected {leaf}")
     return array.astype(leaf.dtype, copy=False).reshape(wanted)
-
-
-def _kind(array: NDArray[Any]) -> str:
-    return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 
 
 def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
@@ -243,7 +232,7 @@ def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[
     """
     missing = np.zeros(len(table), dtype=np.bool_)
     for name, source in plan.sources.items():
-        now = plan.sources.get(Columns.OBS + name.removeprefix(Columns.NEXT_OBS))
+        now = plan.sources.get(obs_leaf(name))
         if root(name) != Columns.NEXT_OBS or now is None or len(now.columns) != len(source.columns):
             continue
         for then, own in zip(source.columns, now.columns, strict=True):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.tables.naming import Plan
 
 _TIME_LIMIT: Final = "TimeLimit.truncated"
@@ -38,8 +38,7 @@ def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
     if source is None:
         return np.zeros(len(table), dtype=np.bool_)
     column = table.column(source.columns[0])
-    if column.null_count:
-        raise CellError(first(column.is_null()), f"{source.columns[0]!r} is null: {_EXPECTED}")
+    refuse_null(column, source.columns[0], f": {_EXPECTED}")
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.to_numpy()
@@ -60,14 +59,9 @@ def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     true = pc.is_in(lower, pa.array(_TRUE))
     known = pc.or_(true, pc.is_in(lower, pa.array(_FALSE)))
     if not pc.all(known, min_count=0).as_py():
-        row = first(pc.invert(known))
+        row = int(np.flatnonzero(~known.to_numpy())[0])
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_EXPECTED}")
     return true
-
-
-def first(flags: pa.ChunkedArray) -> int:
-    """The first row for which a flag is set."""
-    return int(np.flatnonzero(flags.to_numpy())[0])
 
 
 def ends_by_infos(over: Bool, infos: pa.ChunkedArray) -> tuple[Bool, Bool]:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
 from hindcast.episodes.columns import Columns
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.rows import ACTORS
-from hindcast.formats.tables.ends import first
 from hindcast.formats.tables.naming import Plan
 
 _UUID_BYTES: Final = 16
@@ -30,8 +29,7 @@ def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.obj
         return None
     name = source.columns[0]
     column = table.column(name)
-    if column.null_count:
-        raise CellError(first(column.is_null()), f"{name!r} is null: every row needs the id of its episode")
+    refuse_null(column, name, ": every row needs the id of its episode")
     episodes = _texts(column, name)
     agents = plan.sources.get(Columns.AGENT_ID)
     if is_ours or agents is None or table.column(agents.columns[0]).null_count == len(table):
@@ -104,8 +102,7 @@ def _without_uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> I64:
-    if column.null_count:
-        raise CellError(first(column.is_null()), f"{name!r} is null: expected a whole number")
+    refuse_null(column, name, ": expected a whole number")
     if pa.types.is_integer(column.type):
         return column.to_numpy().astype(np.int64, copy=False)
     if not pa.types.is_floating(column.type):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hindcast.episodes.columns import SEPARATOR, Columns, root
+from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.names import DONES, NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
@@ -266,16 +266,12 @@ def _selected(sources: dict[str, Source], columns: Sequence[str] | None) -> dict
     for name in columns:
         if name not in known:
             raise DataError(f"it has no column {name!r}, which `columns` names: {nearest(name, known)}")
-    wanted = {*columns, *(_next(name) for name in columns if root(name) == Columns.OBS)}
+    wanted = {*columns, *(next_leaf(name) for name in columns if root(name) == Columns.OBS)}
     return {
         name: source
         for name, source in sources.items()
         if name in wanted or root(name) in wanted or name in ROLES
     }
-
-
-def _next(name: str) -> str:
-    return Columns.NEXT_OBS + name.removeprefix(Columns.OBS)
 
 
 def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.tables.decoding import Reader, as_obs, rows_of, sentences
+from hindcast.formats.tables.decoding import Reader, rows_of, sentences
 from hindcast.formats.tables.filters import expression_of, passing
 from hindcast.formats.tables.folder_keys import keyed
 from hindcast.formats.tables.naming import ALIASES, Plan, listed, nearest, plan_of
@@ -164,7 +164,7 @@ def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) ->
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
         for name, leaf in empty_leaves(leaves).items()
         if name not in rows.columns
-        and (options.columns is None or {as_obs(name), as_obs(root(name))} & {*options.columns})
+        and (options.columns is None or {obs_leaf(name), obs_leaf(root(name))} & {*options.columns})
     }
     return replace(rows, columns={**rows.columns, **empty}) if empty else rows
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from hindcast.episodes.columns import SEPARATOR, Columns, root
+from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, next_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.exported import recording_of
 from hindcast.formats.spec import DataSpec, Leaf
@@ -53,24 +53,14 @@ def with_element(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
 def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
     leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
-    following = {
-        Columns.NEXT_OBS + name.removeprefix(Columns.OBS): kind
-        for name, kind in leaves.items()
-        if root(name) == Columns.OBS
-    }
-    leaves.update(following)
+    leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, list(leaves))}
     return {name: _column(name, leaves) for name in dict.fromkeys(map(root, leaves))}
 
 
 def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Those without a number in them, for which CSV has no column; observations after the step too."""
     found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
-    following = {
-        Columns.NEXT_OBS + name.removeprefix(Columns.OBS): leaf
-        for name, leaf in found.items()
-        if root(name) == Columns.OBS
-    }
-    return {**found, **following}
+    return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, list(found))}
 
 
 def _nested(leaf: Leaf) -> pa.DataType:
