@@ -1,9 +1,11 @@
 """Carries out one resource in a process of its own, for tests that kill it.
 
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
+    python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
 KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL how often it is come to.
-Prints a line when it begins, at every progress and at the end.
+Prints a line when it begins, at every progress and at the end. The second form is one of several learners of a
+training, over gloo; STORE is the file by which they find each other.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from moments import die
 
 from hindcast.api import OfflineRecording, load_resources
 from hindcast.errors import UserError
+from hindcast.learn.group import Group
+from hindcast.learn.ranks import Ranks
 from hindcast.pipeline.offline_data import Input
 from hindcast.report.events import Outcome, Progress
+from hindcast.run.following import follow
 from hindcast.run.interruption import interruptible
+from hindcast.run.placement import HERE
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 
@@ -35,11 +41,16 @@ class Spoken:
         print("outcome", outcome.state, flush=True)
 
 
-def main() -> int:
-    loaded = load_resources(sys.argv[1])[0].resource
-    kill_at = sys.argv[2] if len(sys.argv) == 3 else None
-    if len(sys.argv) > 3:
-        die(sys.argv[2], int(sys.argv[3]))
+def main(arguments: list[str]) -> int:
+    if arguments[0] == "--learner":
+        group: Group = joined(*arguments[1:4])
+        arguments = arguments[4:]
+    else:
+        group = Group()
+    loaded = load_resources(arguments[0])[0].resource
+    kill_at = arguments[1] if len(arguments) == 2 else None
+    if len(arguments) > 2:
+        die(arguments[1], int(arguments[2]))
     reporter = Spoken()
     print("begun", flush=True)
     try:
@@ -50,7 +61,11 @@ def main() -> int:
             else:
                 die_at(kill_at, loaded.spec.checkpoint.path)
                 inputs = [Input(str(source.path), source.weight) for source in loaded.spec.input]
-                outcome = TrainingRun(loaded, inputs, reporter, interruption).carry_out()
+                if isinstance(group, Ranks) and not group.leads:
+                    follow(loaded, inputs, HERE, group)
+                    return 0
+                outcome = TrainingRun(loaded, inputs, reporter, interruption, group=group).carry_out()
+                group.broadcast(["end"])
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)
         return error.exit_code
@@ -58,5 +73,14 @@ def main() -> int:
     return 0
 
 
+def joined(rank: str, size: str, store: str) -> Ranks:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
+    return Ranks(torch.device("cpu"))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

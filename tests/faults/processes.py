@@ -81,6 +81,22 @@ class Driver(Script):
         super().__init__("driver.py", file, *(each for each in kill_at if each is not None))
 
 
+class Learner(Script):
+    """One of two learners of a training, in another process; it may kill itself at a moment.
+
+    Args:
+        resource: what to train.
+        folder: where its YAML and the file are by which the learners find each other.
+        rank: 0 or 1.
+        kill_at: a moment and the number of times that it is come to (moments.py).
+    """
+
+    def __init__(self, resource: OfflineTraining, folder: Path, rank: int, *kill_at: object) -> None:
+        file = folder / "resource.yaml"
+        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
+        super().__init__("driver.py", "--learner", rank, 2, folder / "store", file, *kill_at)
+
+
 def adopt_orphans(adopt: bool) -> None:
     """Whether this process becomes the parent of what its killed children leave, as a session manager does."""
     ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import uuid
@@ -19,7 +18,7 @@ from hindcast.api.training import LearnersSpec
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost, raised
-from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
+from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
 from hindcast.memory import oom_kills
@@ -27,8 +26,9 @@ from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.report.events import Outcome
 from hindcast.run.claim import title
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
+from hindcast.run.following import follow
 from hindcast.run.machine import learner_device
-from hindcast.run.offline import Inputs, offline_trainer
+from hindcast.run.offline import Inputs
 from hindcast.run.training import TrainingRun
 
 _MOST_RESTARTS: Final = 3
@@ -134,7 +134,7 @@ def _take_part(
     device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
     group = Ranks(device) if ray.train.get_context().get_world_size() > 1 else Group()
     if isinstance(group, Ranks) and not group.leads:
-        _follow(resource, inputs, pools, group)
+        follow(resource, inputs, pools, group)
         return None
     with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
         run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
@@ -144,23 +144,6 @@ def _take_part(
             ended = error
     group.broadcast(["end"])
     return ended
-
-
-def _follow(resource: OfflineTraining, inputs: Inputs, pools: Pools, group: Ranks) -> None:
-    """Do what the first learner tells, until the end."""
-    told = group.receive()
-    if told == ["end"]:
-        return
-    trainer = offline_trainer(resource, inputs, pools, group, first_learners=told[1])
-    while (told := group.receive()) != ["end"]:
-        if told[0] == "begin":
-            trainer.begin()
-        elif told[0] == "load":
-            trainer.load(find_checkpoint(told[1]))
-        else:
-            with contextlib.suppress(Interrupted):
-                trainer.iterate()
-    trainer.close()
 
 
 def _cpus(learners: LearnersSpec) -> float:

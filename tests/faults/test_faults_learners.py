@@ -1,0 +1,67 @@
+"""One of two learners is killed: both started again come to the same end, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from moments import MOMENTS
+from processes import Learner
+from test_faults_training import contents
+
+from hindcast.api import OfflineTraining
+from layers import repeats
+from support import training
+
+pytestmark = pytest.mark.soak
+
+KILLS = repeats(3, soak=30)
+
+
+def of_two(folder: Path, data: Path) -> OfflineTraining:
+    """48 updates with noise of each learner's own: dropout, and MARWIL's targets in every window."""
+    return training(
+        folder,
+        data,
+        algorithm="MARWIL",
+        config={"trainBatchSizePerLearner": 16},
+        model={"fcnetHiddens": [16], "dropout": 0.2},
+        pipeline={"datasetNumItersPerLearner": 6, "windowSteps": 100},
+        learners={"replicas": 2, "device": "cpu"},
+        checkpoint={"every": 1, "keep": 2},
+        stop={"iterations": 8},
+    )
+
+
+def killed(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int = 0) -> bool:
+    """Train with two learners; whether the one of that rank was killed, which ends the other one."""
+    (folder / "store").unlink(missing_ok=True)
+    learners = [Learner(resource, folder, each, *(kill_at if each == rank else ())) for each in range(2)]
+    said = [learner.finish() for learner in learners]
+    codes = [learner.process.wait() for learner in learners]
+    if codes == [0, 0]:
+        assert "outcome Succeeded" in said[0], said
+        return False
+    assert codes[rank] == -signal.SIGKILL, said
+    assert codes[1 - rank] > 0
+    return True
+
+
+def test_killed_at_named_moments(tmp_path: Path, walks: Path) -> None:
+    assert not killed(of_two(tmp_path / "whole", walks), tmp_path)
+    whole = contents(tmp_path / "whole")
+    rng = np.random.default_rng(5)
+    run, kills = tmp_path / "killed", 0
+    moments = sorted(MOMENTS)
+    for number, moment in enumerate(rng.choice(moments, KILLS)):
+        kill_at = (moment, int(rng.integers(1, 4)))
+        if killed(of_two(run, walks), tmp_path, *kill_at, rank=int(rng.integers(2))):
+            kills += 1
+        else:
+            run = tmp_path / f"killed{number}"  # the moment did not come, and the training came to its end
+    killed(of_two(run, walks), tmp_path)
+    assert kills >= KILLS // 3
+    for folder in tmp_path.glob("killed*"):
+        assert contents(folder) == whole
