@@ -212,7 +212,6 @@ class Writer(OutputWriter):
         ({"input_": Reader}, "only build_algo() takes functions that make an InputReader"),
         ({"output": lambda ioctx: Writer()}, "for batch in DatasetReader(folder): writer.write(batch)"),
         ({"output": "logdir"}, "name the folder of the dataset"),
-        ({"input_evaluation": ["is", "wis"]}, "`hindcast evaluate CHECKPOINT --data DATASET`"),
         ({"input_config": {"a": 1}}, "give it to the reader"),
     ],
 )

@@ -24,6 +24,7 @@ from hindcast import (
     OfflineData,
     OfflinePreLearner,
     PPOConfig,
+    PrioritizedEpisodeReplayBuffer,
     RLModule,
     RLModuleSpec,
 )
@@ -146,6 +147,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "window_bytes": ("1Mi", "1Mi", None),
     "resident_budget": ("2Mi", "2Mi", None),
     "validate_data": (False, False, None),
+    "input_evaluation": (["is", "wis"], ["is", "wis"], None),
     "output": ("there", None, "there"),
     "output_write_episodes": (False, None, "Columns"),
     "output_write_method": ("write_csv", None, "CSV"),
@@ -245,6 +247,14 @@ def bc() -> BCConfig:
     return BCConfig().environment("CartPole-v1").offline_data(input_="data")
 
 
+def playing() -> AlgorithmConfig:
+    return AlgorithmConfig("DQN").environment("CartPole-v1")
+
+
+def recorder() -> PPOConfig:
+    return PPOConfig().environment("CartPole-v1").offline_data(output="out")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -262,14 +272,6 @@ def bc() -> BCConfig:
 def test_offline_evaluation_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         bc().evaluation(**given).validate()
-
-
-def playing() -> AlgorithmConfig:
-    return AlgorithmConfig("DQN").environment("CartPole-v1")
-
-
-def recorder() -> PPOConfig:
-    return PPOConfig().environment("CartPole-v1").offline_data(output="out")
 
 
 def test_samples_cover_the_table() -> None:
@@ -519,11 +521,11 @@ class TestMistakes:
             (lambda: BCConfig().validate(), "input_ is missing"),
             (
                 lambda: bc().training(lr="fast").to_resource(),
-                "spec.config.lr is 'fast' (text), expected a number",
+                "lr is 'fast' (text), expected a number",
             ),
             (
                 lambda: bc().training(train_batch_size_per_learner=0).to_resource(),
-                "spec.config.trainBatchSizePerLearner is 0, expected at least 1",
+                "train_batch_size_per_learner is 0, expected at least 1",
             ),
             (lambda: BCConfig().to_resource(), "input_ is missing"),
             (lambda: PPOConfig().offline_data(output="o").to_resource(), "env is missing"),
@@ -568,10 +570,6 @@ class TestMistakes:
                 lambda: playing().training(sampler={"episodes": 3}).to_resource(),
                 "spec.input[0].sampler.episodes is not a field",
             ),
-            (
-                lambda: playing().training(replay_buffer_config={"type": "Prioritized"}).to_resource(),
-                "replay_buffer_config: 'type' is not an option here",
-            ),
             (lambda: AlgorithmConfig("DQN").to_resource(), "input_ is missing"),
             (
                 lambda: AlgorithmConfig("DQN").offline_data(input_="sampler").to_resource(),
@@ -584,14 +582,6 @@ class TestMistakes:
             (
                 lambda: recorder().offline_data(output=["a", "b"]).to_resource(),
                 "output is ['a', 'b'], expected one path: a recording writes to one folder",
-            ),
-            (
-                lambda: bc().evaluation(evaluation_config={"env_config": {}, "explore": False}).plan(),
-                "evaluation_config contains 'env_config', but only takes explore",
-            ),
-            (
-                lambda: bc().evaluation(evaluation_config=3).plan(),
-                "evaluation_config is 3, expected a dictionary",
             ),
             (
                 lambda: (
@@ -639,9 +629,9 @@ class TestMistakes:
         with pytest.raises(SpecError) as error:
             config.to_resource()
         assert [line.split(" is ")[0] for line in str(error.value).splitlines()] == [
-            "spec.evaluation.interval",
-            "spec.config.gradClip",
-            "spec.config.lr",
+            "evaluation_interval",
+            "grad_clip",
+            "lr",
         ]
 
 
@@ -825,12 +815,12 @@ class TestModelConfig:
                 {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
                 "mixes 'same' and 'valid': all layers",
             ),
-            ({"conv_filters": [[4, 3, 1, 2]]}, "spec.model.convPadding is 2"),
+            ({"conv_filters": [[4, 3, 1, 2]]}, "model_config.conv_padding is 2"),
             (
                 {"fcnet_kernel_initializer": "glorot"},
                 "is 'glorot', which is not an initialiser; expected one of: constant, ",
             ),
-            ({"fcnet_kernel_initializer": 3}, "spec.model.fcnetKernelInitializer"),
+            ({"fcnet_kernel_initializer": 3}, "model_config.fcnet_kernel_initializer is 3"),
             ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder sees all observations"),
         ],
     )
@@ -899,7 +889,7 @@ class TestModuleSpec:
                 MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)}),
                 "rl_module_specs has 'p1': several agents are not available yet",
             ),
-            (RLModuleSpec("Net"), "spec.model.moduleClass is 'Net', expected \"package.module:Name\""),
+            (RLModuleSpec("Net"), "rl_module_spec.module_class is 'Net', expected \"package.module:Name\""),
             ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),
         ],
     )
@@ -980,6 +970,163 @@ def test_refused_option_at_the_references_default_asks_for_nothing() -> None:
             assert config.replaced == []
             with pytest.raises(SpecError, match=re.escape(option.remark)):
                 config.update_from_dict({option.name: not option.default})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("SAC", {"lr": None, "n_step": 1, "num_epochs": 1, "target_entropy": "auto"}),
+        ("CQL", {"n_step": 1, "twin_q": True, "minibatch_size": None, "target_network_update_freq": 0}),
+        ("BC", {"beta": 0.0, "vf_coeff": 1.0, "gamma": 0.99, "train_batch_size_per_learner": None}),
+        ("MARWIL", {"optimizer": {}, "learner_config_dict": {}, "hiddens": [256], "vf_share_layers": -1}),
+    ],
+)
+def test_rllibs_default_of_an_option_that_is_not_here_asks_for_nothing(
+    algorithm: str, options: dict[str, Any]
+) -> None:
+    config = AlgorithmConfig(algorithm).environment("Pendulum-v1").offline_data(input_="data")
+    before = config.plan()
+    assert config.training(**options).plan() == before
+    assert config.replaced == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "said"),
+    [
+        ("SAC", {"lr": 1e-3}, "lr does not apply to SAC; it is an option of BC"),
+        ("CQL", {"n_step": 3}, "n_step does not apply to CQL; it is an option of DQN"),
+        ("CQL", {"n_step": np.ones(2)}, "n_step does not apply to CQL"),
+        ("DQN", {"v_min": -1}, "num_quantiles needs no bounds"),
+        ("SAC", {"target_entropy": "other"}, "target_entropy is 'other'"),
+        ("SAC", {"lrr": None}, "lrr is not an option"),
+    ],
+)
+def test_another_value_of_it_is_a_sentence(algorithm: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        AlgorithmConfig(algorithm).environment("Pendulum-v1").training(**options).validate()
+
+
+class TestInputEvaluation:
+    """RLlib's option of 2019, and its later dictionary."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [["is", "wis"], {"is": {"type": "is"}, "wis": {"type": "WeightedImportanceSampling"}}, ("is", "wis")],
+    )
+    def test_estimates_are_made_of_held_out_episodes_in_every_iteration(self, value: Any) -> None:
+        found = bc().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
+        assert (found.estimates, found.interval, found.held_out) == (["is", "wis"], 1, 0.1)
+
+    def test_simulation_is_an_evaluation_in_every_iteration(self) -> None:
+        found = bc().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
+        assert (found.interval, found.offline) == (1, None)
+        both = bc().offline_data(input_evaluation=["simulation", "dr"]).to_resource().spec.evaluation
+        assert (both.interval, both.offline.estimates) == (1, ["dr"])
+
+    def test_what_is_given_directly_takes_precedence(self) -> None:
+        config = bc().offline_data(input_evaluation=["is", "simulation"])
+        config.evaluation(offline_evaluation_input="held", offline_evaluation_interval=5)
+        config.evaluation(off_policy_estimation_methods=["dr"], evaluation_interval=2)
+        found = config.to_resource().spec.evaluation
+        assert (found.interval, found.offline.interval, found.offline.estimates) == (2, 5, ["dr"])
+        assert (found.offline.held_out, found.offline.input) == (None, ["held"])
+
+    @pytest.mark.parametrize("value", [None, [], {}])
+    def test_nothing_is_no_evaluation(self, value: Any) -> None:
+        assert bc().offline_data(input_evaluation=value).to_resource() == bc().to_resource()
+
+    @pytest.mark.parametrize(
+        ("value", "said"),
+        [
+            (
+                "counterfactual",
+                "input_evaluation contains 'counterfactual', expected some of 'simulation', 'is'",
+            ),
+            (3, "input_evaluation contains '3', expected some of"),
+            ({"a": {"type": "is", "k": 1}}, "input_evaluation['a'] contains 'k', but only takes type"),
+        ],
+    )
+    def test_another_is_a_sentence(self, value: Any, said: str) -> None:
+        with pytest.raises(SpecError, match=re.escape(said)):
+            bc().offline_data(input_evaluation=value).validate()
+
+
+class TestReplayBufferConfig:
+    @pytest.mark.parametrize("kind", ["PrioritizedEpisodeReplayBuffer", PrioritizedEpisodeReplayBuffer])
+    def test_priorities_are_the_algorithms(self, kind: Any) -> None:
+        buffer = {"type": kind, "capacity": 50, "alpha": 0.5, "beta": 0.3}
+        spec = playing().training(replay_buffer_config=buffer).to_resource().spec
+        assert spec.sampler.capacity == 50
+        assert spec.config == {
+            "prioritizedReplay": True,
+            "prioritizedReplayAlpha": 0.5,
+            "prioritizedReplayBeta": 0.3,
+        }
+        config = playing().training(replay_buffer_config=buffer, prioritized_replay_beta=0.9)
+        assert config.to_resource().spec.config["prioritizedReplayBeta"] == 0.9
+
+    @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+    def test_draws_are_uniform_without(self, algorithm: str) -> None:
+        config = AlgorithmConfig(algorithm).environment("Pendulum-v1")
+        config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50})
+        assert (config.to_resource().spec.sampler.capacity, config.to_resource().spec.config) == (50, {})
+
+    @pytest.mark.parametrize(
+        ("algorithm", "value", "said"),
+        [
+            ("SAC", {"type": "PrioritizedEpisodeReplayBuffer"}, "SAC draws uniformly, without priorities"),
+            ("DQN", {"type": "EpisodeReplayBuffer", "alpha": 1}, "alpha is an option of PrioritizedEpisode"),
+            ("DQN", {"type": "MultiAgentReplayBuffer"}, "type is 'MultiAgentReplayBuffer', expected 'Epis"),
+            ("DQN", {"type": None}, "type is 'None', expected 'EpisodeReplayBuffer' or"),
+            ("DQN", {"capacitty": 3}, "'capacitty' is not an option here; did you mean 'capacity'?"),
+            ("DQN", 3, "replay_buffer_config is 3, expected a dictionary"),
+        ],
+    )
+    def test_another_is_a_sentence(self, algorithm: str, value: Any, said: str) -> None:
+        config = AlgorithmConfig(algorithm).environment("Pendulum-v1").training(replay_buffer_config=value)
+        with pytest.raises(SpecError, match=re.escape(said)):
+            config.validate()
+        assert isinstance(config.replaced, list)
+
+
+class TestEvaluationConfig:
+    def test_a_training_on_data_is_evaluated_in_its_environment(self) -> None:
+        own = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
+        config = bc().environment(env_config={"size": 1, "wind": 3})
+        spec = config.evaluation(evaluation_config=own, evaluation_interval=1).to_resource().spec
+        assert (spec.environment.id, spec.environment.kwargs) == ("Acrobot-v1", {"size": 2, "wind": 3})
+        assert spec.evaluation.explore is True
+
+    @pytest.mark.parametrize(
+        ("config", "value", "said"),
+        [
+            (playing(), {"env_config": {"a": 1}}, "the policy also plays in this environment to learn"),
+            (recorder(), {"env_config": {"a": 1}}, "evaluate elsewhere with custom_evaluation_function"),
+            (bc(), {"gamma": 1}, "contains 'gamma', but only takes explore, env and env_config"),
+            (bc(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
+            (bc(), 3, "evaluation_config is 3, expected a dictionary"),
+        ],
+    )
+    def test_what_cannot_be_is_a_sentence(self, config: AlgorithmConfig, value: Any, said: str) -> None:
+        with pytest.raises(SpecError, match=re.escape(said)):
+            config.copy().evaluation(evaluation_config=value).validate()
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "options", "said"),
+    [
+        (recorder(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
+        (bc(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
+        (bc(), "learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
+        (bc(), "evaluation", {"evaluation_num_env_runners": "two"}, "evaluation_num_env_runners is 'two'"),
+        (bc(), "env_runners", {"num_envs_per_env_runner": "two"}, "num_envs_per_env_runner is 'two' (text)"),
+    ],
+)
+def test_a_number_in_words_is_a_sentence(
+    config: AlgorithmConfig, method: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        getattr(config.copy(), method)(**options).validate()
 
 
 @pytest.mark.parametrize(

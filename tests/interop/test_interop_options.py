@@ -27,6 +27,17 @@ GIVEN = {
     "input_": "other",
 }
 """Values that no default shows."""
+DEFAULTS_WITH_A_SENTENCE = {
+    **dict.fromkeys(("model", "q_model_config", "policy_model_config"), "rl_module(model_config=...)"),
+    **dict.fromkeys(("tf_session_args", "local_tf_session_args"), "TensorFlow's"),
+    "train_batch_size": "use train_batch_size_per_learner",
+    "lr": "does not apply to CQL",  # whose actor_lr, critic_lr and alpha_lr are options here too
+    "replay_buffer_config": "replay_buffer_config: ",  # priorities, for SAC; of the old API stack, for CQL
+    "num_steps_sampled_before_learning_starts": 'add "sampler" to input_',  # for CQL, from data
+    "input_": "sampler does not apply to",  # for what learns from data alone
+    **dict.fromkeys(("offline_evaluation_type", "offline_evaluation_timeout_s"), "does not apply to PPO"),
+}
+"""RLlib's defaults that say something else here, or that only belong to its old API stack."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -72,6 +83,19 @@ def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
             if "does nothing" in fates.values() and name != "framework":
                 silent.append((method, name, default, fates))
     assert silent == []
+
+
+@pytest.mark.parametrize("algorithm", CONFIGS)
+def test_a_default_requests_nothing(theirs: Mapping[str, Any], algorithm: str) -> None:
+    known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
+    for method, options in known["methods"].items():
+        for name in () if method in GONE else options:
+            if name not in known["attributes"]:
+                continue
+            try:
+                getattr(config_of(algorithm), method)(**{name: known["attributes"][name]}).validate()
+            except UserError as error:
+                assert DEFAULTS_WITH_A_SENTENCE.get(name, "accepted") in str(error), (method, name)
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)

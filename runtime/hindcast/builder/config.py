@@ -29,10 +29,12 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
+from hindcast.builder.expanded import expanded
 from hindcast.builder.model_config import as_dict
 from hindcast.builder.module_spec import spec_as_dict
-from hindcast.builder.names import GONE, UnknownName, check_names, default_of, method_of
+from hindcast.builder.names import GONE, UnknownName, check_names, default_of, is_absent, method_of
 from hindcast.builder.plan import Plan, plan_of
+from hindcast.builder.python_names import python_names
 from hindcast.builder.replaced import replaced
 from hindcast.builder.resources import learns_online, recording, training
 from hindcast.builder.user_objects import importable, portable, refuse_given
@@ -182,6 +184,7 @@ class AlgorithmConfig:
         """
         return replaced(self.algorithm, self._options)
 
+    @python_names()
     def to_resource(
         self,
         name: str | None = None,
@@ -198,7 +201,7 @@ class AlgorithmConfig:
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
 
         Raises:
-            SpecError: one line per problem, worded as for a file.
+            SpecError: one line per problem, in the names of the options.
         """
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(self.get(option)):
@@ -208,8 +211,9 @@ class AlgorithmConfig:
                 )
         algorithm, name = self._chosen, name or self._name
         ends = {to_camel(key): value for key, value in stop.items()} if stop else None
-        if self._options.get("output") and not self._options.get("input_"):
-            recorded = recording(algorithm, self._given, name, dict(policy) if policy else None, ends)
+        options = expanded(self.algorithm, self._given)
+        if options.get("output") and not options.get("input_"):
+            recorded = recording(algorithm, options, name, dict(policy) if policy else None, ends)
             refuse_given(recorded.model_dump())
             return recorded
         if learns_online(algorithm):
@@ -217,17 +221,18 @@ class AlgorithmConfig:
                 f"{algorithm} learns in its environment: as a resource it trains the policy of a recording; "
                 "add .offline_data(output=...)."
             )
-        trained = training(algorithm, self._given, name, ends)
+        trained = training(algorithm, options, name, ends)
         refuse_given(trained.model_dump())
         return trained
 
+    @python_names()
     def plan(self) -> Plan:
         """What `build_algo` builds.
 
         Raises:
             SpecError: one line per problem.
         """
-        return plan_of(self._chosen, self._given, self._name)
+        return plan_of(self._chosen, expanded(self.algorithm, self._given), self._name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.
@@ -381,7 +386,9 @@ class AlgorithmConfig:
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
         check_names(self.algorithm, method, options)
-        self._options.update(options)
+        self._options.update(
+            {name: value for name, value in options.items() if not is_absent(self.algorithm, name, value)}
+        )
         return self
 
 

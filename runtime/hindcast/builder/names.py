@@ -16,6 +16,23 @@ from hindcast.errors import SpecError
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CALLED: Final = {"learning_rate": "lr", "batch_size": "train_batch_size_per_learner", "discount": "gamma"}
 """Names of other libraries that no spelling leads from to RLlib's."""
+_RLLIBS_DEFAULTS: Final = {
+    "bc_logstd_coeff": 0.0,
+    "beta": 0.0,
+    "gamma": 0.99,
+    "moving_average_sqd_adv_norm_start": 100.0,
+    "moving_average_sqd_adv_norm_update_rate": 1e-8,
+    "n_step": 1,
+    "num_epochs": 1,
+    "target_network_update_freq": 0,
+    "twin_q": True,
+    "vf_coeff": 1.0,
+}
+"""Options that not every algorithm has here, with RLlib's default for the algorithms that lack them here."""
+_UNSET: Final = {"target_entropy": "auto"}
+"""RLlib's words for leaving an option to the algorithm."""
+_DEPRECATED: Final = -1
+"""RLlib's value of deprecated options."""
 GONE: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
     "experimental": "does not apply here; leave it out",
@@ -70,7 +87,7 @@ def default_of(algorithm: str | None, name: str) -> Any:
         UnknownName: it is not an option, or one of another algorithm.
     """
     try:
-        check_names(algorithm, method_of(algorithm, name), {name: None})
+        _check_name(algorithm, method_of(algorithm, name), name, None)
     except SpecError as error:
         raise UnknownName(str(error)) from None
     return schema_of(algorithm, name).get("default") if algorithm in schemas() else None
@@ -101,18 +118,46 @@ def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) 
         SpecError: a name that is not an option, or belongs to another method or algorithm; a refused option.
     """
     for name, value in options.items():
-        option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
-        if option is None and not (method == "training" and _is_own(algorithm, name)):
-            raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
-        if option is not None and option.kind == "refused" and _asks(option, value):
-            raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
+        if not (method == "training" and is_absent(algorithm, name, value)):
+            _check_name(algorithm, method, name, value)
+
+
+def is_absent(algorithm: str | None, name: str, value: Any) -> bool:
+    """Whether this is RLlib's default of an option that the algorithm does not have here: it requests nothing."""
+    if is_of_table(algorithm, name) or _is_own(algorithm, name) or not _owners(name):
+        return False
+    return value is None or _equals(value, _RLLIBS_DEFAULTS.get(name))
+
+
+def is_unset(algorithm: str, name: str, value: Any) -> bool:
+    """Whether a value leaves an algorithm's own option at its default: RLlib's word, or None where it cannot be."""
+    schema = schema_of(algorithm, name)
+    if value is None:
+        return bool(schema) and {"type": "null"} not in schema.get("anyOf", ())
+    return _equals(value, _UNSET.get(name))
+
+
+def _check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:
+    option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
+    if option is None and not (method == "training" and _is_own(algorithm, name)):
+        raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
+    if option is not None and option.kind == "refused" and _asks(option, value):
+        raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
 
 
 def _asks(option: Option, value: Any) -> bool:
     """Whether a value of a refused option requests something: RLlib's default does not."""
     if value is None:
         return False
-    return value is not False if option.default is None else value != option.default
+    if option.default is not None:
+        return not _equals(value, option.default)
+    is_plain = isinstance(value, bool | int | float | str | Mapping | list | tuple)
+    return not is_plain or (bool(value) and not _equals(value, _DEPRECATED))
+
+
+def _equals(value: Any, default: Any) -> bool:
+    """Equality for values of any type: arrays compare element by element."""
+    return type(value) in (type(default), int, float) and bool(value == default)
 
 
 def _place_of(algorithm: str | None, method: str, name: str) -> str:

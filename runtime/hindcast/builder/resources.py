@@ -10,9 +10,11 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
+from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
+from hindcast.builder.names import is_unset
 from hindcast.builder.options import BY_NAME, is_of_table
-from hindcast.builder.values import CONVERTERS, check_batching, output_path, plain, sources
+from hindcast.builder.values import CONVERTERS, check_batching, names_data, output_path, plain, sources
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
@@ -56,7 +58,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
         SpecError: one line per problem.
     """
     online = learns_online(algorithm)
-    if online and options.get("input_"):
+    if online and names_data(options):
         raise SpecError(f"input_ does not apply to {algorithm}, which learns from its own samples.")
     if online and (judged := [name for name in options if "offline_evaluation" in name and options[name]]):
         raise SpecError(
@@ -64,6 +66,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
             "environment: use evaluation_interval."
         )
     check_batching(options.get("iter_batches_kwargs"))
+    _check_runners(options)
     spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
     if options.get("materialize_data"):
         _put(spec, "pipeline.residency", "Resident")
@@ -128,7 +131,11 @@ def packs_columns(options: Options) -> bool:
 
 def algorithm_config(algorithm: str, options: Options) -> Fields:
     """The algorithm's own options, all others being in the table, by their YAML names: `lambda_` is `lambda`."""
-    own = {name: value for name, value in options.items() if not is_of_table(algorithm, name)}
+    own = {
+        name: value
+        for name, value in options.items()
+        if not (is_of_table(algorithm, name) or is_unset(algorithm, name, value))
+    }
     return {to_camel(name.rstrip("_")): plain(value) for name, value in own.items()}
 
 
@@ -182,6 +189,12 @@ def _put(spec: Fields, field: str, value: Any) -> None:
         spec = spec.setdefault(parent, {})
     here = spec.get(last)
     spec[last] = {**here, **value} if isinstance(here, dict) and isinstance(value, dict) else value
+
+
+def _check_runners(options: Options) -> None:
+    """A training has no runners, but a wrong number of them is still a mistake."""
+    given = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
+    section(RunnersSpec, _fields(given, "recording").get("runners", {}), ("spec", "runners"))
 
 
 def _duration(options: Options) -> Fields:

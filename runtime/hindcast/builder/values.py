@@ -103,10 +103,13 @@ def _with_method(common: Options, options: Options) -> Options:
 
 def names_data(options: Options) -> bool:
     """Whether `input_` names anything but the sampler."""
+    return any(entry != "sampler" for entry in named_inputs(options))
+
+
+def named_inputs(options: Options) -> list[Any]:
+    """The entries of `input_`, without their weights."""
     given = options.get("input_") or ()
-    return any(
-        path != "sampler" for path in (given if isinstance(given, Mapping | list | tuple) else [given])
-    )
+    return list(given) if isinstance(given, Mapping | list | tuple) else [given]
 
 
 def output_path(options: Options) -> str:
@@ -225,8 +228,8 @@ def _sampler(given: Any) -> dict[str, Any]:
 
 def _replay(given: Any) -> dict[str, Any]:
     """The sampler's fields of `replay_buffer_config`."""
-    _only("replay_buffer_config", given, ("capacity",))
-    return dict(given)
+    _only("replay_buffer_config", given, ("type", "capacity", "alpha", "beta"))
+    return {name: value for name, value in given.items() if name == "capacity"}
 
 
 def _explore(given: Any) -> Any:
@@ -235,25 +238,28 @@ def _explore(given: Any) -> Any:
         raise SpecError(f"evaluation_config is {given!r}, expected a dictionary.")
     if others := [name for name in given if name != "explore"]:
         raise SpecError(
-            f"evaluation_config contains {', '.join(map(repr, others))}, but only takes explore: evaluations "
-            "play in the environment of .environment(), with the options of .evaluation(); for other data use "
-            "offline_evaluation_input."
+            f"evaluation_config contains {', '.join(map(repr, others))}, but only takes explore, env and env_config: "
+            "evaluations follow the options of .evaluation(); for other data use offline_evaluation_input."
         )
     return given.get("explore")
 
 
-def _estimates(given: Any) -> Any:
-    """Names of `off_policy_estimation_methods`, a list or RLlib's dictionary name -> {"type": class}."""
+def estimates(option: str, given: Any) -> list[Any]:
+    """Names of estimates, from a list or RLlib's dictionary name -> {"type": class}.
+
+    Raises:
+        SpecError: an entry has more than a type.
+    """
     if isinstance(given, Mapping):
-        return [_estimate(name, each) for name, each in given.items()]
-    return [given] if isinstance(given, str) else given
+        return [_estimate(f"{option}[{name!r}]", each) for name, each in given.items()]
+    return [_estimate(option, each) for each in (given if isinstance(given, list | tuple) else [given])]
 
 
-def _estimate(name: str, given: Any) -> str:
+def _estimate(place: str, given: Any) -> str:
     kind = given.get("type") if isinstance(given, Mapping) else given
     if others := [key for key in given if key != "type"] if isinstance(given, Mapping) else []:
         raise SpecError(
-            f"off_policy_estimation_methods[{name!r}] contains {', '.join(map(repr, others))}, but only takes type: "
+            f"{place} contains {', '.join(map(repr, others))}, but only takes type: "
             "offline_evaluation_model_updates sets how long models are fitted."
         )
     called = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
@@ -317,8 +323,8 @@ def _calling(hook: str, value: Any) -> list[Any]:
     ]
 
 
-def _at_least_one(value: Any) -> Any:
-    return max(value, 1) if isinstance(value, int) else value
+def _zero_as_one(value: Any) -> Any:
+    return 1 if isinstance(value, int) and value == 0 else value
 
 
 def _residency(value: Any) -> str:
@@ -342,8 +348,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "observation_space": space,
     "action_space": space,
     "observation_filter": observation_filter,
-    "num_env_runners": _at_least_one,
-    "num_learners": _at_least_one,
+    "num_env_runners": _zero_as_one,
+    "num_learners": _zero_as_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
     "callbacks_class": _callbacks,
     "learner_class": partial(importable, "learner_class"),
@@ -370,7 +376,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "offline_evaluation_interval": lambda value: value or None,
     "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
     "offline_evaluation_type": _evaluation_type,
-    "off_policy_estimation_methods": _estimates,
+    "off_policy_estimation_methods": lambda value: estimates("off_policy_estimation_methods", value) or None,
     "custom_evaluation_function": partial(importable, "custom_evaluation_function"),
     "model_config": model_fields,
     "rl_module_spec": module_fields,
