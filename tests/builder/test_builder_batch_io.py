@@ -17,6 +17,7 @@ from hindcast import (
     JsonReader,
     JsonWriter,
     OutputWriter,
+    PPOConfig,
     SampleBatch,
     SampleBatchBuilder,
     register_input,
@@ -202,15 +203,70 @@ def test_a_wrong_reader_is_a_sentence(
 
 
 class Writer(OutputWriter):
+    written: list[SampleBatch] = []
+
+    def __init__(self, ioctx: Any) -> None:
+        assert ioctx.config["evaluation_duration"] == 3
+        self.written.clear()
+
     def write(self, sample_batch: SampleBatch) -> None:
-        raise AssertionError
+        self.written.append(sample_batch)
+
+
+class RaisingWriter(Writer):
+    def write(self, sample_batch: SampleBatch) -> None:
+        raise KeyError("bucket")
+
+
+def written_by(output: Any) -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment(Walk)
+        .rl_module(model_config={"fcnet_hiddens": [8]})
+        .evaluation(evaluation_duration=3)
+        .offline_data(output=output)
+    )
+
+
+@pytest.mark.parametrize("output", [Writer, lambda given: Writer(ioctx=given)])
+def test_a_custom_writer_receives_each_recorded_episode_once(output: Any) -> None:
+    with written_by(output).build_algo() as algo:
+        folder = Path(algo.config.output)
+        returns = sum(algo.evaluate()["env_runners"]["episode_return_mean"] * 3 for _ in range(2))
+        assert folder.exists()
+    assert not folder.exists()
+    assert len({batch["eps_id"][0] for batch in Writer.written}) == len(Writer.written) == 6
+    assert sum(batch["rewards"].sum() for batch in Writer.written) == pytest.approx(returns)
+    algo.stop()
+    assert len(Writer.written) == 6
+
+
+def test_a_writer_without_recorded_episodes_receives_nothing() -> None:
+    written_by(Writer).build_algo().stop()
+    assert Writer.written == []
+
+
+def test_a_wrong_writer_is_a_sentence() -> None:
+    with pytest.raises(
+        UserCodeError, match="output made a int, expected an OutputWriter: a class with write"
+    ):
+        written_by(lambda ioctx: 3).build_algo()
+    with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
+        written_by(Writer).evaluation(evaluation_duration=4).build_algo()
+    algo = written_by(RaisingWriter).build_algo()
+    folder = Path(algo.config.output)
+    algo.evaluate()
+    with pytest.raises(UserCodeError, match=r"the writer of output in write\(\) raised KeyError at .*bucket"):
+        algo.stop()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"input_": Reader}, "only build_algo() takes functions that make an InputReader"),
-        ({"output": lambda ioctx: Writer()}, "for batch in DatasetReader(folder): writer.write(batch)"),
+        ({"output": Writer}, "for batch in DatasetReader(folder): writer.write(batch)"),
+        ({"output": [Writer]}, "expected one path: a recording writes to one folder"),
         ({"output": "logdir"}, "name the folder of the dataset"),
         ({"input_config": {"a": 1}}, "give it to the reader"),
     ],

@@ -39,6 +39,21 @@ def test_a_users_mistake_is_one_sentence_with_its_exit_code(hindcast, resources,
     assert code in EXIT_CODES
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("export", "a", "b", "--format", "onxx"), "'--format': 'onxx' is not one of 'onnx', 'torch', "),
+        (("evaluate", "a", "--clip", "0.5"), "'--clip': '0.5', expected at least 1. See hindcast evaluate"),
+        (("evaluate", "a", "--gamma", "x"), "'--gamma': 'x', expected a number. See hindcast evaluate"),
+        (("evaluate", "a", "--seed", "1.5"), "'--seed': '1.5', expected a whole number."),
+    ],
+)
+def test_a_wrong_value_of_an_option_says_what_was_found_and_expected(hindcast, arguments, said):
+    called = hindcast(*arguments)
+    assert called.code == 2
+    assert called.err.startswith(f"error: invalid value for {said}")
+
+
 def test_debug_adds_the_traceback_to_the_sentence(hindcast, resources, monkeypatch):
     monkeypatch.setattr(carry_out_module, "carry_out", raising(errors.DataError("no rows")))
     called = hindcast("run", resources, "--debug")
@@ -89,7 +104,7 @@ def test_an_interruption_is_no_error_and_exits_with_130(hindcast, resources, mon
         (["run"], "FILE"),
         (["run", "a.yaml", "--fast"], "--fast"),
         (["evaluate", "somewhere", "--episodes", "many"], "--episodes"),
-        (["evaluate", "somewhere", "--episodes", "0"], "greater than or equal to 1"),
+        (["evaluate", "somewhere", "--episodes", "0"], "'0', expected at least 1"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(hindcast, arguments, found):

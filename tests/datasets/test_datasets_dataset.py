@@ -406,7 +406,7 @@ def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
             text.replace("episodes/arrow", "episodes/orc"),
             "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack",
         ),
-        (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: Field required"),
+        (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: is missing"),
         (text.replace("000001-a1", "../../etc"), r"leads out of the dataset's folder"),
     ):
         manifest.write_text(broken)

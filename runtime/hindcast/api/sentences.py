@@ -14,13 +14,16 @@ from hindcast.api.documents import Problem, Steps
 _SHOWN: Final = 60
 
 _EXPECTED: Final = {
+    "bool_parsing": "true or false",
     "bool_type": "true or false",
     "bytes_type": "text",
     "date_type": "a date",
     "dict_type": "a mapping",
     "finite_number": "a finite number",
+    "float_parsing": "a number",
     "float_type": "a number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "int_type": "a whole number",
     "list_type": "a list",
     "model_attributes_type": "a mapping",
@@ -150,6 +153,15 @@ def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
         elif step != "[key]":
             tags = True
     return tuple(steps), tags
+
+
+def value_problem(error: ValidationError) -> str:
+    """The first problem that pydantic found, without its place: `'0.5', expected at least 1`."""
+    details = error.errors(include_url=False)[0]
+    if details["type"] in _WHOLE:
+        return _WHOLE[details["type"]].format(**details.get("ctx", {}))
+    expected = _expected(details)
+    return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
 def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
 from hindcast.builder.batch_io.inputs import ReadInputs, has_readers
+from hindcast.builder.batch_io.outputs import WrittenOutput
 from hindcast.builder.groups import LearnerGroup
 from hindcast.builder.names import UnknownName
 from hindcast.builder.plan import Plan
@@ -102,30 +103,15 @@ class RunningAlgorithm:
     @python_names()
     def __init__(self, config: AlgorithmConfig) -> None:
         self._read = ReadInputs()
-        self.config = _without_readers(config, self._read)
-        self.notes: list[str] = []
-        plan = self.config.plan()
-        self._algorithm = plan.algorithm
-        for line in (*self.config.replaced, *self._read.notes):
-            self._note(line)
-        reporter = _Notes(self._note)
-        self._output, self._reporter = plan.recording, reporter
+        self._written: WrittenOutput | None = None
         self._recording: EvaluationRecording | TrainingRecording | None = None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
         self._callbacks = TrainingCallbacks()
-        self._environment = plan.training.spec.environment if plan.training else None
+        self.notes: list[str] = []
         try:
-            if plan.training is not None:
-                self._callbacks = TrainingCallbacks(plan.training.spec.callbacks)
-                self._callbacks.algorithm = self
-                store = OneFolder(resolve("."))
-                self._evaluations = Evaluations(plan.training, store, reporter, callbacks=self._callbacks)
-            self._trainer = _trainer_of(plan, reporter)
-            self._trainer.busy = self._evaluations.processes if self._evaluations else 0
-            if plan.training is None or plan.online:
-                self._warm_start(plan.initial_checkpoint)
-            self._callbacks.call("on_algorithm_init")
+            self.config = self._with_folders(config)
+            self._build(self.config.plan())
         except BaseException:
             self.stop()
             raise
@@ -343,7 +329,7 @@ class RunningAlgorithm:
         return self.get_policy().module
 
     def stop(self) -> None:
-        """Complete the dataset, stop the processes, close the environments."""
+        """Complete the dataset, stop the processes, close the environments. A custom writer receives the episodes."""
         if self._recording is not None:
             self._recording.close()
         if self._evaluations is not None:
@@ -353,6 +339,9 @@ class RunningAlgorithm:
         if hasattr(self, "_trainer"):
             self._trainer.close()
         self._read.close()
+        if self._written is not None:
+            written, self._written = self._written, None
+            written.close()
 
     cleanup = stop
 
@@ -368,6 +357,33 @@ class RunningAlgorithm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _with_folders(self, config: AlgorithmConfig) -> AlgorithmConfig:
+        """A frozen copy of the config, with folders in place of custom readers and of a custom writer."""
+        own = config.copy(copy_frozen=False)
+        if has_readers(config.get("input_")):
+            own.offline_data(input_=self._read.read(config.to_dict()))
+        if callable(config.get("output")):
+            self._written = WrittenOutput(config["output"], config.to_dict())
+            own.offline_data(output=self._written.path)
+        return own.copy(copy_frozen=True)
+
+    def _build(self, plan: Plan) -> None:
+        self._algorithm = plan.algorithm
+        for line in (*self.config.replaced, *self._read.notes):
+            self._note(line)
+        self._output, self._reporter = plan.recording, _Notes(self._note)
+        self._environment = plan.training.spec.environment if plan.training else None
+        if plan.training is not None:
+            self._callbacks = TrainingCallbacks(plan.training.spec.callbacks)
+            self._callbacks.algorithm = self
+            store = OneFolder(resolve("."))
+            self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
+        self._trainer = _trainer_of(plan, self._reporter)
+        self._trainer.busy = self._evaluations.processes if self._evaluations else 0
+        if plan.training is None or plan.online:
+            self._warm_start(plan.initial_checkpoint)
+        self._callbacks.call("on_algorithm_init")
 
     def _warm_start(self, path: str | None) -> None:
         """Without data to train on; a training on data starts from it automatically."""
@@ -420,19 +436,6 @@ class RunningAlgorithm:
         message = in_python(message)
         self.notes.append(message)
         _LOG.warning(message)
-
-
-def _without_readers(config: AlgorithmConfig, read: ReadInputs) -> AlgorithmConfig:
-    """A frozen copy of the config, with the data that custom readers returned."""
-    if not has_readers(config.get("input_")):
-        return config.copy(copy_frozen=True)
-    own = config.copy(copy_frozen=False)
-    try:
-        own.offline_data(input_=read.read(config.to_dict()))
-    except BaseException:
-        read.close()
-        raise
-    return own.copy(copy_frozen=True)
 
 
 def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:

@@ -123,8 +123,8 @@ def output_path(options: Options) -> str:
         raise SpecError("output is missing: name the folder of the dataset with .offline_data(output=...).")
     if callable(path):
         raise SpecError(
-            "output is a function: record into a folder, then pass its batches to your OutputWriter: for batch in "
-            "DatasetReader(folder): writer.write(batch)."
+            f"output is {path!r}: only build_algo() takes what makes an OutputWriter, since a resource cannot hold it: "
+            "name a folder, and pass on its batches: for batch in DatasetReader(folder): writer.write(batch)."
         )
     if not _is_path(path):
         raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")

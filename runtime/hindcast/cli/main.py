@@ -81,12 +81,23 @@ def main() -> None:
 
 
 def _usage(error: BaseException) -> str:
+    if isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
+        error.message = _rejected(error.__cause__)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(message.split()).rstrip(".")
     stop = "" if message.endswith("?") else "."
     context = getattr(error, "ctx", None)
     name = context.command_path if context is not None else "hindcast"
     return f"{message[:1].lower()}{message[1:]}{stop} See {name} --help."
+
+
+def _rejected(error: ValueError) -> str:
+    """What is wrong with a value that Typer had pydantic parse."""
+    from pydantic import ValidationError
+
+    from hindcast.api.sentences import value_problem
+
+    return value_problem(error) if isinstance(error, ValidationError) else str(error)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hindcast.api.sentences import value_problem
 from hindcast.errors import DataError
 from hindcast.formats.arrow.cells import ARROW_EPISODES
 from hindcast.formats.entries import FileEntry, Stored
@@ -100,6 +101,6 @@ def read_manifest(folder: Location) -> Manifest | None:
 def first_problem(error: Exception) -> str:
     """The first thing wrong in a stored JSON document, in words."""
     if isinstance(error, ValidationError):
-        found = error.errors()[0]
-        return f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}"
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        return f"{place}: {value_problem(error)}"
     return str(error)
