@@ -174,6 +174,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "offline_evaluation_interval": (2, 2, None),
     "offline_evaluation_held_out": (0.2, 0.2, None),
     "offline_evaluation_held_out_seed": (4, 4, None),
+    "offline_evaluation_set_aside": (0.3, 0.3, None),
     "offline_evaluation_input": ("held", ["held"], None),
     "offline_evaluation_type": ("pdis", ["pdis"], None),
     "off_policy_estimation_methods": (

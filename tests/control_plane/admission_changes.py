@@ -81,6 +81,7 @@ RUN: dict[str, dict[str, Change]] = {
         "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
         "evaluation.offline.heldOut": (judged(), judged(heldOut=0.2)),
         "evaluation.offline.heldOutSeed": (judged(), judged(heldOutSeed=1)),
+        "evaluation.offline.setAside": (judged(setAside=0.1), judged(setAside=0.2)),
         "customConfig": (
             {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
             {"customConfig": {"layers": [{"width": 2}]}},

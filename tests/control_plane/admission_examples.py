@@ -203,6 +203,13 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=(judged(), played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"])),
         bad=(played(SAMPLER) | judged(),),
     ),
+    (
+        "",
+        "there is evaluation.offline.setAside, but no recorded data to set aside",
+    ): Examples(
+        good=(judged(setAside=0.1),),
+        bad=(played(SAMPLER) | judged(heldOut=None, input=["s3://bucket/recorded"], setAside=0.1),),
+    ),
     (".evaluation.referenceReturns", "random must be below expert"): Examples(
         good=({"random": -1.5, "expert": 0},),
         bad=({"random": 1, "expert": 1}, {"random": 2, "expert": 1}),

@@ -19,6 +19,9 @@ class OfflineEvaluationSpec(Model):
     `hindcast data split`. It can only change with the revision."""
     held_out_seed: Annotated[NonNegative | None, FIXED] = None
     """Seed of that selection; trainings with equal seeds are evaluated on the same episodes. Default: 0."""
+    set_aside: Annotated[float | None, Field(gt=0, lt=1), FIXED] = None
+    """Share of the recorded episodes that neither train nor evaluate the policy, selected with the same seed before
+    `heldOut`: for one last estimate of the policy that was chosen among many. Default: none."""
     input: Annotated[list[Location], Field(min_length=1, max_length=16)] | None = None
     """Recorded episodes other than those of `spec.input`: files, folders or globs, by path or URI."""
     interval: Positive | None = None

@@ -164,6 +164,12 @@ class OfflineTrainingSpec(Model):
             at=".evaluation.offline.heldOut",
         ),
         Rule(
+            "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.setAside) || "
+            "self.input.exists(source, !has(source.sampler))",
+            "there is evaluation.offline.setAside, but no recorded data to set aside",
+            at=".evaluation.offline.setAside",
+        ),
+        Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
             "customConfig is for custom algorithms; use config",
             at=".customConfig",
@@ -288,6 +294,8 @@ class OfflineTrainingSpec(Model):
             raise ValueError(
                 "has evaluation.offline.heldOut but no recorded data to hold out; use evaluation.offline.input"
             )
+        if offline is not None and offline.set_aside is not None and not self.recorded:
+            raise ValueError("has evaluation.offline.setAside but no recorded data to set aside")
         return self
 
     @model_validator(mode="after")

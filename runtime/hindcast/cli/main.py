@@ -18,6 +18,7 @@ from hindcast.cli.commands.run import run
 from hindcast.cli.commands.serve import serve
 from hindcast.cli.commands.status import status
 from hindcast.cli.commands.train import train
+from hindcast.cli.commands.tune import tune
 from hindcast.cli.commands.validate import validate
 from hindcast.cli.commands.version import version
 from hindcast.cli.failures import EXIT_CODES, INTERRUPTED
@@ -38,6 +39,7 @@ app = typer.Typer(
 for function in (
     run,
     train,
+    tune,
     validate,
     inspect,
     convert,

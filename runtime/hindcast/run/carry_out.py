@@ -20,7 +20,7 @@ from hindcast.run.claim import title
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.offline import make_algorithm
+from hindcast.run.offline import Inputs, make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
@@ -127,12 +127,19 @@ def carry_out_training(
     resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
 ) -> Outcome:
     """Train in this process, and write the report."""
+    outcome, inputs = train_here(resource, references, reporter, interruption)
+    return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
+
+
+def train_here(
+    resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
+) -> tuple[Outcome, Inputs]:
+    """Train in this process; also the data, ready to be opened."""
     check_start(resource)
     asked = inputs_of(resource, references)
     finished = inputs_of_finished(resource, asked)
     inputs = finished or ready_inputs(resource, asked, reporter, interruption.check)
-    outcome = TrainingRun(resource, inputs, reporter, interruption).carry_out()
-    return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
+    return TrainingRun(resource, inputs, reporter, interruption).carry_out(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

@@ -58,18 +58,55 @@ def split_off(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> tupl
         SpecError: a source would have no episode left, or none would be held out.
     """
     assert offline.held_out is not None
-    rests, shares = [], []
+    rests, shares = _split(sources, offline.held_out, offline, "heldOut")
+    return rests, _one(shares)
+
+
+def set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> list[Source]:
+    """The sources without the episodes that are set aside, before any are held out.
+
+    Raises:
+        SpecError: a source would have no episode left, or none would be set aside.
+    """
+    if offline.set_aside is None:
+        return list(sources)
+    return _split(sources, offline.set_aside, offline, "setAside")[0]
+
+
+def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
+    """The episodes that `set_aside` leaves out, as one dataset.
+
+    Raises:
+        SpecError: as of `set_aside`.
+    """
+    assert offline.set_aside is not None
+    return _one(_split(sources, offline.set_aside, offline, "setAside")[1])
+
+
+def _split(
+    sources: Sequence[Source], fraction: float, offline: OfflineEvaluationSpec, field: str
+) -> tuple[list[Source], list[Dataset]]:
+    """The rest and the share of each source."""
+    rests: list[Source] = []
+    shares: list[Dataset] = []
+    what, way_out = {
+        "heldOut": ("held out", f"change the share, or name other data in {_SPEC}.input"),
+        "setAside": ("set aside", "change the share"),
+    }[field]
     for source in sources:
-        rest, share = source.dataset.split(offline.held_out, offline.held_out_seed or 0)
+        rest, share = source.dataset.split(fraction, offline.held_out_seed or 0)
         if not share.num_episodes or not rest.num_episodes:
             raise SpecError(
-                f"{_SPEC}.heldOut is {offline.held_out:g}, and {source.name} has "
-                f"{source.dataset.num_episodes} episodes: {share.num_episodes} would be held out and "
-                f"{rest.num_episodes} trained on; change the share, or name other data in {_SPEC}.input."
+                f"{_SPEC}.{field} is {fraction:g}, and {source.name} has {source.dataset.num_episodes} episodes: "
+                f"{share.num_episodes} would be {what} and {rest.num_episodes} trained on; {way_out}."
             )
         rests.append(source._replace(dataset=rest))
         shares.append(share)
-    return rests, shares[0] if len(shares) == 1 else merge(shares)
+    return rests, shares
+
+
+def _one(shares: Sequence[Dataset]) -> Dataset:
+    return shares[0] if len(shares) == 1 else merge(shares)
 
 
 def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:
@@ -111,6 +148,7 @@ class HeldOut:
         needs: what it takes of the data.
         learner: whose policy is judged.
         policy: the learner's.
+        field: of `evaluation.offline`, which the episodes come from; for messages.
 
     Raises:
         SpecError: an estimate that is asked for can never be computed.
@@ -126,12 +164,13 @@ class HeldOut:
         needs: Needs,
         learner: Learner,
         policy: Policy,
+        field: str = "heldOut",
     ) -> None:
         assert resource.spec.offline is not None
         self._spec = resource.spec.offline
         self._seed = resource.spec.seed
         self._dataset, self._algorithm, self._learner, self._policy = dataset, algorithm, learner, policy
-        self._name = f"{_SPEC}.{'input' if self._spec.input else 'heldOut'}"
+        self._name = f"{_SPEC}.{field}"
         self._last = 0
         self._judge: Judge | None = None
         self._weighted = needs.sampling == "prioritized"

@@ -15,7 +15,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
-from hindcast.run.held_out import HeldOut, opened, split_off
+from hindcast.run.held_out import HeldOut, opened, set_aside, split_off
 from hindcast.run.live import live_source
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
@@ -58,6 +58,8 @@ def offline_trainer(
         compile_losses(algorithm)
     sources = open_sources(inputs)
     offline, held = spec.offline, None
+    if offline is not None:
+        sources = set_aside(sources, offline)
     if offline is not None and offline.held_out is not None:
         sources, held = split_off(sources, offline)
     spaces = spaces_of(resource, sources)
@@ -108,7 +110,13 @@ def offline_trainer(
     if offline is not None and group.leads:
         held = opened(offline, sources) if held is None else held
         held_out = HeldOut(
-            resource, held, algorithm=make_algorithm(resource), needs=needs, learner=learner, policy=policy
+            resource,
+            held,
+            algorithm=make_algorithm(resource),
+            needs=needs,
+            learner=learner,
+            policy=policy,
+            field="input" if offline.input else "heldOut",
         )
     initial = spec.initial_checkpoint
     return Trainer(

@@ -1,0 +1,128 @@
+"""`hindcast tune FILE --over PATH=VALUE,…`: a search without an environment."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hindcast.cli.command import command
+from hindcast.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hindcast.search import Search, Trial
+
+
+@command
+def tune(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with one OfflineTraining.")],
+    *,
+    screen: Screen,
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATH=VALUES",
+            help="Path below spec and the values to try, separated by commas (config.lr=1e-4,1e-3), or "
+            "uniform(LOW,HIGH) or loguniform(LOW,HIGH). Repeatable.",
+        ),
+    ],
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Random draws. Default: every combination of the values.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each trial; their mean counts.")] = 1,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Estimate to compare by, or validationLoss. Default: the first of evaluation.offline.estimates."
+        ),
+    ] = None,
+    confirm: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Share of the episodes that no trial sees, to evaluate the winner once more; 0 for none. "
+            "Default: evaluation.offline.setAside, or 0.1.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the search. Default: <checkpoint.path>/<name>-search.")
+    ] = None,
+    take: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Copy the winner's checkpoint here.")
+    ] = None,
+    retrain: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Train the winner's settings on all episodes, in this folder."),
+    ] = None,
+) -> None:
+    """Train with different settings and choose by held-out episodes, without an environment.
+
+    Run the command again to resume: finished trials are not repeated.
+    """
+    from hindcast.cli.progress import reporting
+    from hindcast.errors import SpecError
+    from hindcast.search import retrain as train_again
+    from hindcast.search import search
+    from hindcast.search import take as copy_checkpoint
+    from hindcast.search.space import parse_over
+
+    with reporting(screen) as reporter:
+        found = search(
+            file,
+            parse_over(over),
+            output=output,
+            trials=trials,
+            seeds=seeds,
+            by=by,
+            confirm=confirm,
+            reporter=reporter,
+        )
+    if found.best is None:
+        raise SpecError(f"{found.sentence.rstrip('.')}. All trials are in {found.report}.")
+    document: dict[str, Any] = found.to_json()
+    lines = [found.sentence, f"report: {found.report}"]
+    if take is not None:
+        document["taken"] = copy_checkpoint(found, take)
+        lines.append(f"checkpoint: {take}")
+    if retrain is not None:
+        with reporting(screen) as reporter:
+            outcome = train_again(found, retrain, reporter)
+        document["retrained"] = outcome.folder
+        lines.append(f"retrained on all episodes: {outcome.folder}")
+    screen.result(document, _table(found), *lines)
+
+
+def _table(found: "Search") -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2))
+    table.add_column("trial", justify="right", style="dim")
+    for path in found.trials[0].setting:
+        table.add_column(path)
+    table.add_column(found.by, justify="right")
+    table.add_column("interval" if len(found.trials[0].runs) == 1 else "seeds")
+    table.add_column("verdict", overflow="fold")
+    for trial in found.trials:
+        table.add_row(*_row(trial))
+    return table
+
+
+def _row(trial: "Trial") -> list[str]:
+    from hindcast.formatting import significant
+    from hindcast.search.space import shown
+
+    figure = "none" if trial.figure is None else significant(trial.figure)
+    errors = [run.error for run in trial.runs if run.error is not None]
+    bounds = [run.figure for run in trial.runs if run.figure is not None]
+    if len(trial.runs) == 1:
+        bounds = list(trial.runs[0].interval or ())
+    spread = f"{significant(min(bounds))} to {significant(max(bounds))}" if bounds else ""
+    verdict = trial.runs[0].verdict if len(trial.runs) == 1 else None
+    return [
+        str(trial.number),
+        *map(shown, trial.setting.values()),
+        figure,
+        spread,
+        *(errors or [verdict or ""])[:1],
+    ]

@@ -1,0 +1,28 @@
+"""A search for the best settings of a training, by recorded episodes alone: no environment is ever stepped.
+
+    from hindcast.search import loguniform, search, take
+
+    found = search("training.yaml", {"config.lr": [1e-4, 1e-3], "model.fcnetHiddens": [[64], [256, 256]]})
+    print(found.sentence)
+    take(found, "policy")
+
+`hindcast tune` is the same on the command line. (`hindcast.tune` is Ray Tune with Hindcast's algorithms.)
+"""
+
+from hindcast.search.found import Confirmation, Run, Search, Trial
+from hindcast.search.searching import search
+from hindcast.search.space import Range, loguniform, uniform
+from hindcast.search.winner import retrain, take
+
+__all__ = [
+    "Confirmation",
+    "Range",
+    "Run",
+    "Search",
+    "Trial",
+    "loguniform",
+    "retrain",
+    "search",
+    "take",
+    "uniform",
+]

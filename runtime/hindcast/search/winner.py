@@ -1,0 +1,80 @@
+"""What becomes of the winner: its checkpoint is copied, or its settings are trained again on all episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hindcast.api.training import StopSpec
+from hindcast.errors import OutputConflict, SpecError
+from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.learn.checkpoint_record import RECORD
+from hindcast.report.events import Outcome, Reporter
+from hindcast.run.carry_out import InFiles, carry_out_training
+from hindcast.run.interruption import interruptible
+from hindcast.search.found import Run, Search
+from hindcast.search.once import Once
+from hindcast.search.trials import with_evaluation
+from hindcast.storage.location import resolve
+
+
+def take(found: Search, folder: str | Path) -> str:
+    """Copy the checkpoint that a search chose, which `Policy.load` opens.
+
+    Args:
+        found: the search.
+        folder: of the copy; a path or a URI.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SpecError: no trial has a figure.
+        OutputConflict: other files are there.
+    """
+    checkpoint = find_checkpoint(str(_run(found).checkpoint))
+    target = resolve(folder)
+    record = checkpoint.location.child(RECORD).read_bytes()
+    existing = target.child(RECORD)
+    if existing.exists() and existing.read_bytes() == record:
+        return str(target)
+    if target.list():
+        raise OutputConflict(
+            f"{target} is not empty: give another folder for the winner's checkpoint (--take)."
+        )
+    for entry in checkpoint.location.files(recursive=True):
+        if entry.relative != RECORD:
+            target.child(entry.relative).write_bytes(entry.location.read_bytes())
+    existing.write_bytes(record)  # last, as a checkpoint without it does not count
+    return str(target)
+
+
+def retrain(
+    found: Search, folder: str | Path, reporter: Reporter | None = None, name: str = "winner"
+) -> Outcome:
+    """Train the winner's settings again on all episodes, with as many updates as the checkpoint that was chosen.
+
+    Args:
+        found: the search.
+        folder: the run folder is `<folder>/<name>/r<revision>`.
+        reporter: receives progress and notes.
+        name: of the training.
+
+    Raises:
+        SpecError: no trial has a figure.
+        UserError: as of any training.
+    """
+    run = _run(found)
+    assert found.training is not None
+    training = with_evaluation(found.training, None)
+    checkpoint = training.spec.checkpoint.model_copy(update={"path": str(folder)})
+    spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
+    metadata = training.metadata.model_copy(update={"name": name})
+    resource = training.model_copy(update={"spec": spec, "metadata": metadata})
+    with interruptible() as interruption:
+        return carry_out_training(resource, InFiles({}), Once(reporter), interruption)
+
+
+def _run(found: Search) -> Run:
+    if found.run is None:
+        raise SpecError(f"{found.sentence}.".replace("..", "."))
+    return found.run

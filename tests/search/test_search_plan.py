@@ -1,0 +1,195 @@
+"""What a search tries, and what is wrong with one before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hindcast import BCConfig
+from hindcast.api import OfflineTraining
+from hindcast.errors import SpecError
+from hindcast.search import Range, loguniform, search, uniform
+from hindcast.search.space import Over, parse_over, settings
+from hindcast.search.trials import plan_of
+from support import training
+
+JUDGED = {"heldOut": 0.4, "estimates": ["wis", "dr"], "explore": True}
+
+
+def base(**given: Any) -> OfflineTraining:
+    return training("runs", "data", **{"evaluation": {"offline": JUDGED}, **given})
+
+
+def refused(over: Over, resource: OfflineTraining | None = None, **given: Any) -> str:
+    asked = {"trials": None, "seeds": 1, "by": None, "confirm": None, **given}
+    with pytest.raises(SpecError) as error:
+        plan_of(resource or base(), over, **asked).trainings("runs")
+    return str(error.value)
+
+
+def test_options_are_yaml_values_or_ranges() -> None:
+    texts = [
+        "config.lr=1e-4, 1e-3",
+        "model.fcnetHiddens=[64],[256,256]",
+        "algorithm=BC",
+        "a.b=loguniform(1e-5,1e-2)",
+    ]
+    assert parse_over(texts) == {
+        "config.lr": [1e-4, 1e-3],
+        "model.fcnetHiddens": [[64], [256, 256]],
+        "algorithm": ["BC"],
+        "a.b": loguniform(1e-5, 1e-2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["config.lr"], "--over config.lr: expected PATH=VALUE,VALUE,…"),
+        (["=1"], "--over =1: expected PATH=VALUE,VALUE,…"),
+        (["a=1", "a=2"], "--over a is given twice"),
+        (["a=[1"], r"--over a=\[1: the values must be YAML"),
+        (["a=uniform(x,1)"], "the bounds of a range must be numbers"),
+        (["a=uniform(2,1)"], r"uniform\(2, 1\): the first bound must be below the second"),
+        (["a=loguniform(0,1)"], r"loguniform\(0, 1\): a logarithm needs bounds above 0"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse_over(texts)
+
+
+def test_values_are_combined_in_the_order_in_which_they_are_given() -> None:
+    assert settings({"a": [1, 2], "b": ["x", "y"]}, None, seed=0) == [
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+
+
+def test_draws_are_seeded_and_more_of_them_begin_with_the_same() -> None:
+    over: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
+    all_of_them = settings(over, 9, seed=1)
+    assert sorted(all_of_them, key=str) == sorted(settings(over, None, seed=1), key=str)
+    assert settings(over, 4, seed=1) == all_of_them[:4] != settings(over, 4, seed=2)
+
+
+def test_ranges_are_drawn_from_within_their_bounds() -> None:
+    drawn = settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
+    assert all(1 <= each["a"] < 3 and 1e-5 <= each["b"] < 1e-2 for each in drawn)
+    assert np.median([each["a"] for each in drawn]) == pytest.approx(2, abs=0.2)
+    assert np.log10(np.median([each["b"] for each in drawn])) == pytest.approx(-3.5, abs=0.3)
+
+
+def test_trials_are_ordinary_trainings_named_by_number_and_seed() -> None:
+    plan = plan_of(base(seed=5), {"config.lr": [0.1, 0.2]}, trials=None, seeds=2, by="dr", confirm=0.2)
+    found = plan.trainings("there")
+    assert list(found) == [(1, 5), (1, 6), (2, 5), (2, 6)]
+    last = found[2, 6]
+    assert last.metadata.name == "trial-002-seed-6"
+    assert (last.spec.checkpoint.path, last.spec.seed, last.spec.config["lr"]) == ("there", 6, 0.2)
+    assert last.spec.offline is not None
+    assert (last.spec.offline.estimates, last.spec.offline.set_aside) == (["dr", "wis"], 0.2)
+
+
+def test_an_entry_of_a_list_can_be_varied() -> None:
+    evaluation = {"offline": {"input": ["others"], "estimates": ["dr"], "explore": True}}
+    plan = plan_of(
+        base(evaluation=evaluation), {"input[0].top": [0.1, 0.5]}, trials=None, seeds=1, by=None, confirm=None
+    )
+    assert [each.spec.input[0].top for each in plan.trainings("there").values()] == [0.1, 0.5]
+
+
+LOSS = {"by": "validationLoss"}
+SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{"sampler": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("over", "given", "said"),
+    [
+        ({"confg.lr": [1]}, {}, "trial 1 (confg.lr=1): spec.confg"),
+        ({"config.rate": [1]}, {}, "trial 1 (config.rate=1): spec.config.rate"),
+        ({"config.lr.x": [1]}, {}, "spec.config.lr.x: there is no field 'x' at this place of the resource"),
+        ({"input[3].top": [1]}, {"evaluation": {"offline": {"input": ["o"]}}}, "there is no field '3'"),
+        (
+            {"config.lr": [0.1, "fast"]},
+            {},
+            "trial 2 (config.lr=fast): spec.config.lr is 'fast' (text), expected",
+        ),
+        ({"config.lr": []}, {}, "config.lr has no values to try: give at least one"),
+        ({"config.lr": 0.1}, {}, "config.lr is 0.1: expected a list of values, uniform(…) or loguniform(…)"),
+        ({}, {}, "there is nothing to search over"),
+        (
+            {"config.lr": [0.1, 0.1]},
+            {},
+            "trial 1 (config.lr=0.1) and trial 2 (config.lr=0.1) are the same training",
+        ),
+        ({"learners.device": ["cpu", "auto"]}, {}, "are the same training"),
+        ({"seed": [1, 2]}, {}, "seed cannot be searched over: give the number of seeds (--seeds)"),
+        ({"evaluation.offline.heldOut": [0.1]}, {}, "all trials are evaluated in the same way"),
+        ({"checkpoint.path": ["a"]}, {}, "the search says where its trials are stored (--output)"),
+        ({"input[0].top": [0.1]}, {}, "trials would be evaluated on different episodes"),
+        (
+            {"config.lr": uniform(0, 1)},
+            {},
+            "config.lr is uniform(0, 1): say how many trials to draw (--trials)",
+        ),
+        ({"a": list(range(101)), "b": list(range(100))}, {}, "the values have 10,100 combinations"),
+        ({"config.lr": [1]}, {"evaluation": None}, "add evaluation.offline to the resource"),
+        ({"config.lr": [1]}, SAMPLER, "spec.input has a sampler, which plays in an environment"),
+        (
+            {"config.lr": [1]},
+            {"environment": {"id": "CartPole-v1", "clipActions": True}},
+            "spec.environment sets normalizeActions or clipActions",
+        ),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(over: Over, given: dict[str, Any], said: str) -> None:
+    evaluation = {"offline": {"input": ["o"]}} if given is SAMPLER else {"offline": JUDGED}
+    assert said in refused(over, base(**{"evaluation": evaluation, **given}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "said"),
+    [
+        ({"trials": 3}, {}, "3 trials are asked for, and the values have 2 combinations"),
+        ({"by": "return"}, {}, "--by is 'return': expected one of is, wis"),
+        ({"confirm": 1.0}, {}, "--confirm is 1: expected a share of the episodes below 1"),
+        ({"seeds": 0}, {}, "--seeds is 0: expected at least 1"),
+        (
+            LOSS,
+            {"over": {"algorithm": ["BC", "MARWIL"]}},
+            "losses of different algorithms cannot be compared",
+        ),
+        (
+            LOSS,
+            {"stop": {"validationLoss": 1}, "evaluation": {"offline": {**JUDGED, "interval": 1}}},
+            "spec.stop.validationLoss cannot end trials that are compared by their loss at the end",
+        ),
+        (
+            {},
+            {
+                "stop": {"episodeReturnMean": 5},
+                "environment": {"id": "a"},
+                "evaluation": {"interval": 1, "offline": JUDGED},
+            },
+            "spec.stop.episodeReturnMean needs an environment, and a search uses none",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    asked: dict[str, Any], given: dict[str, Any], said: str
+) -> None:
+    over = given.pop("over", {"config.lr": [0.1, 0.2]})
+    assert said in refused(over, base(**given), **asked)
+
+
+def test_a_config_is_searched_as_its_resource_is() -> None:
+    config = BCConfig().offline_data(input_="nowhere")
+    with pytest.raises(SpecError, match=r"add evaluation.offline to the resource"):
+        search(config, {"config.lr": [0.1]}, stop={"updates": 5})
+    with pytest.raises(SpecError, match="stop is for a config"):
+        search(base(), {"config.lr": [0.1]}, stop={"updates": 5})
