@@ -28,27 +28,16 @@ def tuned(walks, tmp_path, monkeypatch):
 
 
 def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
-    called = hindcast(
-        "tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--take", "best", "--confirm", "0.2"
-    )
+    asked = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
+    called = hindcast(*asked, "--take", "best")
     assert called.code == 0, called.err
     table, chosen = called.out.split("chosen: trial ")
     assert "config.lr" in table
     assert {"0.0001", "0.001"} <= set(table.split())
-    assert "on 8 episodes that no trial has seen: " in chosen
+    assert "on 12 episodes that no trial has seen: " in chosen
     assert "report: runs/tuned-search/search.html" in chosen
     assert "trial 2 (config.lr=0.001) of 2, seed 0: wis " in called.err
-    again = hindcast(
-        "tune",
-        "tuned.yaml",
-        "--over",
-        "config.lr=1e-4,1e-3",
-        "--confirm",
-        "0.2",
-        "--json",
-        "--retrain",
-        "again",
-    )
+    again = hindcast(*asked, "--json", "--retrain", "again")
     document = json.loads(again.out)
     assert Policy.load("best").digest == Policy.load(document["best"]["checkpoint"]).digest
     assert [trial["number"] for trial in document["trials"]] in ([1, 2], [2, 1])
@@ -56,17 +45,12 @@ def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
 
 
 def test_mistakes_end_it_before_anything_is_trained(hindcast, tuned):
-    for arguments, said in {
-        ("--over", "config.lr=1e-3,fast"): "error: trial 2 (config.lr=fast): spec.config.lr is 'fast' (text)",
-        (
-            "--over",
-            "config.lr=1",
-            "--confirm",
-            "0.02",
-        ): "error: trial 1 (config.lr=1): --confirm 0.02 sets one",
-        ("--over", "model.fcnetHiddens=[8],[-8]"): "error: trial 2 (model.fcnetHiddens=[-8]): spec.model",
+    for over, said in {
+        "config.lr=1e-3,fast": "error: trial 2 (config.lr=fast): spec.config.lr is 'fast' (text)",
+        "config.lr=1": "trial 1 (config.lr=1): spec.evaluation.offline.setAside (--confirm) gives 4 ep",
+        "model.fcnetHiddens=[8],[-8]": "error: trial 2 (model.fcnetHiddens=[-8]): spec.model",
     }.items():
-        called = hindcast("tune", "tuned.yaml", *arguments)
+        called = hindcast("tune", "tuned.yaml", "--over", over)
         assert called.code == 2
         assert said in called.err
     assert not (tuned / "runs").exists()

@@ -13,15 +13,13 @@ from hindcast.builder.config import AlgorithmConfig
 from hindcast.builder.values import plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
-from hindcast.pipeline.offline_data import open_sources
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.carry_out import InFiles, check_early, check_start, train_here
 from hindcast.run.claim import title
 from hindcast.run.folders import run_folder
-from hindcast.run.held_out import those_set_aside
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.last_evaluation import evaluate_set_aside
+from hindcast.run.last_evaluation import check_set_aside, evaluate_set_aside
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.training import SUCCESS_FILE
 from hindcast.search import trials as planning
@@ -43,6 +41,7 @@ from hindcast.search.trials import Plan, plan_of
 from hindcast.storage.location import Location, resolve
 
 SEARCH_FILE: Final = "search.json"
+_SET_ASIDE: Final = "spec.evaluation.offline.setAside"
 _NOBODY: Final = InFiles({})
 
 Given = str | Path | OfflineTraining | AlgorithmConfig
@@ -157,23 +156,16 @@ class _Searching:
             check_early(training, _NOBODY)
             check_start(training)
             inputs = self._inputs(training)
-            offline_trainer(training, inputs).close()
-            self._check_last(inputs)
+            if self._plan.last.set_aside is None:
+                offline_trainer(training, inputs).close()
+            else:
+                check_set_aside(planning.with_evaluation(training, self._plan.last), inputs)
         except Interrupted:
             raise
         except UserError as error:
             named = planning.title(trial, self._plan.settings[trial - 1])
-            raise type(error)(f"{named}: {error}") from error
-
-    def _check_last(self, inputs: Inputs) -> None:
-        last = self._plan.last
-        if last.set_aside is None or not last.estimates:
-            return
-        if those_set_aside(open_sources(inputs), last).num_episodes < 2:
-            raise SpecError(
-                f"--confirm {last.set_aside:g} sets one episode aside, and estimates need at least two: give a larger "
-                "share, or 0 for none."
-            )
+            said = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
+            raise type(error)(f"{named}: {said}") from error
 
     def _inputs(self, training: OfflineTraining) -> Inputs:
         return ready_inputs(training, inputs_of(training, _NOBODY), self._reporter, self._interruption.check)
