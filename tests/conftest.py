@@ -13,6 +13,7 @@ import fsspec
 import pytest
 
 from episode_kit import kit, memory  # noqa: F401  fixtures
+from hindcast import user_code
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import Heard, record, recording
 from warm_python import WarmPython, warm_python
@@ -35,6 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Indices of others' files are kept with the tests, not at home."""
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _own_given() -> Iterator[None]:
+    """What a test passes by value is not sent to the processes that later tests start."""
+    before = user_code.given()
+    yield
+    user_code._given.clear()
+    user_code.take(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare import making, opening
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import SpecError
+from hindcast.user_code import give
 from support import episode_hashes
 
 ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
@@ -45,9 +48,8 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "noted"
     folder.mkdir()
     monkeypatch.setenv("NOTED", str(folder))
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    )
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setattr(making, "_HERE_BYTES", 0)
     monkeypatch.setattr(making, "Job", NotedJob)
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
@@ -85,3 +87,18 @@ def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_work
     (found,) = opening.ready(Reading((in_order,)), cache=tmp_path / "cache", ray_options=options).paths
     assert open_dataset(found).num_steps == block.num_steps
     assert {place.name for place in noted.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here", "noted")
+@pytest.mark.filterwarnings("ignore")
+def test_a_class_that_tasks_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a module that only this process finds: Ray would repeat such tasks forever."""
+    (tmp_path / "only_here.py").write_text("class Own:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(making, "Job", Job)
+    give(importlib.import_module("only_here").Own())
+    table = kit.table_of(kit.make_block([3, 4]), tmp_path / "table")
+    scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=2)
+    with pytest.raises(SpecError, match="processes that prepare the data cannot import 'only_here'"):
+        opening.ready(Reading((scrambled,)), cache=tmp_path / "cache")

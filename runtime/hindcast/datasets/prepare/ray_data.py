@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from hindcast.datasets.prepare.in_order import Parts
 from hindcast.datasets.prepare.job import Job, Progress
 from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_order
 from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, UserError, WorkerLost
+from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost
 from hindcast.ray_session import connected
 from hindcast.user_code import given, take
 
@@ -51,6 +52,7 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
 
     Raises:
         DataError: rows that make no whole episodes under the rules.
+        SpecError: a user's class or function that tasks cannot import.
         StorageError: it cannot be written.
         WorkerLost: tasks keep dying.
     """
@@ -70,9 +72,11 @@ def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple
     """The numbers of partitions as they are made, and what ends it."""
     import ray
     import ray.data
+    from ray import cloudpickle
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
-    job_of_all = ray.put((job, frozenset(todo), given()))
+    # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
+    job_of_all = ray.put((frozenset(todo), cloudpickle.dumps((job, given()))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if job.in_order:
@@ -148,20 +152,28 @@ def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress
             executor.shutdown(force=True)
 
 
-def _job(job_of_all: list[Any]) -> tuple[Job, frozenset[int]]:
-    import ray
+def _job(packed: bytes) -> Job:
+    from ray import cloudpickle
 
-    job, todo, objects = ray.get(job_of_all[0])
+    try:
+        job, objects = cloudpickle.loads(packed)
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"processes that prepare the data cannot import {error.name!r}, where a class or function that you passed "
+            "is defined: install it there, or put its folder on PYTHONPATH"
+        ) from error
     take(objects)
-    return job, todo
+    return job
 
 
 def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> Iterator[pa.Table]:
     """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
-    job, todo = _job(job_of_all)
+    import ray
+
+    todo, packed = ray.get(job_of_all[0])
     number = numbers[_NUMBER][0].as_py()
     try:
-        steps, blocks = job.scatter(number)
+        steps, blocks = _job(packed).scatter(number)
     except UserError as error:
         yield mistake_chunks(todo, error)
         return
@@ -172,34 +184,49 @@ def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> Iterator[pa.Table]:
 
 def _make(chunks: pa.Table, job_of_all: list[Any]) -> pa.Table:
     """Make the partitions whose chunks these are: all chunks of each are here."""
-    job, _ = _job(job_of_all)
-    there = sorted(set(chunks[PARTITION].to_pylist()))
 
-    def make(number: int) -> None:
-        own = chunks.filter(pc.equal(chunks[PARTITION], number))
-        raise_first(own[MISTAKE])
-        parts = list(from_chunks(own))
-        steps = [part for part in parts if isinstance(part, Steps)]
-        make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
+    def maker(job: Job) -> Callable[[int], None]:
+        return partial(_make_of_chunks, job, chunks)
 
-    return _made(there, make)
+    return _made(sorted(set(chunks[PARTITION].to_pylist())), job_of_all, maker)
+
+
+def _make_of_chunks(job: Job, chunks: pa.Table, number: int) -> None:
+    own = chunks.filter(pc.equal(chunks[PARTITION], number))
+    raise_first(own[MISTAKE])
+    parts = list(from_chunks(own))
+    steps = [part for part in parts if isinstance(part, Steps)]
+    make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
 
 
 def _make_in_order(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
-    job, _ = _job(job_of_all)
-    parts = Parts(job)
-    return _made(numbers[_NUMBER].to_pylist(), lambda number: make_in_order(parts, number))
+    def maker(job: Job) -> Callable[[int], None]:
+        return partial(make_in_order, Parts(job))
+
+    return _made(numbers[_NUMBER].to_pylist(), job_of_all, maker)
 
 
-def _made(numbers: list[int], make: Callable[[int], None]) -> pa.Table:
+def _made(
+    numbers: list[int], job_of_all: list[Any], maker: Callable[[Job], Callable[[int], None]]
+) -> pa.Table:
     """The numbers of what was made, with the user's mistake where it could not be."""
-    mistakes: list[str | None] = []
-    for number in numbers:
+    import ray
+
+    _, packed = ray.get(job_of_all[0])
+    mistakes: list[str | None] = [None] * len(numbers)
+    try:
+        make = maker(_job(packed))
+    except SpecError as error:
+        return _answer(numbers, [written(error)] * len(numbers))
+    for position, number in enumerate(numbers):
         try:
             make(number)
-            mistakes.append(None)
         except UserError as error:
-            mistakes.append(written(error))
+            mistakes[position] = written(error)
+    return _answer(numbers, mistakes)
+
+
+def _answer(numbers: list[int], mistakes: list[str | None]) -> pa.Table:
     return pa.table(
         [pa.array(numbers, pa.int64()), pa.array(mistakes, pa.string())], names=[_NUMBER, MISTAKE]
     )
