@@ -331,3 +331,19 @@ def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sent
 def test_values_out_of_range_are_one_sentence(name, config, sentence):
     with pytest.raises(SpecError, match=sentence):
         made(name, config)
+
+
+@pytest.mark.parametrize(
+    "name", ["IQL", "SAC", "CQL", "TD3BC", "ReBRAC", "FQL", "DQN", "DiscreteCQL", "BC", "MARWIL"]
+)
+def test_critics_value_recorded_and_other_actions(name):
+    space = DISCRETE if name in ("DQN", "DiscreteCQL") else BOX
+    algorithm, nets = made(name, action_space=space)
+    critic = algorithm.critic(nets)
+    assert (critic is None) == (name in ("BC", "MARWIL"))
+    if critic is not None:
+        batch = transitions(space)
+        others = torch.stack([batch["actions"], batch["actions"].flip(0)])
+        values = critic(batch, others)
+        torch.testing.assert_close(values[0], critic(batch))
+        torch.testing.assert_close(values[1], critic({**batch, "actions": others[1]}))

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from chain_mdp import Chain
 
-from hindcast.evaluate.estimators import Evidence, Values, effective_episodes, episode_weights, estimates
-from hindcast.evaluate.intervals import percentiles, resamples, student, t_quantile
+from hindcast.evaluate.estimators import (
+    Evidence,
+    Values,
+    effective_episodes,
+    episode_weights,
+    estimates,
+    left_out,
+)
+from hindcast.evaluate.intervals import jackknife, resamples, student, t_quantile
 
 BY_NAME = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
@@ -143,17 +150,37 @@ def test_one_episode_has_no_interval_of_students() -> None:
     assert student(2.0, 1.0, 0.9, freedom=1) == pytest.approx((2 - 6.3138, 2 + 6.3138), rel=1e-3)
 
 
+def test_contributions_are_what_an_estimate_loses_without_the_episode() -> None:
+    given = evidence(4)
+    all_but_one = np.concatenate([np.ones((1, 7)), 1.0 - np.eye(7)])
+    found = estimates(given, all_but_one)
+    contributions = left_out(given)
+    assert contributions.keys() == found.keys()
+    for name, values in found.items():
+        assert contributions[name] == pytest.approx(values[0] - values[1:], rel=1e-9, abs=1e-12), name
+
+
+def test_the_interval_of_few_heavy_episodes_is_wide() -> None:
+    even = jackknife(0.0, np.full(50, 1.0), 0.9)
+    heavy = jackknife(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)  # the same variance, of one episode
+    assert even == pytest.approx((-12.0, 12.0), abs=0.1)
+    assert heavy == pytest.approx((-44.2, 44.2), abs=0.1)
+    assert jackknife(1.0, np.zeros(5), 0.9) == (1.0, 1.0)
+    assert jackknife(1.0, np.array([np.inf, 0.0]), 0.9) is None
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """90 % intervals of 100 recordings: 88 or more of each estimator's."""
-    chain = Chain(2)
+    """90 % intervals of 200 recordings: 88 % or more of each estimator's."""
+    chain, count = Chain(2), 200
     held, errors = dict.fromkeys(BY_NAME, 0), dict.fromkeys(BY_NAME, 0.0)
-    for seed in range(100):
-        found = estimates(chain.recorded(300, seed), resamples(300, 200, seed))
+    for seed in range(count):
+        recorded = chain.recorded(300, seed)
+        found, contributions = once(recorded), left_out(recorded)
         for name in BY_NAME:
-            low, high = percentiles(found[name][1:], 0.9) or (math.nan, math.nan)
+            low, high = jackknife(found[name], contributions[name], 0.9) or (math.nan, math.nan)
             held[name] += low <= chain.truth <= high
-            errors[name] += (found[name][0] - chain.truth) ** 2
-    assert all(held[name] >= 88 for name in BY_NAME if name != "dm"), held
-    assert held["dm"] < 20  # its model is off, which resampling episodes cannot show
+            errors[name] += (found[name] - chain.truth) ** 2
+    assert all(held[name] >= 0.88 * count for name in BY_NAME if name != "dm"), held
+    assert held["dm"] < 0.2 * count  # its model is off, which leaving out episodes cannot show
     assert errors["wis"] < errors["is"]
     assert errors["dr"] < errors["is"]

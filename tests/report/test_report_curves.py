@@ -97,7 +97,14 @@ def test_critics_show_what_they_expect():
     lines = [result(1), result(2)]
     for value, line in zip((-3.0, 40.0), lines, strict=True):
         line["learners"]["default_policy"]["mean_q"] = value
-    assert value_plot(Curves(lines)).title == "Mean Q rises from -3 to 40"
+    plot = value_plot(Curves(lines))
+    assert plot.title == "Mean Q rises from -3 to 40"
+    assert "held-out" not in plot.caption
+    signals = {"critic_initial_value": 12.5}
+    judged = {"training_iteration": 2, "signals": signals}
+    lines.append({"training_iteration": 2, "evaluation": {"offline": judged}})
+    assert Curves(lines).initial_value.y.tolist() == [12.5]
+    assert "in the initial states of held-out episodes" in value_plot(Curves(lines)).caption
     assert value_plot(Curves([result(1)])) is None
 
 

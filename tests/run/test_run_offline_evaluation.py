@@ -8,11 +8,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, SpecError
 from hindcast.evaluate import offline
 from hindcast.evaluate.cloned import CloneFit
@@ -45,10 +47,12 @@ def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(folder: object, data: object, stop: dict[str, Any] | None = None, **given: Any) -> Any:
     """A training of three short iterations, each of which is judged."""
+    algorithm = given.pop("algorithm", "BC")
     evaluation = {"heldOut": 0.4, "interval": 1, **given}
     return training(
         folder,
         data,
+        algorithm=algorithm,
         config=CONFIG,
         pipeline=SHORT,
         evaluation={"offline": {name: value for name, value in evaluation.items() if value is not None}},
@@ -128,6 +132,23 @@ def test_the_loss_is_over_all_held_out_timesteps(tmp_path: Path, walks: Path) ->
     assert said["validation_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
     assert set(said["signals"]) == {"action_agreement", "imitation_loss"}
     assert "verdict" not in said
+
+
+def test_the_algorithms_own_critics_say_what_they_expect(tmp_path: Path, walks: Path) -> None:
+    """DQN's: its policy holds them, and takes the best action."""
+    train(judged(tmp_path, walks, algorithm="DQN", stop={"iterations": 1}))
+    (said,) = evaluations(tmp_path)
+    values = Policy.load(str(tmp_path / "test/r1/module")).module.values
+    _, held = open_dataset(walks).split(0.4)
+    block = Block.concat([held.read(unit) for unit in held.units])
+    with torch.no_grad():
+        found = values({"obs": torch.from_numpy(block.columns["obs"][block.obs_row])})
+        taken = values.of(found, torch.from_numpy(block.columns["actions"]))[0]
+    starts = np.cumsum(block.length) - block.length
+    signals = said["signals"]
+    assert signals["critic_initial_value"] == pytest.approx(float(found[0, starts].amax(-1).mean()), rel=1e-5)
+    assert signals["critic_mean_q"] == pytest.approx(float(taken.mean()), rel=1e-5)
+    assert signals["critic_max_q"] == pytest.approx(float(taken.max()), rel=1e-5)
 
 
 def test_judging_changes_nothing_of_the_training_and_happens_once_when_it_is_due(

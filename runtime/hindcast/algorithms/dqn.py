@@ -15,6 +15,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     Algorithm,
     AlgorithmOptions,
+    Critic,
     Fraction,
     Losses,
     ModelInputs,
@@ -26,6 +27,7 @@ from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Curve, Schedule, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
 from hindcast.pipeline.needs import Needs, transitions
@@ -140,6 +142,17 @@ class DQN(Algorithm):
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if (step.updates + 1) % self.options.target_network_update_freq == 0:
             polyak(nets["target"], cast(GreedyPolicy, nets["policy"]).values, self.options.tau)
+
+    def critic(self, nets: nn.ModuleDict) -> Critic:
+        values = cast(GreedyPolicy, nets["policy"]).values
+
+        def value_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
+            if actions is None:
+                return values.of(values(batch), batch[Columns.ACTIONS])[0]
+            listed = cast(Tensor, actions)
+            return values.of(values(batch).expand(len(listed), -1, -1), listed)
+
+        return value_of
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))

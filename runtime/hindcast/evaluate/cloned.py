@@ -1,13 +1,14 @@
 """A clone of the behaviour policy: its propensities where none were recorded.
 
 The clone is fitted to the episodes that it is used on, which makes estimates better than true propensities do (Hanna,
-Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each of them.
+Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each of them. So it is fitted
+twice: without a tenth of the episodes, which says for how long and how well it fits, and then to all of them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from hindcast.evaluate.target import Batch, noise_for
 from hindcast.learn.batches import actions_of
 from hindcast.models.distributions import Distribution
 from hindcast.models.policy import Policy
-from hindcast.models.rl_module import build_module
+from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.window import WindowData
 
 _EVERY = 100
@@ -31,10 +32,11 @@ _ROWS = 1 << 13
 
 @dataclass(frozen=True, kw_only=True)
 class CloneFit(FitOptions):
-    """How the behaviour is cloned; the weights with the least loss on a tenth of the episodes are kept.
+    """How the behaviour is cloned: with as many updates as give the least loss on a tenth of the episodes.
 
     Attributes:
-        patience: updates without a smaller loss there, after which the fit ends.
+        updates: most updates of each of the two fits.
+        patience: updates without a smaller loss there, after which the first fit ends.
     """
 
     updates: int = 5_000
@@ -62,7 +64,10 @@ class Clone:
         window: what to imitate.
         options: of the fit.
         seed: of weights and batches.
-        check: called now and then; what it raises ends the fit.
+        check: called now and then, with the updates made of both fits; what it raises ends the fit.
+
+    Attributes:
+        calibration: of the first fit, on the tenth of the episodes that it has not seen.
     """
 
     def __init__(
@@ -73,50 +78,64 @@ class Clone:
         seed: int,
         check: Callable[[int], None] = lambda _: None,
     ) -> None:
-        module = policy.module
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
-            self._module = build_module(module.observation_space, module.action_space, model, False)
         self._generator = torch.Generator().manual_seed(seed)
         self._window = window
-        self._learnt, self._held = _apart(window, self._generator)
-        self._learn(options, check)
+        self._check = check
+        learnt, held = _apart(window, self._generator)
+        self._module = _new_module(policy, options, seed)
+        updates = self._learn(learnt, held, options)
+        self.calibration = self._calibration(held)
+        self._module = _new_module(policy, options, seed)
+        self._repeat(torch.cat([learnt, held]), options, updates)
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:
         """`[B]` float64 of the batch's actions."""
         return self._distribution(batch).logp(actions_of(batch)).double()
 
-    @torch.no_grad()
-    def calibration(self) -> Calibration:
-        """On the episodes that it was not fitted to."""
-        batch = self._window.gather(self._held)
-        logp = self._distribution(batch).logp(actions_of(batch))
-        ranks = self._ranks(batch).sort().values
-        even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
-        return Calibration(-float(logp.mean()), float((ranks - even).abs().max()))
-
-    def _learn(self, options: CloneFit, check: Callable[[int], None]) -> None:
+    def _learn(self, learnt: Tensor, held: Tensor, options: CloneFit) -> int:
+        """Fit until the loss of the held steps grows; keep the best weights. The updates that gave them."""
         least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
-        for update in fit(
-            self._module, self._learnt, options, self._loss, generator=self._generator, check=check
-        ):
+        for update in self._fitting(learnt, options, begun=0):
             if update % _EVERY == 0:
-                loss = self._loss_of_held()
+                loss = self._mean_loss(held)
                 if loss < least:
                     least, best, best_at = loss, copy.deepcopy(self._module.state_dict()), update
                 if update - best_at >= options.patience:
                     break
         self._module.load_state_dict(best)
+        return best_at
+
+    def _repeat(self, steps: Tensor, options: CloneFit, updates: int) -> None:
+        for update in self._fitting(steps, options, begun=options.updates):
+            if update == updates:
+                break
+
+    def _fitting(self, steps: Tensor, options: CloneFit, begun: int) -> Iterator[int]:
+        return fit(
+            self._module,
+            steps,
+            options,
+            self._loss,
+            generator=self._generator,
+            check=lambda update: self._check(begun + update),
+        )
+
+    @torch.no_grad()
+    def _calibration(self, held: Tensor) -> Calibration:
+        batch = self._window.gather(held)
+        logp = self._distribution(batch).logp(actions_of(batch))
+        ranks = self._ranks(batch).sort().values
+        even = (torch.arange(len(ranks)) + 0.5) / len(ranks)
+        return Calibration(-float(logp.mean()), float((ranks - even).abs().max()))
 
     def _loss(self, steps: Tensor) -> Tensor:
         batch = self._window.gather(steps)
         return -self._distribution(batch).logp(actions_of(batch)).mean()
 
     @torch.no_grad()
-    def _loss_of_held(self) -> float:
-        parts = self._held.split(_ROWS)
+    def _mean_loss(self, steps: Tensor) -> float:
+        parts = steps.split(_ROWS)
         return -float(torch.cat([self.logp(self._window.gather(part)) for part in parts]).mean())
 
     def _distribution(self, batch: Batch) -> Distribution:
@@ -133,6 +152,14 @@ class Clone:
             below += drawn > taken
             level += drawn == taken
         return (below + level * torch.rand(rows, generator=self._generator)) / _SAMPLES
+
+
+def _new_module(policy: Policy, options: CloneFit, seed: int) -> RLModule:
+    module = policy.module
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
+        return build_module(module.observation_space, module.action_space, model, False)
 
 
 def _apart(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -33,8 +33,6 @@ I64 = NDArray[np.int64]
 
 BY_RATIOS: Final = ("is", "wis", "pdis", "pdwis")
 BY_BOTH: Final = ("dr", "wdr")
-MEANS: Final = frozenset({"is", "pdis", "dm", "dr", "behaviour"})
-"""The estimates that are means over episodes."""
 
 
 class Values(NamedTuple):
@@ -160,6 +158,40 @@ def estimates(evidence: Evidence, counts: F64, clip: float | None = None) -> dic
     return found
 
 
+def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
+    """What each episode contributes: all estimates, less the same without the episode.
+
+    Args:
+        evidence: of at least two episodes.
+        clip: see `episode_weights`.
+
+    Returns:
+        name -> `[N]`, for the names of `estimates`. Not finite where no other episode has a weight.
+    """
+    rewards = evidence.discounts * evidence.rewards
+    returns = evidence.sums(rewards)
+    found = {"behaviour": _left_out_of_mean(returns)}
+    if evidence.values is not None:
+        found["dm"] = _left_out_of_mean(evidence.values.states[evidence.first])
+    if evidence.log_ratio is None:
+        return found
+    weights = episode_weights(evidence, clip)
+    last = weights[evidence.first + evidence.length - 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found |= {
+            "is": _left_out_of_mean(last * returns),
+            "wis": _left_out_of_shares(last / last.sum(), returns),
+            "pdis": _left_out_of_mean(evidence.sums(weights * rewards)),
+            "pdwis": _left_out_of_weighted(evidence, weights, rewards),
+        }
+        if evidence.values is not None:
+            surprises = evidence.discounts * surprise(evidence)
+            corrections = evidence.sums(weights * surprises)
+            found["dr"] = found["dm"] + _left_out_of_mean(corrections)
+            found["wdr"] = found["dm"] + _left_out_of_weighted(evidence, weights, surprises)
+    return found
+
+
 def surprise(evidence: Evidence) -> F64:
     """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
     assert evidence.values is not None
@@ -189,6 +221,28 @@ def _weighted(evidence: Evidence, weights: F64, terms: F64, counts: F64) -> F64:
         both = counts[:, :n] @ np.stack([held * terms[steps], held], 1)
         total += both[:, 0] / (both[:, 1] + ended)
     return total
+
+
+def _left_out_of_mean(values: F64) -> F64:
+    return np.asarray((values - values.mean()) / (len(values) - 1))
+
+
+def _left_out_of_shares(shares: F64, values: F64) -> F64:
+    """Of Σ s_i·x_i, where the shares s sum to 1."""
+    return np.asarray(shares / (1.0 - shares) * (values - shares @ values))
+
+
+def _left_out_of_weighted(evidence: Evidence, weights: F64, terms: F64) -> F64:
+    """Of `_weighted`."""
+    order, alive = _by_time(evidence.length)
+    by_length = np.argsort(-evidence.length, kind="stable")
+    held, found = np.zeros(len(by_length)), np.zeros(len(by_length))
+    values = np.zeros(len(by_length))
+    for steps in np.split(order, np.cumsum(alive)[:-1]):
+        held[: len(steps)], values[: len(steps)] = weights[steps], terms[steps]
+        values[len(steps) :] = 0.0
+        found[by_length] += _left_out_of_shares(held / held.sum(), values)
+    return found
 
 
 def _by_time(length: I64) -> tuple[I64, I64]:

@@ -1,4 +1,4 @@
-"""Intervals of estimates: by resampling episodes, and Student's for means."""
+"""Intervals of estimates: by leaving out or resampling episodes, and Student's for means."""
 
 from __future__ import annotations
 
@@ -38,6 +38,31 @@ def percentiles(values: F64, level: float) -> Interval | None:
         return None
     low, high = np.quantile(values, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return float(low), float(high)
+
+
+def jackknife(value: float, contributions: F64, level: float) -> Interval | None:
+    """Student's interval by leaving out one episode at a time (Efron, Stein 1981).
+
+    The variance consists of squares, of which a few may make up the most: (Σd²)² / Σd⁴ of equal size would vary as
+    much. Half as many are the degrees of freedom, since episodes of still greater weight may not have been drawn yet.
+
+    Args:
+        value: the estimate.
+        contributions: `[N]` the estimate, less the same without each episode.
+        level: of the interval.
+
+    Returns:
+        None where the estimate rests on one episode.
+    """
+    squares = np.square(contributions)
+    total = float(squares.sum())
+    if not np.isfinite(total):
+        return None
+    if total == 0.0:
+        return value, value
+    freedom = total**2 / float(np.square(squares).sum()) / 2
+    error = np.sqrt(total * (1 - 1 / len(squares)))
+    return student(value, float(error), level, max(1, int(freedom)))
 
 
 def student(value: float, error: float, level: float, freedom: int, beyond: float = 0.0) -> Interval | None:

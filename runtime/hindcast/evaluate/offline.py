@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hindcast import formatting
@@ -20,19 +21,20 @@ from hindcast.evaluate.estimators import (
     BY_BOTH,
     BY_RATIOS,
     F64,
-    MEANS,
     Evidence,
     continued,
     effective_episodes,
     episode_weights,
     estimates,
+    left_out,
     surprise,
 )
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
-from hindcast.evaluate.intervals import Interval, percentiles, resamples, student
+from hindcast.evaluate.intervals import Interval, jackknife, percentiles, resamples, student
 from hindcast.evaluate.recorded import over_steps, window_of
 from hindcast.evaluate.target import Batch, Target, same
 from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
+from hindcast.learn.algorithm import Critic
 from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
@@ -51,6 +53,9 @@ UNCLONED: Final = (
 
 LEAST_EFFECTIVE: Final = 10.0
 """Effective episodes below which ratios say nothing."""
+
+_SAMPLES: Final = 8
+"""Of the policy's actions in an initial state, where they cannot be listed."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +91,19 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        interval: by resampling episodes; of `dm` by its model's members, and by what the model misses on average.
-            None where some resamples say nothing.
-        student: Student's, of those that are means over episodes.
+        interval: Student's, by leaving out one episode at a time (`intervals.jackknife`). Of `dm`, by its model's
+            members, and wider by what the model misses. None where the estimate rests on one episode.
+        bootstrap: percentiles of the estimate over resamples of the episodes; None of `dm`, and where some resamples
+            say nothing. It is too narrow where a few episodes have most of the weight.
     """
 
     value: float
     interval: Interval | None
-    student: Interval | None = None
+    bootstrap: Interval | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As results have it."""
-        return {"value": self.value, "interval": self.interval, "student": self.student}
+        return {"value": self.value, "interval": self.interval, "bootstrap": self.bootstrap}
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,8 @@ class OfflineReport:
         calibration: of the behaviour's clone; None where its log-probabilities were recorded, or are not needed.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
         signals: cheap figures by name: `action_agreement` (discrete actions), `imitation_loss`, `td_error` (root mean
-            square), `mean_q`, `max_q`.
+            square), `mean_q`, `max_q`; `critic_initial_value`, `critic_mean_q`, `critic_max_q` of the critics that the
+            policy was trained with, where they are given.
         verdict: in one sentence.
     """
 
@@ -185,15 +192,23 @@ class Judge:
         self._window = window_of(dataset, policy, self._options.gamma, name)
         self._behaved: tuple[Tensor, Calibration | None] | None = None
 
-    def report(self, policy: Policy, check: Check = lambda *_: None) -> OfflineReport:
-        """What the episodes say of a policy; the same policy gives the same report."""
+    def report(
+        self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
+    ) -> OfflineReport:
+        """What the episodes say of a policy; the same policy gives the same report.
+
+        Args:
+            policy: as it acts.
+            check: see `Check`.
+            critic: of the algorithm that trains it, on the CPU, for signals.
+        """
         target = Target(policy, self._options.explore)
         has_ratios = not why_no_ratios(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaved is None:
             self._behaved = self._behaviour(policy, check)
         behaved = self._behaved if has_ratios else None
         window = target.remembering(self._window) if target.is_stateful else self._window
-        return _Case(target, window, behaved, self._options, check).report()
+        return _Case(target, window, behaved, self._options, check, critic=critic).report()
 
     def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
         """`[S]` log-probabilities of what was recorded: as recorded, else those of a clone, with its calibration."""
@@ -201,9 +216,9 @@ class Judge:
         if Columns.ACTION_LOGP in window.columns:
             return window.columns[Columns.ACTION_LOGP].double(), None
         clone = Clone(
-            policy, window, fit, self._options.seed, lambda done: check("behaviour", done, fit.updates)
+            policy, window, fit, self._options.seed, lambda done: check("behaviour", done, 2 * fit.updates)
         )
-        return over_steps(window, clone.logp), clone.calibration()
+        return over_steps(window, clone.logp), clone.calibration
 
 
 def why_no_ratios(target: Target, options: Options, recorded: bool) -> str:
@@ -238,8 +253,11 @@ class _Case:
         behaved: tuple[Tensor, Calibration | None] | None,
         options: Options,
         check: Check,
+        *,
+        critic: Critic | None,
     ) -> None:
         self._target, self._window, self._options, self._check = target, window, options, check
+        self._critic = critic
         self._calibration = None if behaved is None else behaved[1]
         log_ratio = None
         if behaved is not None:
@@ -316,10 +334,19 @@ class _Case:
         )
 
     @cached_property
+    def _usable(self) -> Evidence:
+        """Without ratios, where they are refused."""
+        return replace(self._all, log_ratio=None) if self._why_no_ratios else self._all
+
+    @cached_property
     def _found(self) -> dict[str, F64]:
         """Name -> `[1 + R]`."""
-        usable = replace(self._all, log_ratio=None) if self._why_no_ratios else self._all
-        return estimates(usable, self._counts, self._options.clip)
+        return estimates(self._usable, self._counts, self._options.clip)
+
+    @cached_property
+    def _contributions(self) -> dict[str, F64]:
+        """Name -> `[N]`."""
+        return left_out(self._usable, self._options.clip)
 
     def _estimate(self, name: str) -> Estimate:
         values, level = self._found[name], self._options.level
@@ -329,15 +356,17 @@ class _Case:
             assert self._model is not None
             freedom = 2 * (self._options.fit.members - 1)
             return Estimate(value, student(value, self._model.spread, level, freedom, abs(self._missed)))
-        interval = percentiles(values[1:], level)
-        if name not in MEANS:
-            return Estimate(value, interval)
-        error = float(values[1:].std())
-        return Estimate(value, interval, student(value, error, level, len(self._all.length) - 1))
+        interval = jackknife(value, self._contributions[name], level)
+        return Estimate(value, interval, percentiles(values[1:], level))
 
     @property
     def _missed(self) -> float:
-        """What the model's first values lack on average, by its own account: 0 of one that has converged."""
+        """What the model's first values lack on average, by what the recorded rewards say: 0 of one that is right.
+
+        Weighted by ratios where there are any, else as if the policy did what was recorded.
+        """
+        if "wdr" in self._found:
+            return float(self._found["wdr"][0] - self._found["dm"][0])
         return float(self._all.sums(self._all.discounts * surprise(self._all)).mean())
 
     def _verdict(self) -> Verdict:
@@ -363,7 +392,19 @@ class _Case:
             found["td_error"] = float(np.sqrt(np.square(surprise(self._all)).mean()))
             found["mean_q"] = float(self._all.values.taken.mean())
             found["max_q"] = float(self._all.values.taken.max())
-        return found
+        return found if self._critic is None else found | self._critic_signals(self._critic)
+
+    @torch.no_grad()
+    def _critic_signals(self, critic: Critic) -> dict[str, float]:
+        starts = self._window.gather(torch.from_numpy(self._all.first))
+        generator = torch.Generator().manual_seed(self._options.seed)
+        actions, weights = self._target.choices(starts, _SAMPLES, generator)
+        taken = over_steps(self._window, critic)
+        return {
+            "critic_initial_value": float((critic(starts, actions) * weights).sum(0).mean()),
+            "critic_mean_q": float(taken.mean()),
+            "critic_max_q": float(taken.max()),
+        }
 
     def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
         return float(over_steps(self._window, compute).double().mean())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import gymnasium as gym
 import torch
@@ -22,6 +22,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.schedules import Schedule
+from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
@@ -33,6 +34,14 @@ Tensors = Mapping[str, Tensor]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 AboveZero = Annotated[float, Field(gt=0)]
+
+
+class Critic(Protocol):
+    """Values of actions in states, by networks."""
+
+    def __call__(self, batch: Tensors, actions: Actions | None = None) -> Tensor:
+        """`[B]` values of the batch's own actions, or `[K, B]` those of `actions` `[K, B, *shape]`."""
+        ...
 
 
 class AlgorithmOptions(Model):
@@ -260,6 +269,16 @@ class Algorithm(ABC):
             window: its tensors are on the learner's device; `rewards` are those of single steps.
         """
         return {}
+
+    def critic(self, nets: nn.ModuleDict) -> Critic | None:
+        """Q(s, a) by its own critics, the least of them: those named "critics". None where it has none.
+
+        To be overridden where Q is kept elsewhere.
+        """
+        critics = dict(nets).get("critics")
+        if not isinstance(critics, Critics):
+            return None
+        return lambda batch, actions=None: critics(batch, actions).amin(0)
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
         """Runs before the policy plays while it is trained (see `live`), `timesteps` after the first it played.

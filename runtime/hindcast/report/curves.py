@@ -183,6 +183,11 @@ class Curves:
         return self.learner.get("mean_q")
 
     @cached_property
+    def initial_value(self) -> Line:
+        """What the critics think that the policy is worth in the initial states of held-out episodes."""
+        return _line([_judged(result) for result in self.results], "signals", "critic_initial_value")
+
+    @cached_property
     def speed(self) -> Line:
         """Timesteps trained (or sampled) per second over training iterations."""
         return _line(self.results, "timesteps_per_s")

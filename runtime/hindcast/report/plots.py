@@ -146,17 +146,21 @@ def loss_plot(curves: Curves) -> Picture | None:
 
 def value_plot(curves: Curves) -> Picture | None:
     """What the critics think that the recorded actions are worth, over training iterations."""
-    line = curves.mean_q
+    line, initial = curves.mean_q, curves.initial_value
     if line is None:
         return None
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = _over_iterations(figure, theme, curves, "mean Q")
         _series(axes, line, theme.main)
+        if len(initial.y):
+            _series(axes, initial, theme.reference)
 
     caption = "Discounted return that the critics expect; one beyond any return is divergence" + _smoothed(
         line
     )
+    if len(initial.y):
+        caption += "; orange: in the initial states of held-out episodes, of the policy's own actions"
     return Picture(_trend("mean Q", line), caption, draw)
 
 

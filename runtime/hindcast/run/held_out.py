@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -293,10 +294,11 @@ class HeldOut:
                 progress(what, done, total)
 
         policy = Policy.from_files(self._policy.to_files())  # on the CPU, and in evaluation mode
+        critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
         with torch_threads(1):
             if self._judge is None:
                 self._judge = Judge(policy, self._dataset, self._name, self._options())
-            return self._judge.report(policy, check)
+            return self._judge.report(policy, check, critic)
 
     def _options(self) -> Options:
         spec = self._spec
