@@ -43,6 +43,7 @@ for i, row in enumerate(ds.iter_rows()):
     eps_extra_model_outputs["action_dist_inputs"].append(row["action_dist_inputs"])
     eps_extra_model_outputs["action_logp"].append(row["action_logp"])
     # If the episode is terminated or truncated, build it.
+    # changed: a condition of its own, in place of `else`.
     if row["terminateds"] or row["truncateds"]:
         eps_obs.append(row["new_obs"])
         episode = SingleAgentEpisode(

@@ -5,7 +5,7 @@ Pages: 2.40, 2026; block 29
 
 from record_expert_data_to_local_disk import data_path
 
-from hindcast import MARWILConfig
+from hindcast import AlgorithmConfig, MARWILConfig, override
 from hindcast.pipeline.connector_pieces import (
     AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,
@@ -14,8 +14,9 @@ from hindcast.pipeline.connector_pieces import (
 )
 
 
-# changed: with the class around the method, which the page omits; without its decorator `override`.
+# changed: with the class around the method, which the page omits.
 class Config(MARWILConfig):
+    @override(AlgorithmConfig)
     def build_learner_connector(
         self,
         input_observation_space,

@@ -11,12 +11,12 @@ from typing import Any, Dict, List, Optional, Union
 
 from ray import data
 
-from hindcast import SCHEMA, OfflinePreLearner, SingleAgentEpisode
+from hindcast import SCHEMA, EpisodeType, OfflinePreLearner, SingleAgentEpisode, override
 
-# changed: without the decorator `override`, and with the class instead of the name EpisodeType.
 class TextOfflinePreLearner(OfflinePreLearner):
 
     @staticmethod
+    @override(OfflinePreLearner)
     def _map_to_episodes(
         is_multi_agent: bool,
         batch: Dict[str, Union[list, np.ndarray]],
@@ -27,7 +27,7 @@ class TextOfflinePreLearner(OfflinePreLearner):
         action_space: gym.Space = None,
         vocabulary: Dict[str, Any] = None,
         **kwargs: Dict[str, Any],
-    ) -> Dict[str, List[SingleAgentEpisode]]:
+    ) -> Dict[str, List[EpisodeType]]:
 
         # If we have no vocabulary raise an error.
         if not vocabulary:

@@ -47,13 +47,14 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "PPO",
     param_space=config,
-    # changed: tune.RunConfig and tune.CheckpointConfig, because Ray's `train` now refuses these options.
+    # changed: tune.RunConfig, because Ray's `train` now refuses these options.
     run_config=tune.RunConfig(
         stop={
             metric: 450.0,
         },
         name="docs_rllib_offline_pretrain_ppo",
         verbose=2,
+        # changed: tune.CheckpointConfig, likewise.
         checkpoint_config=tune.CheckpointConfig(
             checkpoint_frequency=1,
             checkpoint_at_end=True,

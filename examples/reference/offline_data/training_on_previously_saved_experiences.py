@@ -73,11 +73,12 @@ metric = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}"
 tuner = tune.Tuner(
     "BC",
     param_space=config,
-    # changed: tune.RunConfig and tune.CheckpointConfig, because Ray's `train` now refuses these options.
+    # changed: tune.RunConfig, because Ray's `train` now refuses these options.
     run_config=tune.RunConfig(
         name="docs_rllib_offline_bc",
         # Stop behavior cloning when we reach 450 in return.
         stop={metric: 450.0},
+        # changed: tune.CheckpointConfig, likewise.
         checkpoint_config=tune.CheckpointConfig(
             # Only checkpoint at the end to be faster.
             checkpoint_frequency=0,

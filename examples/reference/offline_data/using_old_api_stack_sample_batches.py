@@ -16,6 +16,7 @@ with recorder.offline_data(output="/tmp/sample_batches", output_format="SampleBa
     algo.evaluate()
 
 # Set up the data path to your `SampleBatch` expert data.
+# changed: the path of those batches.
 data_path = "/tmp/sample_batches"
 # Set up the write path for the Parquet episode data.
 output_data_path = "/tmp/sample_batch_data"

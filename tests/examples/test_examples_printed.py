@@ -1,0 +1,58 @@
+"""The examples are RLlib's code blocks: they differ from the printed pages in imports, and where a comment says so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRINTED = ROOT / "tests" / "fixtures" / "reference_pages"
+FILES = [file for file in (ROOT / "examples" / "reference").glob("*/*") if file.suffix in (".py", ".sh")]
+CHANGED = "# changed: "
+IMPORT = re.compile(r"(from [\w.]+ )?import ")
+NAME = re.compile(r"[\w.]+( as \w+)?,?")
+
+
+def differences(printed: str, example: str) -> list[list[str]]:
+    """Each run of lines that differs: the page's, marked `-`, and the example's, marked `+`. Indentation, blank lines
+    and comments are the example's own, but for those that say what was changed.
+    """
+    runs: list[list[str]] = [[]]
+    lines = [list(filter(is_compared, map(str.strip, text.splitlines()))) for text in (printed, example)]
+    for line in difflib.ndiff(*lines, linejunk=None, charjunk=None):
+        if line.startswith(("+ ", "- ")):
+            runs[-1].append(line)
+        elif line.startswith("  ") and runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def is_compared(line: str) -> bool:
+    return bool(line) and (not line.startswith("#") or line.startswith(CHANGED))
+
+
+def is_import(line: str) -> bool:
+    """Whether it is a line of an import, which may have names on lines of their own."""
+    code = line[2:].strip()
+    return bool(IMPORT.match(code) or NAME.fullmatch(code) or code == ")")
+
+
+def without_heading(code: str) -> str:
+    """The code without what it begins with: a docstring, or the comment that names the page."""
+    return re.sub(r'\A(""".*?"""|# .*?\n# Pages.*?\n)', "", code, count=1, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_only_imports_and_marked_lines_differ(file: Path) -> None:
+    printed, example = (PRINTED / f"{file.stem}.txt").read_text(), file.read_text()
+    is_marked_command = file.suffix == ".sh" and CHANGED in example
+    for run in differences(*map(without_heading, (printed, example))):
+        is_marked = is_marked_command or any(CHANGED in line for line in run)
+        assert is_marked or all(map(is_import, run)), "\n".join(run)
+
+
+def test_every_printed_block_has_an_example() -> None:
+    assert {file.stem for file in PRINTED.glob("*.txt")} == {file.stem for file in FILES}
