@@ -92,7 +92,7 @@ def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
 def test_pieces_are_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.hdf5", arrays())
     whole = one(path)
-    monkeypatch.setattr(d4rl, "_PIECE_BYTES", 400)
+    monkeypatch.setattr(d4rl, "PIECE_BYTES", 400)
     parts = read(path)
     assert len(parts) > 1
     for name in ("eps_id", "t", "row", "terminated"):

@@ -171,7 +171,7 @@ def test_infos_are_read_with_the_one_of_reset(tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_hold_adjacent_episodes(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make(kind, lengths=(4,) * 6)
-    monkeypatch.setattr(reader, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(reader, "PIECE_BYTES", 100)
     assert len(MINARI.pieces(place(tmp_path), ReadOptions())) > 2
     assert_same(read(place(tmp_path)), dataset)
 

@@ -168,7 +168,7 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
         "reward": np.ones(1000),
     }
     table(path, columns, row_group_size=100)
-    monkeypatch.setattr("hindcast.formats.tables.parquet._PIECE", 5000)
+    monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 5000)
     monkeypatch.setattr("hindcast.formats.tables.parquet._LARGEST", 100)
     assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
     rows = read_table(path)

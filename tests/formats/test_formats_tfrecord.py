@@ -148,7 +148,7 @@ def test_features_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert rows.t is not None and rows.t.tolist() == [row["t"] for row in expected]
     assert rows.terminated.sum() == len(LENGTHS)
     assert rows.row.tolist() == list(range(len(expected)))
-    monkeypatch.setattr(tfrecord, "_PIECE_BYTES", 5000)
+    monkeypatch.setattr(tfrecord, "PIECE_BYTES", 5000)
     parts = read(path)
     assert len(parts) > 5
     np.testing.assert_array_equal(

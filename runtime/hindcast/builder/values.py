@@ -183,7 +183,7 @@ def _located(path: Any, filesystem: Any) -> str:
     """A path with the scheme of the file system, which goes before its own where it is an object."""
     text = str(path)
     if is_filesystem(filesystem):
-        from hindcast.storage.filesystem_objects import scheme_of
+        from hindcast.storage.user_files import scheme_of
 
         return f"{scheme_of(filesystem)}://{text.partition('://')[2] or text}"
     if filesystem is None or "://" in text:

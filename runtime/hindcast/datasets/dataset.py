@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,6 @@ class Dataset(ABC):
         spec: what they hold.
         units: all of them, in the dataset's order.
         digest: sha256 (hex) that changes when the data do.
-        num_episodes: episodes in all; one in fragments counts once.
-        num_steps: timesteps in all.
-        nbytes: size in memory.
         nbytes_stored: size of the files.
         layouts: names of the files' layouts.
         notes: what a user should know about the data, in sentences.
@@ -41,12 +39,24 @@ class Dataset(ABC):
     spec: DataSpec
     units: Sequence[Unit]
     digest: str
-    num_episodes: int
-    num_steps: int
-    nbytes: int
     nbytes_stored: int
     layouts: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @cached_property
+    def num_episodes(self) -> int:
+        """Episodes in all; one in fragments counts once."""
+        return sum(len(unit.lengths) for unit in self.units)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Timesteps in all."""
+        return sum(int(unit.lengths.sum()) for unit in self.units)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Size in memory."""
+        return sum(unit.nbytes for unit in self.units)
 
     @abstractmethod
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -204,9 +214,6 @@ class Selection(Dataset):
             units.append(Unit(len(units), unit.parts, lengths, nbytes))
             self._places.append((unit, rows))
         self.units = tuple(units)
-        self.num_episodes = len(indices)
-        self.num_steps = sum(int(unit.lengths.sum()) for unit in units)
-        self.nbytes = sum(unit.nbytes for unit in units)
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""

@@ -47,9 +47,6 @@ class EpisodeDataset(Dataset):
         self.repeated = repeated
         self.units = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
-        self.num_episodes = sum(len(unit.lengths) for unit in self.units)
-        self.num_steps = sum(int(unit.lengths.sum()) for unit in self.units)
-        self.nbytes = sum(unit.nbytes for unit in self.units)
         self.nbytes_stored = sum(file.entry.bytes for file in files)
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes

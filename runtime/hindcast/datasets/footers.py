@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
+from hindcast.formats.data_file import entry_of
 from hindcast.formats.entries import FileEntry, RowGroup, Run
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT, LAYOUTS, layout_of_schema
@@ -68,14 +69,7 @@ def index_file(location: Location, relative: str) -> Indexed:
         ]
     for lengths in contents.lengths:
         checksum.update(lengths.tobytes())
-    entry = FileEntry(
-        path=relative,
-        rows=sum(group.rows for group in row_groups),
-        timesteps=sum(group.timesteps for group in row_groups),
-        bytes=size,
-        checksum=checksum.hexdigest(),
-        row_groups=tuple(row_groups),
-    )
+    entry = entry_of(relative, size, checksum.hexdigest(), row_groups)
     return Indexed(location, entry, contents.spec, layout, contents.runs)
 
 

@@ -70,9 +70,6 @@ class Merged(Dataset):
         self.digest = digest_of(
             [*(part.digest for part in parts), *(repr(sorted(names.items())) for names in renamed)]
         )
-        self.num_episodes = sum(part.num_episodes for part in parts)
-        self.num_steps = sum(part.num_steps for part in parts)
-        self.nbytes = sum(part.nbytes for part in parts)
         self.nbytes_stored = sum(part.nbytes_stored for part in parts)
         self.layouts = tuple(dict.fromkeys(layout for part in parts for layout in part.layouts))
         self.notes = (*(note for part in parts for note in part.notes), *notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from hindcast.episodes.details import NOTHING
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
+"""A block's arrays with one number per episode."""
 
 
 @dataclass(frozen=True, eq=False)

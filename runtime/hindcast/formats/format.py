@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from hindcast.errors import DataError
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Entry, Location
+
+PIECE_BYTES: Final = 16 << 20
+"""About how large a piece is."""
 
 
 @dataclass(frozen=True)

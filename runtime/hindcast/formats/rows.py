@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,3 +42,34 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def take(self, index: I64 | Bool) -> Rows:
+        """The rows at an index or under a mask."""
+        return replace(
+            self,
+            columns={name: column[index] for name, column in self.columns.items()},
+            terminated=self.terminated[index],
+            truncated=self.truncated[index],
+            row=self.row[index],
+            eps_id=None if self.eps_id is None else self.eps_id[index],
+            t=None if self.t is None else self.t[index],
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of all parts, in order; they are of one file and have the same columns."""
+        first = parts[0]
+        return cls(
+            columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
+            terminated=np.concatenate([part.terminated for part in parts]),
+            truncated=np.concatenate([part.truncated for part in parts]),
+            path=first.path,
+            row=np.concatenate([part.row for part in parts]),
+            eps_id=_joined([part.eps_id for part in parts]),
+            t=_joined([part.t for part in parts]),
+        )
+
+
+def _joined(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    found = [array for array in arrays if array is not None]
+    return np.concatenate(found) if found else None

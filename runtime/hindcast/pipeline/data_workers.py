@@ -25,7 +25,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from hindcast import errors
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import PER_EPISODE, Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught
 from hindcast.formats.arrow.array_row import from_row, header_of, to_row
 from hindcast.memory import oom_kills
@@ -44,7 +44,7 @@ _MOST_DEATHS: Final = 3
 KILLED_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """What Ray's messages say of a process that its memory monitor killed."""
 _COLUMN = "columns/"
-_PER_EPISODE = ("length", "eps_id", "t_started", "terminated", "truncated")
+_PER_EPISODE = ("eps_id", *PER_EPISODE)
 
 
 @dataclass

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import PER_EPISODE, Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.draws import DrawsFeed
@@ -39,9 +39,6 @@ class Play(Protocol):
 
     def close(self) -> None:
         """Close the environments; the next episodes open new ones."""
-
-
-_PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class LiveFeed(DrawsFeed):
             return {}
         block = Block.concat(self._store.blocks)
         columns = {f"columns/{name}": torch.from_numpy(column) for name, column in block.columns.items()}
-        return columns | {name: torch.from_numpy(getattr(block, name)) for name in _PER_EPISODE}
+        return columns | {name: torch.from_numpy(getattr(block, name)) for name in PER_EPISODE}
 
     def _window(self) -> WindowData:
         """Play what is due; all episodes kept, laid end to end on the device."""
@@ -190,5 +187,5 @@ class LiveFeed(DrawsFeed):
 
 def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:
     columns = {name: tensor.numpy() for name, tensor in below("columns/", tensors).items()}
-    numbers: dict[str, Any] = {name: tensors[name].numpy() for name in _PER_EPISODE}
+    numbers: dict[str, Any] = {name: tensors[name].numpy() for name in PER_EPISODE}
     return Block(columns=columns, eps_id=np.array(eps_id, dtype=object), **numbers)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import PER_EPISODE, Block
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
@@ -25,7 +25,6 @@ Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
 _POWER: Final = "__priority__"
 """A column of the stored blocks: each step's priority to the power of alpha. It moves with its episode."""
 _ALWAYS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-_PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 
 
 class EpisodeReplayBuffer:
@@ -498,7 +497,7 @@ def _state_of(block: Block) -> dict[str, Any]:
         },
         "eps_id": block.eps_id.tolist(),
         "details": None if text is None else text.tolist(),
-        **{name: getattr(block, name).copy() for name in _PER_EPISODE},
+        **{name: getattr(block, name).copy() for name in PER_EPISODE},
     }
 
 
@@ -511,5 +510,5 @@ def _block_from(state: Mapping[str, Any]) -> Block:
         columns=columns,
         eps_id=np.array(state["eps_id"], dtype=object),
         details=None if state["details"] is None else np.array(state["details"], dtype=object),
-        **{name: state[name].copy() for name in _PER_EPISODE},
+        **{name: state[name].copy() for name in PER_EPISODE},
     )

@@ -11,7 +11,7 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
 from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.episodes.block import Block
-from hindcast.formats.dataset_folder.commits import COMMITS, Commit
+from hindcast.formats.dataset_folder.commits import Commit, commit_location
 from hindcast.formats.entries import FileEntry
 from hindcast.record.recorder import Task, Work, write_range
 
@@ -51,7 +51,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
     for number in sorted(commits):
         commit = commits[number]
         if missing <= 0:
-            task.location.child(COMMITS, f"{number:06d}.json").delete()
+            commit_location(task.location, number).delete()
             continue
         lengths = [length for file in commit.files for length in file.episode_lengths]
         episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1

@@ -24,11 +24,10 @@ from hindcast.errors import DataError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.filesystem_objects import filesystem_of
 from hindcast.storage.local_files import LocalFiles
 from hindcast.storage.local_listing import link_target
 from hindcast.storage.object_stores import bucket_of, wrapped_store
-from hindcast.storage.user_files import UserFiles
+from hindcast.storage.user_files import UserFiles, filesystem_of
 
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")

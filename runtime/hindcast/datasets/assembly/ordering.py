@@ -89,9 +89,8 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     begins = np.ones(len(index), dtype=np.bool_)
     begins[1:] = ~same | gap | restart
     heads = np.append(True, ~same)
-    found |= _told(steps, rules, index, {"late": heads & (t > 0), "restarts": _after(restart)})
-    if not rules.is_filtered:
-        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    found |= _found(steps, rules, index, {"late": heads & (t > 0)})
+    found |= _cuts_found(steps, rules, index, restart, gap)
     return Order(index, begins, t, {"time": int(heads.sum())}, found)
 
 
@@ -160,9 +159,7 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
         )
     episode = steps.episode[index]
     begins = np.append(True, (episode[1:] != episode[:-1]) | broken | restart)
-    found |= _told(steps, rules, index, {"restarts": _after(restart)})
-    if not rules.is_filtered:
-        found |= _told(steps, rules, index, {"gaps": _after(broken)})
+    found |= _cuts_found(steps, rules, index, restart, broken)
     orders = {"stored": len(np.unique(episode)) - len(chained), "chain": len(chained)}
     return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
 
@@ -236,9 +233,7 @@ def _chained(steps: Steps, rules: Rules) -> Order:
     begins = np.append(True, ~same | gap | restart)
     again = np.setdiff1d(np.arange(len(steps)), rows)
     found = _repeated(steps, again, rules, "duplicates", "it repeats another row")
-    found |= _told(steps, rules, index, {"restarts": _after(restart)})
-    if not rules.is_filtered:
-        found |= _told(steps, rules, index, {"gaps": _after(gap)})
+    found |= _cuts_found(steps, rules, index, restart, gap)
     orders = {"chain": len(np.unique(steps.episode))}
     return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
 
@@ -256,5 +251,13 @@ def _after(where: Bool) -> Bool:
     return np.append(False, where)
 
 
-def _told(steps: Steps, rules: Rules, index: I64, where: dict[Kind, Bool]) -> dict[Kind, Finding]:
+def _cuts_found(steps: Steps, rules: Rules, index: I64, restart: Bool, gap: Bool) -> dict[Kind, Finding]:
+    """What cutting episodes at `[K - 1]` restarts and gaps is reported as; a filter makes gaps of its own."""
+    where: dict[Kind, Bool] = {"restarts": _after(restart)}
+    if not rules.is_filtered:
+        where["gaps"] = _after(gap)
+    return _found(steps, rules, index, where)
+
+
+def _found(steps: Steps, rules: Rules, index: I64, where: dict[Kind, Bool]) -> dict[Kind, Finding]:
     return {kind: rules.finding(steps, np.sort(index[rows])) for kind, rows in where.items() if rows.any()}

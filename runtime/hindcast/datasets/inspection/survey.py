@@ -43,7 +43,6 @@ class Survey(NamedTuple):
 
 def survey(
     paths: Sequence[str | Path | Location],
-    filesystem: object | None = None,
     *,
     columns: Sequence[str] | None = None,
     verify: bool = False,
@@ -54,7 +53,6 @@ def survey(
 
     Args:
         paths: see `open_dataset`.
-        filesystem: see `open_dataset`.
         columns: those to look at; all if None.
         verify: read all files of recordings and compare their checksums.
 
@@ -72,7 +70,7 @@ def survey(
             else _error(reason, location, str(error))
         )
 
-    places = [resolve(path, filesystem) for path in paths]
+    places = [resolve(path) for path in paths]
     files = [file for place in places for file in find_files(place, verify, refuse)]
     check_distinct(file.location for file in files)
     known = {problem.path for problem in problems} | {str(file.location) for file in files}

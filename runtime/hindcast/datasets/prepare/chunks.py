@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hindcast import errors
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import PER_EPISODE, Block
 from hindcast.errors import UserError
 from hindcast.formats.arrow.array_row import from_row, to_row
 
@@ -19,7 +19,7 @@ PARTITION: Final = "partition"
 _CHUNK: Final = "chunk"
 _COLUMN: Final = "columns/"
 _OF_STEPS: Final = ("episode", "names", "t", "terminated", "truncated", "piece", "row")
-_OF_BLOCK: Final = ("length", "eps_id", "t_started", "terminated", "truncated", "details")
+_OF_BLOCK: Final = ("eps_id", *PER_EPISODE, "details")
 MISTAKE: Final = "mistake"
 SCHEMA: Final = pa.schema([(PARTITION, pa.int64()), (_CHUNK, pa.large_binary()), (MISTAKE, pa.string())])
 

@@ -20,7 +20,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import COMMITS
+from hindcast.formats.dataset_folder.commits import commit_location
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -149,7 +149,7 @@ def _discard_order(folder: Location) -> None:
     for number in made(folder):
         for file in read_made(folder, number).files:
             folder.child(file.path).delete()
-        folder.child(COMMITS, f"{number:06d}.json").delete()
+        commit_location(folder, number).delete()
     _record_order(folder, in_order=False)
 
 

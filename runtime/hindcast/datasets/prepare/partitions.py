@@ -20,7 +20,7 @@ from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import COMMITS, Commit, file_stem, write_commit
+from hindcast.formats.dataset_folder.commits import COMMITS, Commit, commit_location, file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import first_problem
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.spec import DataSpec
@@ -51,7 +51,7 @@ def made(folder: Location) -> set[int]:
 
 def is_made(folder: Location, number: int) -> bool:
     """Whether a partition is complete."""
-    return _commit(folder, number).exists()
+    return commit_location(folder, number).exists()
 
 
 def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence[Block]) -> None:
@@ -102,7 +102,7 @@ def read_made(folder: Location, number: int) -> Made:
     Raises:
         DataError: its commit cannot be read.
     """
-    place = _commit(folder, number)
+    place = commit_location(folder, number)
     try:
         return Made.model_validate_json(place.read_bytes())
     except ValidationError as error:
@@ -139,10 +139,6 @@ def write_blocks(
     )
     write_commit(folder, commit)
     return commit
-
-
-def _commit(folder: Location, number: int) -> Location:
-    return folder.child(COMMITS, f"{number:06d}.json")
 
 
 def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:

@@ -15,7 +15,7 @@ from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
 from hindcast.episodes.details import from_text
 from hindcast.formats.columns.infos import step_texts, tells
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
-from hindcast.formats.columns.steps import Steps
+from hindcast.formats.columns.steps import Steps, as_numbers
 from hindcast.formats.data_file import Group
 from hindcast.formats.parquet.description import describe
 from hindcast.formats.parquet.file import ParquetEncoder
@@ -130,13 +130,8 @@ def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Arr
     """Numbers as they are, vectors as lists, arrays of more dimensions as flat lists that Ray knows the shape of."""
     if leaf.dtype is None:
         return pa.field(name, pa.string(), nullable=False), pa.array(column.tolist(), pa.string())
-    values = np.ascontiguousarray(column, dtype=leaf.dtype)
-    shape = leaf.shape
-    if leaf.dtype.kind == "c":  # Arrow has none: pairs of floats
-        values, shape = (
-            values.view(f"<f{leaf.dtype.itemsize // 2}").reshape(len(values), *shape, 2),
-            (*shape, 2),
-        )
+    values = as_numbers(column, leaf)
+    shape = values.shape[1:]
     if not shape:
         return _flat(name, values)
     flat = pa.array(values.reshape(-1))

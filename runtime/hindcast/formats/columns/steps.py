@@ -86,3 +86,12 @@ class Steps:
         for name, leaf in self._spec.leaves.items():
             if leaf.kind != "json" or name in block.columns:
                 self._spec.column_of(block, name)
+
+
+def as_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
+    """The column in its spec's dtype, C-contiguous; complex numbers as pairs of floats."""
+    assert leaf.dtype is not None
+    values = np.ascontiguousarray(column, dtype=leaf.dtype)
+    if leaf.dtype.kind != "c":
+        return values
+    return values.view(f"<f{leaf.dtype.itemsize // 2}").reshape(*values.shape, 2)

@@ -14,7 +14,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats.d4rl.columns import File, columns_of, flags
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.hdf5 import h5
 from hindcast.formats.hdf5.dataset import Dataset
 from hindcast.formats.minari.format import Minari
@@ -24,7 +24,6 @@ from hindcast.formats.tables.filters import expression_of, passing
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
-_PIECE_BYTES: Final = 16 << 20
 _MAX_STEPS: Final = "max_episode_steps"
 _TIMEOUT_STEPS: Final = "timeout_steps"
 _D3RLPY_ENDS: Final = "episode_terminals"
@@ -74,7 +73,7 @@ class D4RL(Format):
         _check_final(location, file, ends, own, options)
         starts = ends.starts()
         each = max(1, size // file.rows)
-        piece = starts * each // _PIECE_BYTES
+        piece = starts * each // PIECE_BYTES
         first = np.flatnonzero(np.diff(piece, prepend=-1))
         stops = np.append(starts[first[1:]], file.rows)
         return [
@@ -113,7 +112,7 @@ class D4RL(Format):
         rows = _rows(location, columns, ends, part)
         if own.drops and not file.has_next:
             rows, kept = _without_unknown(rows, kept)
-        yield rows if kept.all() else _take(rows, kept)
+        yield rows if kept.all() else rows.take(kept)
 
 
 def _options(options: ReadOptions) -> _Options:
@@ -228,18 +227,6 @@ def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
     return replace(rows, columns={**rows.columns, **following}, truncated=truncated), kept & ~unknown
 
 
-def _take(rows: Rows, kept: Bool) -> Rows:
-    return replace(
-        rows,
-        columns={name: column[kept] for name, column in rows.columns.items()},
-        terminated=rows.terminated[kept],
-        truncated=rows.truncated[kept],
-        row=rows.row[kept],
-        eps_id=None if rows.eps_id is None else rows.eps_id[kept],
-        t=None if rows.t is None else rows.t[kept],
-    )
-
-
 @dataclass(frozen=True)
 class Ends:
     """The ends of episodes among rows that stand in order.
@@ -257,11 +244,6 @@ class Ends:
         ended = self.terminated | self.truncated
         after = np.flatnonzero(ended) + 1
         return np.concatenate([[0], after[after < len(ended)]]).astype(np.int64)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the rows stop within an episode."""
-        return not (self.terminated[-1] or self.truncated[-1])
 
 
 def ends_of(terminated: Bool, timeouts: Bool | None, max_episode_steps: int) -> Ends:

@@ -66,13 +66,18 @@ def file_stem(number: int, writer: str) -> str:
     return f"{number:06d}-{writer}"
 
 
+def commit_location(folder: Location, number: int) -> Location:
+    """Where the commit of a range is."""
+    return folder.child(COMMITS, f"{number:06d}.json")
+
+
 def write_commit(folder: Location, commit: Commit) -> None:
     """Make a range count; it replaces an earlier commit of the same range.
 
     Raises:
         StorageError: it could not be written; the range does not count then.
     """
-    location = folder.child(COMMITS, f"{commit.range:06d}.json")
+    location = commit_location(folder, commit.range)
     location.write_bytes(commit.model_dump_json(by_alias=True).encode())
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.media.examples import ExampleError, parts_of
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
@@ -23,7 +23,6 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")
-_PIECE_BYTES: Final = 16 << 20
 _SHAPES: Final = "shapes"
 _DTYPES: Final = "dtypes"
 _NUMBERS: Final = (
@@ -64,7 +63,7 @@ class TFRecord(Format):
             raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
         ends = np.cumsum(lengths + HEADER + FOOTER)
         starts = ends - lengths - HEADER - FOOTER
-        first = np.flatnonzero(np.diff(starts // _PIECE_BYTES, prepend=-1))
+        first = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))
         return [
             Piece(
                 location,

@@ -11,13 +11,13 @@ from gymnasium import spaces
 
 from hindcast import formatting
 from hindcast.errors import DataError
+from hindcast.formats.format import PIECE_BYTES
 from hindcast.formats.hdf5 import h5
 from hindcast.formats.hdf5.dataset import Dataset
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
 from hindcast.storage.location import Location
 
 _PREFIX: Final = "episode_"
-_PIECE_BYTES: Final = 16 << 20
 _SMALLEST_IMAGE: Final = 32  # pixels a side, as Minari has it
 
 
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
         start = nbytes = 0
         for stop, episode in enumerate(self.episodes, start=1):
             nbytes += episode.nbytes
-            if nbytes >= _PIECE_BYTES or stop == len(self.episodes):
+            if nbytes >= PIECE_BYTES or stop == len(self.episodes):
                 yield Stored(self.metadata, self.episodes[start:stop])
                 start, nbytes = stop, 0
 

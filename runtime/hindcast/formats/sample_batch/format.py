@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
-
-import numpy as np
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
@@ -16,7 +14,7 @@ from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import TYPES, batches_of
-from hindcast.formats.sample_batch.rows import Plans, Steps, names_of, steps_of
+from hindcast.formats.sample_batch.rows import Plans, names_of, rows_of
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options
@@ -69,16 +67,16 @@ class SampleBatch(Format):
         location, spec, plans = piece.location, DataSpec(piece.part), Plans(options)
         line, row = 0, 0
         for _, text in blocks_of(location):
-            parts: list[Steps] = []
-            first = row
+            parts: list[Rows] = []
             for content in text.split(b"\n"):
                 if content.strip():
-                    own = _steps(location, content, line, spec, plans)
-                    row += sum(steps.timesteps for steps in own)
-                    parts += own
+                    for rows, count in _batches(location, content, line, spec, plans):
+                        parts.append(replace(rows, row=rows.row + row))
+                        row += count
                 line += 1
             line -= 1  # a block ends with a line end
-            yield from _rows(str(location), parts, first)
+            for _, same in groupby((rows for rows in parts if len(rows)), key=_kind):
+                yield Rows.concat(list(same))
         if not row:
             raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
 
@@ -91,32 +89,17 @@ def _of_flags(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _steps(location: Location, content: bytes, line: int, spec: DataSpec, plans: Plans) -> list[Steps]:
+def _batches(
+    location: Location, content: bytes, line: int, spec: DataSpec, plans: Plans
+) -> list[tuple[Rows, int]]:
     try:
-        return [steps_of(batch, plans, spec, f"{location}:{line}") for batch in batches_of(content)]
+        return [rows_of(batch, plans, spec, str(location), line) for batch in batches_of(content)]
     except (CellError, DataError) as error:
         raise DataError(f"{location}, line {line + 1}: {error}") from error
 
 
-def _rows(path: str, parts: Sequence[Steps], first: int) -> Iterator[Rows]:
-    """The timesteps of all parts; several `Rows` where the parts do not have the same columns."""
-    starts = np.cumsum([first, *(part.timesteps for part in parts)])[:-1].tolist()
-    numbered = [(start, part) for start, part in zip(starts, parts, strict=True) if len(part.row)]
-    for _, alike in groupby(numbered, key=lambda one: _kind(one[1])):
-        rows, own = zip(*((part.row + start, part) for start, part in alike), strict=True)
-        yield Rows(
-            columns={name: np.concatenate([part.columns[name] for part in own]) for name in own[0].columns},
-            terminated=np.concatenate([part.terminated for part in own]),
-            truncated=np.concatenate([part.truncated for part in own]),
-            path=path,
-            row=np.concatenate(rows),
-            eps_id=np.concatenate([part.eps_id for part in own]),
-            t=None if own[0].t is None else np.concatenate([part.t for part in own if part.t is not None]),
-        )
-
-
-def _kind(part: Steps) -> Any:
-    """What parts must share to stand in one `Rows`."""
+def _kind(part: Rows) -> Any:
+    """What parts must share to be joined."""
     return (
         part.t is None,
         tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),

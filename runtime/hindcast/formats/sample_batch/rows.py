@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hindcast.episodes.block import I64, Bool
+from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.formats.columns.packed import PREFIX
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
+from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import as_described, check_next
@@ -26,27 +27,6 @@ from hindcast.formats.tables.naming import ROLES, Plan, Source, plan_of
 
 _AGENT: Final = "agent_index"
 _PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
-
-
-class Steps(NamedTuple):
-    """The timesteps of one batch that pass the filter.
-
-    Attributes:
-        columns: as those of `Rows`.
-        terminated, truncated: `[R]`.
-        eps_id: `[R]`.
-        t: `[R]` or None.
-        row: `[R]` which of the batch's timesteps they are.
-        timesteps: how many the batch has.
-    """
-
-    columns: Arrays
-    terminated: Bool
-    truncated: Bool
-    eps_id: NDArray[np.object_]
-    t: I64 | None
-    row: I64
-    timesteps: int
 
 
 class Plans:
@@ -68,14 +48,15 @@ class Plans:
         return self._known[names]
 
 
-def steps_of(batch: Batch, plans: Plans, spec: DataSpec, line_id: str) -> Steps:
-    """The batch's timesteps.
+def rows_of(batch: Batch, plans: Plans, spec: DataSpec, path: str, line: int) -> tuple[Rows, int]:
+    """The batch's timesteps that pass the filter, numbered from 0, and how many it has in all.
 
     Args:
         batch: of one policy.
         plans: what to read.
-        spec: what Hindcast wrote about the file; one that says nothing of others' files.
-        line_id: the episode's id where the batch does not say.
+        spec: what Hindcast wrote about the file; empty for other files.
+        path: the file.
+        line: that the batch is in; path and line are the episode's id if the batch has none.
 
     Raises:
         DataError: columns that are missing, or named wrongly.
@@ -86,15 +67,17 @@ def steps_of(batch: Batch, plans: Plans, spec: DataSpec, line_id: str) -> Steps:
     columns = _columns(batch, plan, spec)
     _check_lengths(columns, roles)
     terminated, truncated = ends_of(roles, plan)
-    eps_id = _episodes(batch, plan, roles, line_id, terminated | truncated)
-    t = timesteps_of(roles, plan)
+    rows = Rows(
+        columns=columns,
+        terminated=terminated,
+        truncated=truncated,
+        path=path,
+        row=np.arange(len(roles)),
+        eps_id=_episodes(batch, plan, roles, f"{path}:{line}", terminated | truncated),
+        t=timesteps_of(roles, plan),
+    )
     _, row = passing(roles, expression_of(options.filter, roles.schema), options.filter, 0)
-    count = len(roles)
-    if len(row) < count:
-        columns = {name: array[row] for name, array in columns.items()}
-        terminated, truncated, eps_id = terminated[row], truncated[row], eps_id[row]
-        t = None if t is None else t[row]
-    return Steps(columns, terminated, truncated, eps_id, t, row, count)
+    return (rows if len(row) == len(rows) else rows.take(row)), len(rows)
 
 
 def names_of(batch: Batch) -> list[str]:

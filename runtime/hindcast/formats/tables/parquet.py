@@ -17,7 +17,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import of_fragments
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.parquet.description import described, read_index
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.rows import Rows
@@ -29,7 +29,6 @@ from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
-_PIECE: Final = 16 << 20
 _LARGEST: Final = 64 << 20
 _MAGIC: Final = b"PAR1"
 _RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds"}
@@ -127,7 +126,7 @@ def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbyte
         yield file.read_row_groups(list(groups), columns=names, use_threads=False).select(names)
         return
     rows = sum(file.metadata.row_group(i).num_rows for i in groups)
-    size = max(1, rows * _PIECE // nbytes)
+    size = max(1, rows * PIECE_BYTES // nbytes)
     for batch in file.iter_batches(size, row_groups=list(groups), columns=names, use_threads=False):
         yield pa.Table.from_batches([batch]).select(names)
 
@@ -180,7 +179,7 @@ def _together(groups: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ..
     pieces: list[list[int]] = []
     nbytes = 0
     for group in groups:
-        if pieces and pieces[-1][-1] == group - 1 and nbytes + sizes[group] <= _PIECE:
+        if pieces and pieces[-1][-1] == group - 1 and nbytes + sizes[group] <= PIECE_BYTES:
             pieces[-1].append(group)
             nbytes += sizes[group]
         else:

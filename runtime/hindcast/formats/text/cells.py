@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.spec import Leaf
 
 
 class Words(NamedTuple):
@@ -21,15 +20,6 @@ class Words(NamedTuple):
     nan: bytes
     infinity: bytes
     minus_infinity: bytes
-
-
-def as_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
-    """The column in its spec's dtype, C-contiguous; complex numbers as pairs of floats."""
-    assert leaf.dtype is not None
-    values = np.ascontiguousarray(column, dtype=leaf.dtype)
-    if leaf.dtype.kind != "c":
-        return values
-    return values.view(f"<f{leaf.dtype.itemsize // 2}").reshape(*values.shape, 2)
 
 
 def json_of(values: NDArray[Any], words: Words) -> bytes:

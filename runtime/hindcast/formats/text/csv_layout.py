@@ -16,10 +16,10 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.steps import Steps
+from hindcast.formats.columns.steps import Steps, as_numbers
 from hindcast.formats.data_file import Group
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.cells import Words, as_numbers, flat_cells, info_json, repeated
+from hindcast.formats.text.cells import Words, flat_cells, info_json, repeated
 from hindcast.formats.text.file import TextEncoder, lines_of
 
 CSV_LAYOUT: Final = "CSV"

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.steps import Steps
+from hindcast.formats.columns.steps import Steps, as_numbers
 from hindcast.formats.data_file import Group
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.cells import Words, as_numbers, info_json, number_cells, repeated
+from hindcast.formats.text.cells import Words, info_json, number_cells, repeated
 from hindcast.formats.text.file import TextEncoder, lines_of
 
 JSON_LAYOUT: Final = "JSON"
