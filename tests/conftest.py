@@ -15,7 +15,7 @@ import pytest
 from episode_kit import kit, memory  # noqa: F401  fixtures
 from hindcast import user_code
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
-from support import Heard, record, recording
+from support import MemoryReporter, record, recording
 from warm_python import WarmPython, warm_python
 
 _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "stores"}
@@ -63,9 +63,9 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    """A reporter that remembers."""
-    return Heard()
+def reporter() -> MemoryReporter:
+    """A reporter that keeps everything in memory."""
+    return MemoryReporter()
 
 
 @pytest.fixture

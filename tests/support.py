@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +16,7 @@ from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTr
 from hindcast.api.loading import validate_resource
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
-from hindcast.errors import Interrupted
+from hindcast.errors import Interrupted, OutputConflict
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
@@ -26,14 +28,15 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
-from hindcast.storage.location import resolve
+from hindcast.storage.lease import sole_writer
+from hindcast.storage.location import Location, resolve
 
 WALK = {"id": "toy_environments:Walk"}
 CARTPOLE = {"id": "CartPole-v1"}
 
 
-class Heard:
-    """A reporter that remembers."""
+class MemoryReporter:
+    """A reporter that keeps everything in memory."""
 
     def __init__(self) -> None:
         self.stages: list[Progress] = []
@@ -96,16 +99,18 @@ def record(
     resource: OfflineRecording,
     interruption: Interruption | None = None,
     checkpoint: str | None = None,
-    reporter: Heard | None = None,
+    reporter: MemoryReporter | None = None,
 ) -> Outcome:
     """Carry the recording out."""
-    return RecordingRun(resource, reporter or Heard(), interruption or Interruption(), checkpoint).carry_out()
+    return RecordingRun(
+        resource, reporter or MemoryReporter(), interruption or Interruption(), checkpoint
+    ).carry_out()
 
 
 def train(
     resource: OfflineTraining,
     interruption: Interruption | None = None,
-    reporter: Heard | None = None,
+    reporter: MemoryReporter | None = None,
     placement: Placement = HERE,
 ) -> Outcome:
     """Carry the training out."""
@@ -113,7 +118,9 @@ def train(
         Input(str(source.path), source.weight, source.columns, source.top)
         for source in resource.spec.recorded
     ]
-    run = TrainingRun(resource, inputs, reporter or Heard(), interruption or Interruption(), placement)
+    run = TrainingRun(
+        resource, inputs, reporter or MemoryReporter(), interruption or Interruption(), placement
+    )
     return run.carry_out()
 
 
@@ -199,3 +206,23 @@ def name_of(process: int) -> str:
         return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def race_for(state: Location) -> list[bool]:
+    """Two writers that ask for a folder at the same moment: whether each got it, sorted."""
+    ready, done = (threading.Barrier(2, timeout=60) for _ in range(2))
+
+    def write() -> bool:
+        ready.wait()
+        try:
+            with sole_writer(state) as guard:
+                done.wait()
+                if guard is not None:
+                    guard()
+                return True
+        except OutputConflict:
+            done.wait()
+            return False
+
+    with ThreadPoolExecutor(2) as pool:
+        return sorted(future.result() for future in [pool.submit(write) for _ in range(2)])

@@ -358,7 +358,7 @@ def test_a_function_reads(tmp_path: Path) -> None:
     expected = torch.from_numpy(np.concatenate([array[:-1] for array in arrays]))
     assert torch.equal(batch["obs"][order], expected[torch.argsort(expected[:, 0])])
     with pytest.raises(
-        SpecError, match="'read_nump', which is no read method of Ray Data; did you mean 'read_numpy'"
+        SpecError, match="'read_nump', which is not a read method of Ray Data; did you mean 'read_numpy'"
     ):
         config.copy().offline_data(input_read_method="read_nump").build_algo()
 

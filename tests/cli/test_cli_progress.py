@@ -98,7 +98,7 @@ def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capf
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")
     with reporting(Screen()) as reporter:
-        reporter.note(RECORDING, "goes on where it left off")
+        reporter.note(RECORDING, "resuming in data")
         reporter.progress(step(120, **{"return": 487.0}))
         reporter.progress(Progress(RECORDING, "Training the expert", 3, None, "iterations"))
         reporter.finished(Outcome(RECORDING, "Succeeded", "done", "data"))
@@ -106,7 +106,7 @@ def test_bars_show_stage_amount_and_numbers_and_leave_stdout_to_the_outcome(capf
     assert captured.out == f"{RECORDING}: done\n"
     for text in (
         RECORDING,
-        "goes on where",
+        "resuming in",
         "120/500 episodes",
         "return 487",
         "Training the expert",

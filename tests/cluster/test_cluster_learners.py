@@ -19,7 +19,7 @@ from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
 from hindcast.pipeline.offline_data import Input
 from hindcast.report.events import Outcome
-from support import WALK, After, Heard, train, training
+from support import WALK, After, MemoryReporter, train, training
 
 UPDATES = 24
 
@@ -128,9 +128,9 @@ def test_a_stopped_group_goes_on_with_another_number_of_learners(
         group.train(described(tmp_path, walks, 2, pipeline=slowly))
     assert 0 < int(str(stopped.value).split("update ")[1].split(";")[0]) < UPDATES
 
-    heard = Heard()
-    train(described(tmp_path, walks, 1, pipeline=slowly), reporter=heard)
-    assert any("resuming at update" in note for note in heard.notes)
+    reporter = MemoryReporter()
+    train(described(tmp_path, walks, 1, pipeline=slowly), reporter=reporter)
+    assert any("resuming at update" in note for note in reporter.notes)
     assert_trained_as(tmp_path, alone)
 
 

@@ -16,7 +16,7 @@ from hindcast.pipeline.offline_data import Input
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import Location, resolve
-from support import After, Heard, episode_hashes, leftovers, read_all, recording, training
+from support import After, MemoryReporter, episode_hashes, leftovers, read_all, recording, training
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -109,16 +109,16 @@ class TestRuns:
     def test_a_superseded_recording_writes_nothing_more(self, tmp_path: Path, looks: int) -> None:
         resource = recording(tmp_path / "data", output={"maxRowsPerFile": 8})
         taking = Taking(looks, tmp_path / "data/_hindcast", attempt(resource, 2))
-        run = RecordingRun(resource, Heard(), taking, placement=Alone(attempt(resource, 1)))
+        run = RecordingRun(resource, MemoryReporter(), taking, placement=Alone(attempt(resource, 1)))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
             run.carry_out()
         after = contents(tmp_path / "data")
         taken = {name: content for name, content in after.items() if not name.endswith(".parquet")}
         assert taken.items() <= taking.before.items()
         later = Alone(attempt(resource, 3))
-        RecordingRun(resource, Heard(), After(10**9), placement=later).carry_out()
+        RecordingRun(resource, MemoryReporter(), After(10**9), placement=later).carry_out()
         RecordingRun(
-            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), Heard(), After(10**9)
+            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), MemoryReporter(), After(10**9)
         ).carry_out()
         assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "alone"))
         assert leftovers(tmp_path / "data") == []
@@ -130,26 +130,30 @@ class TestRuns:
         taking = Taking(3, folder, attempt(resource, 2))
         pools = Alone(attempt(resource, 1))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
-            TrainingRun(resource, [Input(str(walks))], Heard(), taking, placement=pools).carry_out()
+            TrainingRun(resource, [Input(str(walks))], MemoryReporter(), taking, placement=pools).carry_out()
         assert contents(folder.parent) == taking.before
         outcome = TrainingRun(
-            resource, [Input(str(walks))], Heard(), After(10**9), placement=Alone(attempt(resource, 2))
+            resource,
+            [Input(str(walks))],
+            MemoryReporter(),
+            After(10**9),
+            placement=Alone(attempt(resource, 2)),
         ).carry_out()
         assert outcome.state == "Succeeded"
 
     def test_a_folder_of_another_run_is_not_taken_over(self, tmp_path: Path) -> None:
         mine, other = recording(tmp_path), recording(tmp_path, seed=7)
-        RecordingRun(mine, Heard(), After(10**9), placement=Alone(attempt(mine))).carry_out()
+        RecordingRun(mine, MemoryReporter(), After(10**9), placement=Alone(attempt(mine))).carry_out()
         held = contents(tmp_path)
         with pytest.raises(OutputConflict, match=r"another output\.path"):
-            RecordingRun(other, Heard(), After(10**9), placement=Alone(attempt(other))).carry_out()
+            RecordingRun(other, MemoryReporter(), After(10**9), placement=Alone(attempt(other))).carry_out()
         assert contents(tmp_path) == held
 
     def test_replacing_a_recording_keeps_the_lease(self, tmp_path: Path) -> None:
         old = recording(tmp_path)
-        RecordingRun(old, Heard(), After(10**9), placement=Alone(attempt(old))).carry_out()
+        RecordingRun(old, MemoryReporter(), After(10**9), placement=Alone(attempt(old))).carry_out()
         new = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
-        outcome = RecordingRun(new, Heard(), After(10**9), placement=Alone(attempt(new))).carry_out()
+        outcome = RecordingRun(new, MemoryReporter(), After(10**9), placement=Alone(attempt(new))).carry_out()
         assert outcome.state == "Succeeded"
 
 

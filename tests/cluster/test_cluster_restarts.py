@@ -15,7 +15,7 @@ import ray.train
 from hindcast.cluster import learners
 from hindcast.errors import Interrupted, WorkerLost
 from hindcast.report.events import Outcome
-from support import After, Heard, train, training
+from support import After, MemoryReporter, train, training
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def mailbox() -> Any:
     @contextlib.contextmanager
-    def reporter() -> Iterator[Heard]:
-        yield Heard()
+    def reporter() -> Iterator[MemoryReporter]:
+        yield MemoryReporter()
 
     return SimpleNamespace(reporter=reporter)
 

@@ -15,7 +15,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 
-NOTE = "actions are taken as the environment's own; where they lie in [-1, 1], set actionsNormalized: true"
+NOTE = "actions are taken as the environment's own; if they are in [-1, 1], set actionsNormalized: true"
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_another_episode_of_the_same_id_is_kept(tmp_path: Path, table: pa.Table)
     other = table.set_column(place, table.schema.field(place), pa.array(np.zeros(14)))
     dataset = opened(tmp_path, pa.concat_tables([table, other]), order="Stored")
     assert (dataset.num_episodes, dataset.num_steps) == (6, 28)
-    assert any("3 times an episode goes on after its end" in note for note in dataset.notes)
+    assert any("3 times an episode continues after its end" in note for note in dataset.notes)
 
 
 def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:

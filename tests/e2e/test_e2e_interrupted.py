@@ -16,7 +16,7 @@ from e2e_kube import Kube, condition
 from e2e_resources import IN_PODS, code, slow, training
 
 from hindcast.pipeline.offline_data import Input
-from support import Heard, record
+from support import MemoryReporter, record
 from support import recording as local_recording
 
 ITERATIONS, UPDATES = 80, 50
@@ -129,7 +129,7 @@ def uninterrupted(folder: Path) -> list[dict[str, Any]]:
 
     resource = training("clone", str(folder / "data"), **WORK, checkpoint={"path": str(folder / "local")})
     inputs = [Input(str(folder / "data"))]
-    TrainingRun(validate_resource(resource), inputs, Heard(), Interruption()).carry_out()
+    TrainingRun(validate_resource(resource), inputs, MemoryReporter(), Interruption()).carry_out()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
     return [orjson.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""What users get wrong in their code and sizes, and how clearly they hear of it."""
+"""What users get wrong in their code and sizes, and how clearly it is reported."""
 
 from __future__ import annotations
 

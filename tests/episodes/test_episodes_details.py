@@ -1,4 +1,4 @@
-"""What episodes carry beside their steps: ids, times and the user's own data, as text and back."""
+"""What episodes hold in addition to their steps: ids, times and the user's own data, as text and back."""
 
 from __future__ import annotations
 

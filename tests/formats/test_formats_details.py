@@ -1,4 +1,4 @@
-"""What episodes carry beside their steps, in every layout."""
+"""What episodes hold in addition to their steps, in every layout."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_converting_says_what_has_no_place(kit, tmp_path, form):
     kit.write(tmp_path / "source", told(with_infos(kit.block())))
     notes = []
     written = convert(tmp_path / "source", tmp_path / "out", form, notes)
-    assert [note for note in notes if note.startswith(f"{form} has no place for what episodes carry")]
+    assert [note for note in notes if note.startswith(f"{form} cannot store episode details")]
     assert written.checksum == convert(tmp_path / "out", tmp_path / "back", "Episodes").checksum
     assert read_all(open_dataset(tmp_path / "back")).details is None
 

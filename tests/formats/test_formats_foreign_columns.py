@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from damage import damaged
+from damage import check_truncated, count_refused
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
@@ -350,7 +350,7 @@ class TestNothingRuns:
     ("changes", "sentence"),
     [
         ({"new_obs": None}, "there is no 'new_obs', so the observation after an episode's last row is not in the data"),
-        ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be alike"),
+        ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row needs the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
         ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 numbers where the row before has 2"),
@@ -361,7 +361,7 @@ class TestNothingRuns:
         ({"blob": [b"x"] * 5}, "'blob' is a column of binary"),
         ({"obs": tensors(NOW, metadata=b"[3]")}, "expected tensors of [3]"),
         ({"obs": (tensors(NOW)[0], {b"ARROW:extension:name": b"ray.data.ragged"})}, "extension type ray.data.ragged"),
-        ({"obs": ["BCJNGGhA!!"] * 5}, "row 0: it holds text that is no base64 of an LZ4 frame"),
+        ({"obs": ["BCJNGGhA!!"] * 5}, "row 0: it holds text that is not base64 of an LZ4 frame"),
         ({"infos": ["{}", "{'a': 1}", "{}", "{}", "{}"]}, "row 1: 'infos' is not the JSON of a dict"),
     ],
 )  # fmt: skip
@@ -392,23 +392,12 @@ def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
     """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
     folder = write(tmp_path, table(**FORMS[form]), compression="none", use_dictionary=False)
     path = next(folder.rglob("*.parquet"))
-    whole = path.read_bytes()
-    found = 0
-    for changed in damaged(whole, times=300):
-        path.write_bytes(changed)
-        try:
-            block = read_all(folder)
-        except DataError as error:
-            assert str(path) in str(error)
-            assert len(str(error)) < 600
-            found += 1
-        else:
-            assert block.num_steps == 5
-    assert found > 100
-    for size in range(1, len(whole), 97):
-        path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match=re.escape(str(path))):
-            read_all(folder)
+
+    def check_rows(block: Block) -> None:
+        assert block.num_steps == 5
+
+    assert count_refused(path, lambda: read_all(folder), check_rows, times=300) > 100
+    check_truncated(path, lambda: read_all(folder), every=97)
 
 
 def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_other_hdf5_is_told_what_it_lacks(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/image"] = np.zeros((4, 2))
     with pytest.raises(
-        DataError, match=r"robot\.hdf5 is no file of D4RL's, nor of Minari's.*'data/demo_0/obs/image'"
+        DataError, match=r"robot\.hdf5 is neither a D4RL nor a Minari file.*'data/demo_0/obs/image'"
     ):
         read_all(path)
 

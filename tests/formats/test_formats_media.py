@@ -21,7 +21,7 @@ from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
-from support import Heard, training
+from support import MemoryReporter, training
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
 VOCABULARY = {token: number for number, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
@@ -79,10 +79,10 @@ def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
         observationSpace={"type": "Box", "low": 0, "high": 1, "shape": [size], "dtype": "float32"},
         actionSpace={"type": "Discrete", "n": size, "start": 1},
     )
-    heard = Heard()
-    inputs = ready_inputs(resource, inputs_of(resource, InFiles({})), heard)
-    assert TrainingRun(resource, inputs, heard, Interruption()).carry_out().state == "Succeeded"
-    assert any("Text" in note for note in heard.notes)
+    reporter = MemoryReporter()
+    inputs = ready_inputs(resource, inputs_of(resource, InFiles({})), reporter)
+    assert TrainingRun(resource, inputs, reporter, Interruption()).carry_out().state == "Succeeded"
+    assert any("Text" in note for note in reporter.notes)
 
 
 def test_a_folder_of_images_is_mapped_at_once(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "options", "sentence"),
     [
-        ("Text", {"encoding": "klingon"}, "no known encoding"),
+        ("Text", {"encoding": "klingon"}, "not a known encoding"),
         ("Text", {"drop_empty_lines": 1}, "expected true or false"),
         ("Images", {"size": [3]}, r"expected \[height, width\]"),
         ("Images", {"mode": "blue"}, "allowed are"),

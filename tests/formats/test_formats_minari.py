@@ -212,7 +212,7 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
     make("hdf5")
     with pytest.raises(DataError, match="`schema` names obs, but Minari says itself"):
         read(place(tmp_path), ReadOptions(schema={"obs": "state"}))
-    with pytest.raises(DataError, match="Minari has no read option 'limit'"):
+    with pytest.raises(DataError, match="Minari takes no read options; got 'limit'"):
         read(place(tmp_path), ReadOptions(options={"limit": 1}))
 
 
@@ -237,7 +237,7 @@ def hdf5_of(tmp_path: Path) -> Path:
         (
             "episode_2/terminations",
             np.array([0, 1, 0, 0, 1], dtype=bool),
-            "goes on after terminations.*step 1 of 5",
+            "continues after terminations.*step 1 of 5",
         ),
         ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int64 .2. in"),
         (

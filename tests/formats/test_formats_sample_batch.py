@@ -201,7 +201,7 @@ def test_an_object_array_is_refused(path: Path) -> None:
         ([batch(actions=[0])], "line 1: 'actions' has 1 values for 3 timesteps"),
         ([batch(dones=[True])], "line 1: its columns have several lengths"),
         ([batch(obs=[[1.0], [1.0, 2.0], [1.0]])], "line 1: 'obs'"),
-        ([batch(obs="text")], "line 1: 'obs': it holds text that is no base64"),
+        ([batch(obs="text")], "line 1: 'obs': it holds text that is not base64"),
         ([batch(obs=None)], "line 1: it has no column 'obs'"),
         ([batch(action_logp=[None] * 3)], "line 1: 'action_logp' holds values that are neither"),
     ],

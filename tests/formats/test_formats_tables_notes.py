@@ -51,7 +51,7 @@ def test_columns_whose_place_others_have(tmp_path: Path) -> None:
 
 def test_text_does_not_tell_types(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**STEP, "terminateds": True}))
-    assert "JSON does not tell types" in notes_of(tmp_path / "a.json")
+    assert "JSON has no types" in notes_of(tmp_path / "a.json")
 
 
 def test_batches_without_flags(tmp_path: Path) -> None:

@@ -368,6 +368,6 @@ def test_pickles_that_are_written_are_what_python_reads(dtype, shape):
 def test_only_columns_of_numbers_are_packed(kit, tmp_path, name):
     block = odd_block(kit)
     with pytest.raises(
-        DataError, match=f"'{name}' is no column of numbers to be packed: allowed are t, obs, "
+        DataError, match=f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
     ):
         write(tmp_path, block, DataSpec.of_block(block), "SampleBatch", compress_columns=[name])

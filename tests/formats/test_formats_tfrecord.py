@@ -200,7 +200,7 @@ def test_records_that_differ_are_named(tmp_path: Path, change: Any, sentence: st
 
 
 def test_bytes_that_are_no_text_ask_for_a_dtype(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'frame' is bytes that are no text.*readOptions\.dtypes"):
+    with pytest.raises(DataError, match=r"'frame' holds bytes that are not text.*readOptions\.dtypes"):
         read(write(tmp_path / "a.tfrecord", steps()), options={})
 
 

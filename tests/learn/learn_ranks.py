@@ -131,7 +131,7 @@ def fitted(group, toy, folder, data):
     store = CheckpointStore(resolve(folder))
 
     def together(act):
-        """What the first learner does, the others hear of first."""
+        """What the first learner does is sent to the others first."""
         if group and not group.leads:
             group.receive()
         return act()
@@ -158,7 +158,7 @@ def weights_after(group, resource, data, stops):
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
     def together(act, *args):
-        """What the first learner does, the others hear of first."""
+        """What the first learner does is sent to the others first."""
         if not group.leads:
             group.receive()
         return act(*args)

@@ -1,4 +1,4 @@
-"""What the operator keeps of what it hears: newer news only, resources found by what belongs to them."""
+"""What the operator keeps of what it observes: newer versions only, resources found by what belongs to them."""
 
 from __future__ import annotations
 

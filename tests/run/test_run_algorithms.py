@@ -22,7 +22,7 @@ from hindcast.run import offline
 from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import Interruption
 from nothing_read import NothingRead
-from support import After, Heard, record, recording, train, training
+from support import After, MemoryReporter, record, recording, train, training
 
 FILES = Path(__file__).parents[1] / "learn"
 SIZE = 24
@@ -252,7 +252,7 @@ def test_is_named_in_a_file(
     if ":" in CASES[name].path:
         del document["spec"]["config"]
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(document))
-    carry_out(load_resources(tmp_path / "training.yaml"), Heard())
+    carry_out(load_resources(tmp_path / "training.yaml"), MemoryReporter())
     assert fitted(tmp_path / "runs") == resident[name]
 
 

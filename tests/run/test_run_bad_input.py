@@ -20,7 +20,7 @@ from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
-from support import WALK, Heard, record, recording
+from support import WALK, MemoryReporter, record, recording
 
 TRAINING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
             text = text.replace(old, new)
         file = tmp_path / "train.yaml"
         file.write_text(text)
-        carry_out(load_resources(file), Heard())
+        carry_out(load_resources(file), MemoryReporter())
 
     return carried_out
 

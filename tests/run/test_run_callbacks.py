@@ -1,4 +1,4 @@
-"""A user's callbacks hear of a training from a file and of one in Python, and their mistakes are a sentence."""
+"""A user's callbacks follow a training from a file and one in Python, and their mistakes are a sentence."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support import WALK, After, read_all, record, recording, train, training
 HERE = "test_run_callbacks"
 
 
-class Heard(Callbacks):
-    """Notes what it hears; adds a number to results."""
+class CallLog(Callbacks):
+    """Notes its calls; adds a number to results."""
 
     events: ClassVar[list[str]] = []
 
@@ -65,7 +65,7 @@ class Uncalled(Callbacks):
 
 
 class OfEpisodes(Callbacks):
-    """Logs what it hears of episodes."""
+    """Logs the calls for episodes."""
 
     def on_environment_created(self, *, env: Any, env_context: dict[str, Any], **kwargs: Any) -> None:
         self.environments = len(env.envs)
@@ -103,8 +103,8 @@ def log_twice(*, result: dict[str, Any], metrics_logger: Any, **kwargs: Any) -> 
 
 @pytest.fixture
 def events() -> list[str]:
-    Heard.events.clear()
-    return Heard.events
+    CallLog.events.clear()
+    return CallLog.events
 
 
 def spec(*names: str, **more: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def spec(*names: str, **more: Any) -> dict[str, Any]:
 
 def test_a_training_tells_them(walks: Path, tmp_path: Path, events: list[str]) -> None:
     evaluated = {"environment": WALK, "evaluation": {"interval": 2, "duration": 2}}
-    resource = training(tmp_path, walks, **spec("Heard", **evaluated))
+    resource = training(tmp_path, walks, **spec("CallLog", **evaluated))
     with pytest.raises(Interrupted):
         train(resource, After(20))
     train(resource)
@@ -128,7 +128,7 @@ def test_beside_training_they_hear_when_it_begins_and_when_it_is_collected(
     walks: Path, tmp_path: Path, events: list[str]
 ) -> None:
     evaluation = {"interval": 1, "duration": 2, "parallelToTraining": True}
-    train(training(tmp_path, walks, **spec("Heard", environment=WALK, evaluation=evaluation)))
+    train(training(tmp_path, walks, **spec("CallLog", environment=WALK, evaluation=evaluation)))
     assert events == [
         *("init 0", "result 1", "start 1"),
         *("end of 1 2", "result 2", "start 2"),
@@ -142,13 +142,13 @@ def test_an_algorithm_in_python_tells_them(walks: Path, tmp_path: Path, events: 
         .environment("toy_environments:Walk")
         .offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
         .evaluation(evaluation_interval=2, evaluation_duration=2)
-        .callbacks(callbacks_class=Heard)
+        .callbacks(callbacks_class=CallLog)
     )
     with config.build_algo() as algo:
         assert [algo.train()["doubled"] for _ in range(2)] == [2, 4]
         algo.restore_from_path(algo.save_to_path(tmp_path / "saved"))
     assert events == ["init 0", "result 1", "start 2", "end of 2 2", "result 2", "loaded 2"]
-    assert config.to_resource().spec.callbacks == [f"{HERE}:Heard"]
+    assert config.to_resource().spec.callbacks == [f"{HERE}:CallLog"]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_they_hear_of_what_is_played_to_evaluate(walks: Path, tmp_path: Path, be
 
 
 def test_they_hear_of_what_is_recorded_and_change_nothing(tmp_path: Path) -> None:
-    record(recording(tmp_path / "heard", environment=WALK, **spec("OfEpisodes")))
-    record(recording(tmp_path / "unheard", environment=WALK))
-    heard, unheard = (read_all(tmp_path / name) for name in ("heard", "unheard"))
-    assert {leaf: column.tolist() for leaf, column in heard.columns.items()} == {
-        leaf: column.tolist() for leaf, column in unheard.columns.items()
+    record(recording(tmp_path / "watched", environment=WALK, **spec("OfEpisodes")))
+    record(recording(tmp_path / "unwatched", environment=WALK))
+    watched, unwatched = (read_all(tmp_path / name) for name in ("watched", "unwatched"))
+    assert {leaf: column.tolist() for leaf, column in watched.columns.items()} == {
+        leaf: column.tolist() for leaf, column in unwatched.columns.items()
     }
     with pytest.raises(
         UserCodeError, match=r"RaisesInAnEpisode.on_episode_end raised LookupError at .*\.py:\d+"

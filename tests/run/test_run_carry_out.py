@@ -19,7 +19,7 @@ from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.machine import clamp_replicas
 from hindcast.run.planning import plan
 from hindcast.threads import processors
-from support import WALK, Heard, record, recording, training
+from support import WALK, MemoryReporter, record, recording, training
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -75,46 +75,46 @@ CHAIN = (
 
 class TestOrder:
     @pytest.mark.slow
-    def test_what_is_referred_to_comes_first(self, load: Load, heard: Heard) -> None:
-        outcomes = carry_out(load(*CHAIN), heard)
+    def test_what_is_referred_to_comes_first(self, load: Load, reporter: MemoryReporter) -> None:
+        outcomes = carry_out(load(*CHAIN), reporter)
         assert [outcome.resource for outcome in outcomes] == [
             "OfflineRecording/first",
             "OfflineTraining/clone",
             "OfflineRecording/again",
         ]
         assert [outcome.state for outcome in outcomes] == ["Succeeded"] * 3
-        assert [outcome.message for outcome in heard.outcomes] == [outcome.message for outcome in outcomes]
+        assert [outcome.message for outcome in reporter.outcomes] == [outcome.message for outcome in outcomes]
         for outcome in outcomes:
             assert outcome.report is not None
             assert Path(outcome.report).exists()
 
     @pytest.mark.slow
-    def test_the_second_time_all_is_finished(self, load: Load, heard: Heard) -> None:
-        carry_out(load(*CHAIN), heard)
-        stages = len(heard.stages)
-        outcomes = carry_out(load(*CHAIN), heard)
+    def test_the_second_time_all_is_finished(self, load: Load, reporter: MemoryReporter) -> None:
+        carry_out(load(*CHAIN), reporter)
+        stages = len(reporter.stages)
+        outcomes = carry_out(load(*CHAIN), reporter)
         assert [outcome.state for outcome in outcomes] == ["AlreadyFinished"] * 3
-        assert len(heard.stages) == stages
+        assert len(reporter.stages) == stages
 
-    def test_a_circle_is_refused(self, load: Load, heard: Heard) -> None:
+    def test_a_circle_is_refused(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(
             ("recording", "a", "{trainingRef: {name: b}}"), ("training", "b", "recordingRef: {name: a}")
         )
         with pytest.raises(SpecError, match=r"a → OfflineTraining/b|b → OfflineRecording/a"):
-            carry_out(resources, heard)
+            carry_out(resources, reporter)
 
-    def test_a_training_that_is_not_there(self, load: Load, heard: Heard) -> None:
+    def test_a_training_that_is_not_there(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
         with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*files define c"):
-            carry_out(resources, heard)
+            carry_out(resources, reporter)
 
     def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(
-        self, load: Load, heard: Heard, tmp_path: Path
+        self, load: Load, reporter: MemoryReporter, tmp_path: Path
     ) -> None:
         source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
         with pytest.raises(SpecError, match=r"spec\.input\[0\]\.format is Images"):
-            carry_out(resources, heard)
+            carry_out(resources, reporter)
         assert not (tmp_path / "first").exists()
 
 
@@ -123,7 +123,7 @@ class TestInterruption:
     def test_ctrl_c_stops_at_a_safe_point_and_the_same_command_goes_on(
         self, load: Load, tmp_path: Path
     ) -> None:
-        class Stopping(Heard):
+        class Stopping(MemoryReporter):
             def progress(self, progress: Any) -> None:
                 if progress.done == 10:
                     os.kill(os.getpid(), signal.SIGINT)
@@ -132,7 +132,7 @@ class TestInterruption:
         with pytest.raises(Interrupted, match="run the same command again"):
             carry_out(load(*CHAIN), Stopping())
         assert signal.getsignal(signal.SIGINT) is before
-        assert all(outcome.state == "Succeeded" for outcome in carry_out(load(*CHAIN), Heard()))
+        assert all(outcome.state == "Succeeded" for outcome in carry_out(load(*CHAIN), MemoryReporter()))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_the_first_signal_asks_and_the_second_has_its_usual_effect(self, number: signal.Signals) -> None:
@@ -157,9 +157,11 @@ class TestInterruption:
 
 
 class TestPlan:
-    def test_says_what_would_be_done_and_does_nothing(self, load: Load, heard: Heard, tmp_path: Path) -> None:
+    def test_says_what_would_be_done_and_does_nothing(
+        self, load: Load, reporter: MemoryReporter, tmp_path: Path
+    ) -> None:
         resources = load(*CHAIN)
-        carry_out([loaded for loaded in resources if loaded.resource.metadata.name == "first"], heard)
+        carry_out([loaded for loaded in resources if loaded.resource.metadata.name == "first"], reporter)
         before = sorted(tmp_path.rglob("*"))
         others = [loaded.resource for loaded in resources]
         found = plan(others[1], others)  # type: ignore[arg-type]
@@ -196,7 +198,7 @@ def test_dqn_trains_from_old_sample_batches_and_its_report_shows_mean_q(tmp_path
         config={"trainBatchSizePerLearner": 32},
         pipeline={"datasetNumItersPerLearner": 5},
     )
-    outcome = carry_out_training(resource, InFiles({}), Heard(), Interruption())
+    outcome = carry_out_training(resource, InFiles({}), MemoryReporter(), Interruption())
     assert (tmp_path / "runs/test/r1/plots/value.png").exists()
     assert outcome.report is not None
     assert "Mean Q" in Path(outcome.report).read_text()

@@ -11,7 +11,7 @@ import pytest
 from hindcast.api.loading import load_resources
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.storage.location import resolve
-from support import Heard, episode_hashes, read_all, train
+from support import MemoryReporter, episode_hashes, read_all, train
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "053aa6a"
 EXPECTED = json.loads((WRITTEN / "expected.json").read_text())
@@ -39,9 +39,9 @@ def test_a_prepared_cache_holds_the_same_episodes(written):
 
 
 def test_a_training_goes_on_with_the_batches_it_would_have_had(written):
-    heard = Heard()
-    train(load_resources(["train.yaml"])[0].resource, reporter=heard)
-    assert any("resum" in note for note in heard.notes)
+    reporter = MemoryReporter()
+    train(load_resources(["train.yaml"])[0].resource, reporter=reporter)
+    assert any("resum" in note for note in reporter.notes)
     lines = (written / "runs/clone/r1/results.jsonl").read_text().splitlines()
     losses = [json.loads(line)["learners"]["default_policy"]["policy_loss"] for line in lines]
     assert losses == pytest.approx(EXPECTED["losses"], rel=1e-6)

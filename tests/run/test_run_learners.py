@@ -21,7 +21,7 @@ from hindcast.run.machine import learner_device
 from hindcast.run.offline import offline_trainer
 from hindcast.run.placement import HERE
 from hindcast.run.trainer import Trainer
-from support import After, Heard, train, training
+from support import After, MemoryReporter, train, training
 
 
 @pytest.fixture
@@ -78,10 +78,12 @@ class TestDevice:
         with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was requested"):
             learner_device(LearnersSpec(device="cuda"), here)
 
-    def test_a_clamp_is_told_by_the_run(self, tmp_path: Path, walks: Path, heard: Heard, cuda: Any) -> None:
+    def test_a_clamp_is_told_by_the_run(
+        self, tmp_path: Path, walks: Path, reporter: MemoryReporter, cuda: Any
+    ) -> None:
         cuda(0)
-        train(training(tmp_path, walks, learners={"gpus": 1}), reporter=heard)
-        assert "learners.gpus 1 clamped to 0: torch finds no CUDA device here" in heard.notes
+        train(training(tmp_path, walks, learners={"gpus": 1}), reporter=reporter)
+        assert "learners.gpus 1 clamped to 0: torch finds no CUDA device here" in reporter.notes
 
 
 class TestDataWorkers:

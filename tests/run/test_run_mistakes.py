@@ -15,7 +15,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
-from support import WALK, Heard, read_all, record, recording, train, training
+from support import WALK, MemoryReporter, read_all, record, recording, train, training
 
 TRAINING = """
 apiVersion: hindcast.dev/v1alpha1
@@ -42,7 +42,7 @@ def refused(tmp_path: Path, old: str, new: str) -> str:
     file = tmp_path / "training.yaml"
     file.write_text(TRAINING.replace(old, new))
     with pytest.raises(SpecError) as error:
-        carry_out(load_resources(file), Heard())
+        carry_out(load_resources(file), MemoryReporter())
     return sentence_of(error).replace(str(tmp_path), "")
 
 
@@ -96,7 +96,7 @@ def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Pat
     file = tmp_path / "training.yaml"
     file.write_text(TRAINING + "  initialCheckpoint: DOES_NOT_EXIST\n")
     with pytest.raises(DataError) as error:
-        carry_out(load_resources(file), Heard())
+        carry_out(load_resources(file), MemoryReporter())
     assert sentence_of(error).startswith("spec.initialCheckpoint: ")
 
 

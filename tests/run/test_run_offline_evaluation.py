@@ -26,7 +26,7 @@ from hindcast.run.carry_out import InFiles, carry_out_training
 from hindcast.run.exporting import export_policy
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
-from support import After, Heard, read_all, record, recording, train, training
+from support import After, MemoryReporter, read_all, record, recording, train, training
 from toy_pipeline import Noting
 
 CONFIG = {"lr": 0.01, "trainBatchSizePerLearner": 32}
@@ -73,7 +73,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_training_without_an_environment_anywhere_ends_well(
-    tmp_path: Path, nowhere: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nowhere: Path, reporter: MemoryReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gym, "make", Mock(side_effect=AssertionError("nothing is to be played")))
     monkeypatch.setattr(environments, "make_environment", gym.make)
@@ -85,7 +85,7 @@ def test_a_training_without_an_environment_anywhere_ends_well(
         explore=True,
         modelUpdates=5,
     )
-    outcome = carry_out_training(resource, InFiles({}), heard, Interruption())
+    outcome = carry_out_training(resource, InFiles({}), reporter, Interruption())
     (said,) = evaluations(tmp_path)
     assert said["estimated_return"] == said["estimates"]["wis"]["value"]
     low, high = said["estimates"]["wis"]["interval"]
@@ -94,7 +94,7 @@ def test_a_training_without_an_environment_anywhere_ends_well(
     assert outcome.metrics["best"]["by"] == "wis"
     assert outcome.metrics["best"]["score"] == said["estimated_return"]
     assert f"return {said['estimated_return']:.1f}, as wis estimates it, after 5 updates" in outcome.message
-    assert heard.stages[-1].verdict == said["verdict"]["sentence"] == outcome.metrics["verdict"]
+    assert reporter.stages[-1].verdict == said["verdict"]["sentence"] == outcome.metrics["verdict"]
     page = (tmp_path / "test/r1/report.html").read_text()
     assert said["verdict"]["sentence"][1:] in page
     assert (tmp_path / "test/r1/plots/estimate.png").exists()
@@ -202,7 +202,7 @@ def test_a_run_that_is_killed_while_it_is_judged_has_the_same_evaluations(
 
 
 def test_without_recorded_log_probabilities_the_behaviour_is_cloned_once(
-    tmp_path: Path, walks: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, walks: Path, reporter: MemoryReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Mock(wraps=offline.Clone)
     monkeypatch.setattr(offline, "Clone", made)
@@ -210,7 +210,7 @@ def test_without_recorded_log_probabilities_the_behaviour_is_cloned_once(
     resource = judged(tmp_path, walks, estimates=["wis"], explore=True)
     source = resource.spec.input[0].model_copy(update={"columns": ["obs", "actions", "rewards"]})
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": [source]})})
-    train(resource, reporter=heard)
+    train(resource, reporter=reporter)
     assert made.call_count == 1
     assert all(each["calibration"]["error"] < 0.5 for each in evaluations(tmp_path))
 
@@ -320,9 +320,11 @@ def test_too_few_episodes_are_refused(tmp_path: Path, walks: Path, given: dict[s
         train(judged(tmp_path, walks, **given))
 
 
-def test_no_overlap_is_said_and_nothing_is_chosen_by_it(tmp_path: Path, walks: Path, heard: Heard) -> None:
+def test_no_overlap_is_said_and_nothing_is_chosen_by_it(
+    tmp_path: Path, walks: Path, reporter: MemoryReporter
+) -> None:
     resource = judged(tmp_path, walks, estimates=["wis"], stop={"estimatedReturn": -1e9, "iterations": 2})
-    outcome = train(resource, reporter=heard)  # of a greedy policy hardly an episode counts
+    outcome = train(resource, reporter=reporter)  # of a greedy policy hardly an episode counts
     assert outcome.metrics["iterations"] == 2
     for each in evaluations(tmp_path):
         assert each["estimated_return"] is None
@@ -330,7 +332,7 @@ def test_no_overlap_is_said_and_nothing_is_chosen_by_it(tmp_path: Path, walks: P
     assert outcome.metrics["best"] is None
     assert outcome.metrics["verdict"].startswith("nothing can be said: ")
     assert "the policy rarely does what the behaviour did" in outcome.metrics["verdict"]
-    (note,) = [note for note in heard.notes if "wis" in note]
+    (note,) = [note for note in reporter.notes if "wis" in note]
     assert note.startswith("iteration 1: wis cannot be computed: ")
 
 

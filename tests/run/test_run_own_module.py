@@ -16,7 +16,7 @@ from hindcast.run.carry_out import InFiles, check_early
 from hindcast.run.evaluation import evaluate_checkpoint
 from hindcast.run.interruption import Interruption
 from module_toys import Net
-from support import WALK, After, Heard, episode_hashes, read_all, record, recording, train, training
+from support import WALK, After, MemoryReporter, episode_hashes, read_all, record, recording, train, training
 
 NET = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
 
@@ -25,7 +25,7 @@ def fit(
     folder: Path,
     data: Path,
     interruption: Interruption | None = None,
-    reporter: Heard | None = None,
+    reporter: MemoryReporter | None = None,
     **spec: Any,
 ) -> Policy:
     """Clones the data; the last weights. The run folder is `folder/test/r1`."""
@@ -114,25 +114,25 @@ def test_a_warm_start_is_of_the_same_class_and_options(trained: Path, walks: Pat
 
 
 def test_an_expert_may_have_one(tmp_path: Path) -> None:
-    heard = Heard()
+    reporter = MemoryReporter()
     train_policy = {
         "model": {"moduleClass": "module_toys:Idle"},
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "stop": {"iterations": 1},
     }
     with pytest.raises(UserError, match=r"Idle\._forward .* and no 'vf_preds'"):
-        record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=heard)
+        record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=reporter)
     train_policy["model"] = {"moduleClass": "module_toys:Net"}
     record(
-        recording(tmp_path / "b", policy={"train": train_policy}, duration={"episodes": 4}), reporter=heard
+        recording(tmp_path / "b", policy={"train": train_policy}, duration={"episodes": 4}), reporter=reporter
     )
     assert isinstance(Policy.load(tmp_path / "b" / "_hindcast" / "policy").module, Net)
 
 
 def test_what_is_odd_is_noted_before_training(walks: Path, tmp_path: Path) -> None:
-    heard = Heard()
-    fit(tmp_path, walks, reporter=heard, model={"moduleClass": "module_toys:Idle"})
-    assert [note for note in heard.notes if "Idle.forgotten" in note and "they are never trained" in note]
+    reporter = MemoryReporter()
+    fit(tmp_path, walks, reporter=reporter, model={"moduleClass": "module_toys:Idle"})
+    assert [note for note in reporter.notes if "Idle.forgotten" in note and "they are never trained" in note]
     with pytest.raises(UserCodeError, match=r"Counts\.seen \(.*\) changes from call to call"):
         fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:Counts"})
 

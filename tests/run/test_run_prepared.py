@@ -17,7 +17,7 @@ from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from hindcast.run.training import TrainingRun
-from support import WALK, Heard, record, recording, training
+from support import WALK, MemoryReporter, record, recording, training
 
 
 @pytest.fixture(autouse=True)
@@ -37,26 +37,26 @@ def scrambled(tmp_path: Path) -> Path:
     return tmp_path / "scrambled"
 
 
-def train(resource: Any, heard: Heard) -> Any:
+def train(resource: Any, reporter: MemoryReporter) -> Any:
     asked = inputs_of(resource, InFiles({}))
-    inputs = inputs_of_finished(resource, asked) or ready_inputs(resource, asked, heard)
-    return TrainingRun(resource, inputs, heard, Interruption()).carry_out()
+    inputs = inputs_of_finished(resource, asked) or ready_inputs(resource, asked, reporter)
+    return TrainingRun(resource, inputs, reporter, Interruption()).carry_out()
 
 
 def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path) -> None:
-    heard = Heard()
-    outcome = train(training(tmp_path / "run", scrambled), heard)
+    reporter = MemoryReporter()
+    outcome = train(training(tmp_path / "run", scrambled), reporter)
     assert outcome.state == "Succeeded"
-    assert any("rows were put in order: 40 by t" in note for note in heard.notes)
-    assert any(stage.stage == "Preparing the data" for stage in heard.stages)
+    assert any("rows were put in order: 40 by t" in note for note in reporter.notes)
+    assert any(stage.stage == "Preparing the data" for stage in reporter.stages)
 
 
 def test_the_builder_says_the_same(tmp_path: Path, scrambled: Path, caplog: pytest.LogCaptureFixture) -> None:
-    heard = Heard()
-    train(training(tmp_path / "run", scrambled), heard)
+    reporter = MemoryReporter()
+    train(training(tmp_path / "run", scrambled), reporter)
     config = BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled))
     with caplog.at_level("WARNING", "hindcast"), config.build_algo() as algo:
-        told = [note for note in heard.notes if note.startswith(f"{scrambled}: ")]
+        told = [note for note in reporter.notes if note.startswith(f"{scrambled}: ")]
         assert [note for note in algo.notes if note.startswith(f"{scrambled}: ")] == told
         assert "rows were put in order: 40 by t" in caplog.text
 
@@ -71,16 +71,16 @@ def test_a_filter_is_carried_out(tmp_path: Path) -> None:
 
 def test_what_is_finished_is_not_prepared_again(tmp_path: Path, scrambled: Path, cache: Path) -> None:
     resource = training(tmp_path / "run", scrambled)
-    train(resource, Heard())
+    train(resource, MemoryReporter())
     for file in scrambled.iterdir():
         file.unlink()
-    assert train(resource, Heard()).state == "AlreadyFinished"
+    assert train(resource, MemoryReporter()).state == "AlreadyFinished"
 
 
 def test_what_is_finished_can_be_planned(tmp_path: Path, scrambled: Path) -> None:
     resource = training(tmp_path / "run", scrambled)
     before = plan(resource, [])
-    train(resource, Heard())
+    train(resource, MemoryReporter())
     assert plan(resource, []) == before
 
 
@@ -105,10 +105,10 @@ def test_spaces_that_nobody_says_are_asked_for_before_data_are_prepared(
 ) -> None:
     table = pq.read_table(scrambled).replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "plain.parquet")
-    heard = Heard()
+    reporter = MemoryReporter()
     with pytest.raises(
         SpecError, match=rf"observationSpace is needed: .* in {tmp_path}/plain\.parquet do not"
     ):
-        train(training(tmp_path / "run", tmp_path / "plain.parquet"), heard)
-    assert heard.stages == []
+        train(training(tmp_path / "run", tmp_path / "plain.parquet"), reporter)
+    assert reporter.stages == []
     assert not list(cache.rglob("*.parquet"))

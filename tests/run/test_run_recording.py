@@ -29,7 +29,7 @@ from support import (
     CARTPOLE,
     WALK,
     After,
-    Heard,
+    MemoryReporter,
     episode_hashes,
     leftovers,
     make_policy,
@@ -199,13 +199,15 @@ class TestTimesteps:
 
 
 class TestResuming:
-    def test_an_interrupted_recording_goes_on(self, tmp_path: Path, walks: Path, heard: Heard) -> None:
+    def test_an_interrupted_recording_goes_on(
+        self, tmp_path: Path, walks: Path, reporter: MemoryReporter
+    ) -> None:
         resource = recording(tmp_path, output={"maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
             record(resource, After(20))
         assert set(read_commits(resolve(tmp_path))) == {0}
-        record(resource, reporter=heard)
-        assert any("resum" in note for note in heard.notes)
+        record(resource, reporter=reporter)
+        assert any("resum" in note for note in reporter.notes)
         assert episode_hashes(read_all(tmp_path)) == episode_hashes(read_all(walks))
         assert leftovers(tmp_path) == []
 
@@ -219,23 +221,23 @@ class TestResuming:
         assert before
         assert all(after[name] == data for name, data in before.items())
 
-    def test_what_is_finished_stays_untouched(self, walks: Path, heard: Heard) -> None:
+    def test_what_is_finished_stays_untouched(self, walks: Path, reporter: MemoryReporter) -> None:
         before = files(walks)
-        outcome = record(recording(walks, output={"maxRowsPerFile": 8}), reporter=heard)
+        outcome = record(recording(walks, output={"maxRowsPerFile": 8}), reporter=reporter)
         assert outcome.state == "AlreadyFinished"
         assert outcome.metrics["episodes"] == 40
         assert files(walks) == before
-        assert heard.stages == []
+        assert reporter.stages == []
 
-    def test_progress_counts_what_was_there(self, tmp_path: Path, heard: Heard) -> None:
+    def test_progress_counts_what_was_there(self, tmp_path: Path, reporter: MemoryReporter) -> None:
         resource = recording(tmp_path)
         with pytest.raises(Interrupted):
             record(resource, After(20))
-        record(resource, reporter=heard)
-        done = [stage.done for stage in heard.stages]
+        record(resource, reporter=reporter)
+        done = [stage.done for stage in reporter.stages]
         assert done == sorted(done)
         assert done[0] == 17
-        assert (done[-1], heard.stages[-1].total, heard.stages[-1].unit) == (40, 40, "episodes")
+        assert (done[-1], reporter.stages[-1].total, reporter.stages[-1].unit) == (40, 40, "episodes")
 
     def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
@@ -279,9 +281,9 @@ class TestOnExisting:
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / "mine.parquet").write_text("mine")
         old = {name for name in files(tmp_path) if name.startswith("00")}
-        heard = Heard()
-        record(recording(tmp_path, output={"onExisting": "Replace"}), reporter=heard)
-        assert any("replaces" in note for note in heard.notes)
+        reporter = MemoryReporter()
+        record(recording(tmp_path, output={"onExisting": "Replace"}), reporter=reporter)
+        assert any("replaces" in note for note in reporter.notes)
         assert not old & files(tmp_path).keys()
         assert (tmp_path / "notes.txt").read_text() == (tmp_path / "mine.parquet").read_text() == "mine"
         manifest = read_manifest(resolve(tmp_path))
@@ -321,10 +323,10 @@ class TestOnExisting:
         with pytest.raises(Interrupted):
             record(resource, After(20))
         before = set(read_commits(resolve(tmp_path)))
-        heard = Heard()
-        record(resource, reporter=heard)
+        reporter = MemoryReporter()
+        record(resource, reporter=reporter)
         assert before == {0}
-        assert any("resum" in note for note in heard.notes)
+        assert any("resum" in note for note in reporter.notes)
 
 
 class TestFolder:
@@ -414,9 +416,9 @@ class TestPolicy:
         inputs, actions = block.columns["action_dist_inputs"], block.columns["actions"]
         np.testing.assert_array_equal(inputs.argmax(-1), actions)
 
-    def test_trained_first(self, tmp_path: Path, heard: Heard) -> None:
-        record(recording(tmp_path, policy={"train": TRAIN}), reporter=heard)
-        assert {stage.stage for stage in heard.stages} == {"Training the expert", "Recording"}
+    def test_trained_first(self, tmp_path: Path, reporter: MemoryReporter) -> None:
+        record(recording(tmp_path, policy={"train": TRAIN}), reporter=reporter)
+        assert {stage.stage for stage in reporter.stages} == {"Training the expert", "Recording"}
         lines = (tmp_path / "_hindcast/policy/results.jsonl").read_text().splitlines()
         assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
         assert indices(tmp_path) == list(range(40))
@@ -452,7 +454,7 @@ class TestLeftovers:
         assert not (policy / "checkpoints/checkpoint-000009999").exists()
 
     def test_of_runners_that_died_meanwhile_are_removed(self, tmp_path: Path) -> None:
-        class Dying(Heard):
+        class Dying(MemoryReporter):
             def progress(self, progress: Any) -> None:
                 (tmp_path / "000001-dead0000-000.parquet").write_text("complete, never committed")
                 (tmp_path / ".000001-dead0000-001.parquet.0a1b2c3d.tmp").write_text("half")

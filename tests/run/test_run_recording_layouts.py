@@ -18,7 +18,7 @@ from hindcast.storage.location import resolve
 from support import (
     WALK,
     After,
-    Heard,
+    MemoryReporter,
     episode_hashes,
     leftovers,
     read_all,
@@ -92,13 +92,13 @@ def test_as_somebody_else_left_it(tmp_path: Path, output: dict[str, Any], layout
     (tmp_path / "others").mkdir()
     for name in ("a", "b"):
         pq.write_table(table.replace_schema_metadata(None), tmp_path / "others" / f"{name}.parquet")
-    heard = Heard()
+    reporter = MemoryReporter()
     prepared = ready(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
-    found = train(training(tmp_path / "one", prepared.paths[0], environment=WALK), reporter=heard)
+    found = train(training(tmp_path / "one", prepared.paths[0], environment=WALK), reporter=reporter)
     expected = train(training(tmp_path / "other", opened(tmp_path / "data"), environment=WALK))
     assert found.metrics["loss"] == expected.metrics["loss"]
     assert [
         note
-        for note in (*heard.notes, *prepared.notes)
+        for note in (*reporter.notes, *prepared.notes)
         if re.search(r"\d (rows|stored episodes) repeat", note)
     ]

@@ -30,7 +30,7 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
-from support import WALK, After, Heard, make_policy, record, recording, train, training
+from support import WALK, After, MemoryReporter, make_policy, record, recording, train, training
 from toy_pipeline import Noting
 
 STEPS = 1000
@@ -288,15 +288,15 @@ class TestCheckpoints:
 
 
 def test_the_losses_of_several_optimisers_are_one_in_what_is_told(
-    tmp_path: Path, numbered: Path, heard: Heard
+    tmp_path: Path, numbered: Path, reporter: MemoryReporter
 ) -> None:
     resource = training(tmp_path, numbered, algorithm="toy_pipeline:TwoOptimisers", config={})
-    outcome = train(resource, reporter=heard)
+    outcome = train(resource, reporter=reporter)
     learned = results(tmp_path)[-1]["learners"]["default_policy"]
     assert learned["total_loss"] == pytest.approx(
         learned["total_loss/weights"] + learned["total_loss/biases"]
     )
-    assert heard.stages[-1].metrics["loss"] == outcome.metrics["loss"] == learned["total_loss"]
+    assert reporter.stages[-1].metrics["loss"] == outcome.metrics["loss"] == learned["total_loss"]
     assert f"loss {learned['total_loss']:.4g} after" in outcome.message
 
 
@@ -366,12 +366,12 @@ class TestGoingOn:
         assert [line["num_updates_lifetime"] for line in parts] == [30, 60, 90, 100]
         assert without_times(parts[:1]) == without_times(whole[:1])
 
-    def test_after_an_interruption(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
+    def test_after_an_interruption(self, tmp_path: Path, numbered: Path, reporter: MemoryReporter) -> None:
         train(training(tmp_path / "whole", numbered, stop={"updates": 100}))
         with pytest.raises(Interrupted):
             train(training(tmp_path / "parts", numbered, stop={"updates": 50}), After(20))
-        train(training(tmp_path / "parts", numbered, stop={"updates": 100}), reporter=heard)
-        assert heard.notes[-1].startswith("resuming at update 20")
+        train(training(tmp_path / "parts", numbered, stop={"updates": 100}), reporter=reporter)
+        assert reporter.notes[-1].startswith("resuming at update 20")
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
     def test_with_another_evaluation(self, tmp_path: Path, walks: Path) -> None:
@@ -428,12 +428,14 @@ class TestFolder:
         train(training(tmp_path, numbered, stop={"updates": 20}))
         assert not report.exists()
 
-    def test_finished_work_stays_finished(self, tmp_path: Path, numbered: Path, heard: Heard) -> None:
+    def test_finished_work_stays_finished(
+        self, tmp_path: Path, numbered: Path, reporter: MemoryReporter
+    ) -> None:
         first = train(training(tmp_path, numbered))
-        second = train(training(tmp_path, numbered), reporter=heard)
+        second = train(training(tmp_path, numbered), reporter=reporter)
         assert second.state == "AlreadyFinished"
         assert second.metrics["checkpoint"] == first.metrics["checkpoint"]
-        assert heard.stages == []
+        assert reporter.stages == []
 
     def test_of_another_spec_is_refused(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
@@ -711,16 +713,18 @@ class TestEvaluation:
         train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
         assert evaluations(tmp_path)[8][1]["num_env_steps"] >= 50
 
-    def test_that_takes_too_long_is_left_out(self, tmp_path: Path, walks: Path, heard: Heard) -> None:
+    def test_that_takes_too_long_is_left_out(
+        self, tmp_path: Path, walks: Path, reporter: MemoryReporter
+    ) -> None:
         evaluation = {
             "interval": 4,
             "duration": 20,
             "parallelToTraining": True,
             "sampleTimeoutSeconds": 1e-6,
         }
-        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation), reporter=heard)
+        train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation), reporter=reporter)
         assert evaluations(tmp_path) == {}
-        assert any("sampleTimeoutSeconds" in note for note in heard.notes)
+        assert any("sampleTimeoutSeconds" in note for note in reporter.notes)
 
     @pytest.mark.parametrize("parallel", [False, True])
     def test_of_an_environment_that_falls_over(self, tmp_path: Path, walks: Path, parallel: bool) -> None:

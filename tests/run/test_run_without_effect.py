@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hindcast.run.without_effect import notes_on
-from support import Heard, record, recording, train, training
+from support import MemoryReporter, record, recording, train, training
 
 GIVEN = {
     "pipeline": {"prefetchBatches": 5, "dataWorkers": {"replicas": 3}},
@@ -96,17 +96,17 @@ def test_options_of_a_module_of_ones_own_need_one() -> None:
     assert note == "spec.policy.moduleClass has no effect with policy.random"
 
 
-def test_options_of_images_need_images(tmp_path: Path, walks: Path, heard: Heard) -> None:
-    train(training(tmp_path, walks, stop={"updates": 1}, model={"convPadding": "same"}), reporter=heard)
-    assert "spec.model.convPadding has no effect: no observation is an image" in heard.notes
+def test_options_of_images_need_images(tmp_path: Path, walks: Path, reporter: MemoryReporter) -> None:
+    train(training(tmp_path, walks, stop={"updates": 1}, model={"convPadding": "same"}), reporter=reporter)
+    assert "spec.model.convPadding has no effect: no observation is an image" in reporter.notes
 
 
-def test_a_training_tells_them(tmp_path: Path, walks: Path, heard: Heard) -> None:
-    train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=heard)
-    assert [note for note in heard.notes if "spec.learners.cpus has no effect on one machine" in note]
+def test_a_training_tells_them(tmp_path: Path, walks: Path, reporter: MemoryReporter) -> None:
+    train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=reporter)
+    assert [note for note in reporter.notes if "spec.learners.cpus has no effect on one machine" in note]
 
 
-def test_a_recording_tells_them(tmp_path: Path, heard: Heard) -> None:
+def test_a_recording_tells_them(tmp_path: Path, reporter: MemoryReporter) -> None:
     runners = {"envsPerRunner": 1, "cpus": 2}
-    record(recording(tmp_path / "data", duration={"episodes": 1}, runners=runners), reporter=heard)
-    assert [note for note in heard.notes if "spec.runners.cpus has no effect on one machine" in note]
+    record(recording(tmp_path / "data", duration={"episodes": 1}, runners=runners), reporter=reporter)
+    assert [note for note in reporter.notes if "spec.runners.cpus has no effect on one machine" in note]

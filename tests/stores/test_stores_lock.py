@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -24,7 +23,7 @@ from hindcast.storage import lease
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from layers import repeats
-from support import episode_hashes, read_all
+from support import episode_hashes, race_for, read_all
 from toy_environments import Walk
 
 DIES_WITH_THE_LOCK = """
@@ -111,26 +110,7 @@ def test_the_lock_of_another_machine_lapses(s3):
 @pytest.mark.soak
 def test_of_two_that_begin_in_one_moment_one_writes(place):
     for race in range(repeats(10, soak=100)):
-        state, ready, done = (
-            place.at(f"{race}"),
-            threading.Barrier(2, timeout=60),
-            threading.Barrier(2, timeout=60),
-        )
-
-        def write(state=state, ready=ready, done=done):
-            ready.wait()
-            try:
-                with sole_writer(state) as guard:
-                    done.wait()
-                    guard()
-                    return True
-            except OutputConflict:
-                done.wait()
-                return False
-
-        with ThreadPoolExecutor(2) as pool:
-            won = [future.result() for future in [pool.submit(write) for _ in range(2)]]
-        assert sorted(won) == [False, True]
+        assert race_for(place.at(f"{race}")) == [False, True]
 
 
 def test_a_lock_that_is_renewed_does_not_lapse(s3, monkeypatch):

@@ -101,12 +101,12 @@ def test_training_reads_and_keeps_its_run_in_the_store(place, walks, fault):
     assert {"results.jsonl", "success.json"} <= files
 
 
-def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, heard):
+def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, reporter):
     resource = training(place.uri, walks, checkpoint={"every": 1})
     with pytest.raises(Interrupted):
         train(resource, After(3))
-    train(resource, reporter=heard)
-    assert any("resum" in note for note in heard.notes)
+    train(resource, reporter=reporter)
+    assert any("resum" in note for note in reporter.notes)
 
 
 def test_a_training_whose_store_dies_is_said_and_goes_on_when_it_is_back(place, tmp_path, monkeypatch):

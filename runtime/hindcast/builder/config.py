@@ -294,7 +294,7 @@ class AlgorithmConfig:
 
     @property
     def total_train_batch_size(self) -> int | None:
-        """Timesteps in a batch of all learners together; None where the algorithm is not chosen yet."""
+        """Timesteps in a batch of all learners together; None if the algorithm is not chosen yet."""
         own = self["train_batch_size_per_learner"]
         return None if own is None else own * max(1, self["num_learners"] or 1)
 

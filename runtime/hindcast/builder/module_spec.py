@@ -65,7 +65,7 @@ class RLModuleSpec:
 
 @dataclass
 class MultiRLModuleSpec:
-    """RLlib's specs of several modules, of which there is one here.
+    """RLlib's specs of several modules; here there is one.
 
     Attributes:
         rl_module_specs: `{"default_policy": RLModuleSpec(…)}`.

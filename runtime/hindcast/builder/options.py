@@ -25,8 +25,8 @@ class Option(NamedTuple):
         training: field of an OfflineTraining's spec ("" for none), by its YAML names.
         recording: field of an OfflineRecording's spec.
         remark: what it means here, what does its work, or why it is refused.
-        only_with: the option without which it has no effect, None where it needs no other.
-        default: RLlib's, with which a refused option asks for nothing; None where that is None, False, 0 or empty.
+        only_with: the option without which it has no effect, None if it needs no other.
+        default: RLlib's, with which a refused option asks for nothing; None if that is None, False, 0 or empty.
         of: the algorithms of RLlib's that have it, "" for all; an own algorithm may have one of that name.
     """
 

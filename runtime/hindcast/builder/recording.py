@@ -69,7 +69,7 @@ class EvaluationRecording(GrowingDataset):
 
     @property
     def _range_size(self) -> int:
-        """Episodes of a range: whole files where they are limited, and enough to keep all slots busy."""
+        """Episodes of a range: full files if their size is limited, and enough to keep all slots busy."""
         width, rows = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
         return rows * math.ceil(width / rows) if rows is not None else _WAVES * width
 

@@ -75,7 +75,7 @@ def portable(environment: Any) -> Any:
 
 
 def class_path(found: Any) -> str | None:
-    """The "package.module:Name" of a class or function, None where another process could not import it."""
+    """The "package.module:Name" of a class or function, None if another process could not import it."""
     module, name = getattr(found, "__module__", "__main__"), getattr(found, "__qualname__", "")
     if module == "__main__" or not name.isidentifier():
         return None

@@ -233,7 +233,7 @@ def _replay(given: Any) -> dict[str, Any]:
 
 
 def _explore(given: Any) -> Any:
-    """`explore` of `evaluation_config`, None where it is not in it."""
+    """`explore` of `evaluation_config`, None if it is not in it."""
     if not isinstance(given, Mapping):
         raise SpecError(f"evaluation_config is {given!r}, expected a dictionary.")
     if others := [name for name in given if name != "explore"]:

@@ -1,4 +1,4 @@
-"""What episodes hold as a checksum that does not depend on layout, files or order, and when that is the same."""
+"""What episodes hold, as checksums that depend on neither layout, files nor order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bounds = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Content:
-    """Sums over episodes: equal for the same episodes, and (but for chance) only for these.
+    """Sums over episodes: equal for the same episodes and (barring collisions) only for them.
 
     Attributes:
         episodes: how many.
@@ -40,16 +40,16 @@ class Content:
 
     @classmethod
     def of(cls, block: Block) -> Content:
-        """What whole episodes hold."""
+        """The content of complete episodes."""
         sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
-        return cls(block.num_episodes, block.num_steps, _that_say_something(sums))
+        return cls(block.num_episodes, block.num_steps, _not_empty(sums))
 
     @classmethod
     def each(cls, block: Block) -> list[Content]:
-        """What each of some whole episodes holds."""
-        told = list(_numbers(block))
+        """The content of each of some complete episodes."""
+        found = list(_numbers(block))
         return [
-            cls(1, steps, _that_say_something({name: numbers[i] for name, numbers in told}))
+            cls(1, steps, _not_empty({name: numbers[i] for name, numbers in found}))
             for i, steps in enumerate(block.length.tolist())
         ]
 
@@ -75,7 +75,7 @@ class Content:
         return cls(data["episodes"], data["timesteps"], sums)
 
     def difference(self, other: Content) -> str | None:
-        """What the other has not got as this one has it, in words; None where they are equal."""
+        """What differs in the other, in words; None if they are equal."""
         for what, mine, theirs in (
             ("episodes", self.episodes, other.episodes),
             ("timesteps", self.timesteps, other.timesteps),
@@ -91,7 +91,7 @@ class Content:
 
 
 def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
-    """What each episode holds in a leaf, as a number; 0 where it says nothing.
+    """What each episode holds in a leaf, as a number; 0 if it is empty.
 
     Args:
         name: the leaf's.
@@ -118,18 +118,18 @@ def canonical(name: str, column: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
 
 
-def _that_say_something(sums: dict[str, int]) -> dict[str, int]:
+def _not_empty(sums: dict[str, int]) -> dict[str, int]:
     return {name: total for name, total in sums.items() if total or name == _ENDS}
 
 
 def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
-    """Of each leaf, and of what episodes have beside these, a number for each episode."""
+    """For each leaf, and for ends and details, a number per episode."""
     ids = block.eps_id.tolist()
     ends = (block.length, block.t_started, block.terminated, block.truncated)
     yield _ENDS, [_number(repr(one)) for one in zip(ids, *(each.tolist() for each in ends), strict=True)]
     if block.details is not None and block.details.any():
-        told = zip(ids, _canonical_json(block.details).tolist(), strict=True)
-        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in told]
+        details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
+        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in details]
     for name, column in block.columns.items():
         starts = block.obs_start if per_observation(name) else block.start
         stops = starts + block.length + per_observation(name)
@@ -150,8 +150,8 @@ def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Ite
 def _of_texts(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
     for eps_id, first, stop in bounds:
         own = texts[first:stop].tolist()
-        is_told = root(name) != Columns.INFOS or any(own)
-        yield _number(repr((name, eps_id, own))) if is_told else 0
+        has_content = root(name) != Columns.INFOS or any(own)
+        yield _number(repr((name, eps_id, own))) if has_content else 0
 
 
 def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:

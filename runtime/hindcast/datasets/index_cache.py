@@ -1,4 +1,4 @@
-"""What decoding others' files found, kept so that it is done once."""
+"""What decoding files of other tools found, cached so that it is done once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Document(Stored):
 
 
 class IndexCache:
-    """The indices of files in one folder whose lengths only decoding tells.
+    """The indices of files in one folder whose lengths are only known after decoding.
 
     It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
     change than when it was decoded is decoded again.
@@ -91,13 +91,13 @@ class IndexCache:
             if not self._place.exists():
                 return {}
             document = _Document.model_validate_json(self._place.read_bytes())
-        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written anew
+        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
             return {}
         return document.files if document.version == _VERSION else {}
 
 
 def cache_folder() -> Location:
-    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: what can be made again lies there."""
+    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
     given = os.environ.get("HINDCAST_CACHE")
     if given:
         return resolve(given)

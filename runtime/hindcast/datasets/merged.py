@@ -36,17 +36,17 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     """
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
-    whole = Merged(
+    joined = Merged(
         DataSpec.common((_first_file(each), each.spec) for each in datasets), datasets, [{} for _ in datasets]
     )
-    ids = whole.episode_table().eps_id.tolist()
-    repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, whole))
+    ids = joined.episode_table().eps_id.tolist()
+    repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, joined))
     if repeats.others and on_conflict == "Refuse":
         second, first = next(iter(repeats.others.items()))
-        raise _conflict(whole, ids[first], first, second)
+        raise _conflict(joined, ids[first], first, second)
     taken = set(ids)
     renamed = {episode: _free_name(ids[episode], taken) for episode in repeats.others}
-    return _without(whole, repeats.same, renamed)
+    return _without(joined, repeats.same, renamed)
 
 
 class Merged(Dataset):
@@ -56,7 +56,7 @@ class Merged(Dataset):
         spec: what all hold.
         parts: the others.
         renamed: for each, the episodes that have another id here.
-        notes: see `Dataset`, beside those of the parts.
+        notes: see `Dataset`, in addition to those of the parts.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Merged(Dataset):
         self.units = tuple(units)
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """See `Dataset.read`; JSON columns that its part has not got are empty."""
+        """See `Dataset.read`; JSON columns that its part lacks are empty."""
         number, own, names = self._places[unit.id]
         part, lacking = self.parts[number], self._lacking(number)
         wanted = None if columns is None else set(columns)
@@ -114,27 +114,27 @@ class Merged(Dataset):
         return self.parts[number].unreadable(own, wanted)
 
     def _lacking(self, number: int) -> list[str]:
-        """The leaves (JSON, which stand under their column's name) that a part has not got."""
+        """The leaves (JSON, named like their columns) that a part lacks."""
         return [leaf for leaf in self.spec.leaves if leaf not in self.parts[number].spec.leaves]
 
 
-def _without(whole: Merged, repeated: Sequence[int], renamed: NewNames) -> Merged:
+def _without(joined: Merged, repeated: Sequence[int], renamed: NewNames) -> Merged:
     """The same without the repeated episodes, and with new names for others."""
-    keep = np.ones(whole.num_episodes, dtype=np.bool_)
+    keep = np.ones(joined.num_episodes, dtype=np.bool_)
     keep[list(repeated)] = False
     parts, names, first = [], [], 0
-    for part in whole.parts:
+    for part in joined.parts:
         kept = keep[first : first + part.num_episodes]
         position = np.cumsum(kept) - 1
         own = range(first, first + part.num_episodes)
         parts.append(part if kept.all() else part.select(kept))
         names.append({int(position[i - first]): renamed[i] for i in own if i in renamed})
         first = own.stop
-    return Merged(whole.spec, parts, names, tuple(_notes(len(repeated), len(renamed))))
+    return Merged(joined.spec, parts, names, tuple(_notes(len(repeated), len(renamed))))
 
 
-def _conflict(whole: Merged, eps_id: str, one: int, other: int) -> DataError:
-    places = [_path(whole, episode) for episode in (one, other)]
+def _conflict(joined: Merged, eps_id: str, one: int, other: int) -> DataError:
+    places = [_path(joined, episode) for episode in (one, other)]
     return DataError(
         f"episode {eps_id} is in {places[0]} and, with other content, in {places[1]}: rename the second "
         '(on_conflict="Rename", --on-conflict Rename), or leave one of them out'

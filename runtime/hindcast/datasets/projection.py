@@ -1,4 +1,4 @@
-"""Data of which only some columns are read."""
+"""Reading only some columns of data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_LEAVES: Final = frozenset(
 
 
 class Projected(NamedTuple):
-    """A path, of whose data only some columns are read.
+    """A path, and the columns to read of its data.
 
     Attributes:
         path: a file, a folder or a glob.

@@ -29,7 +29,7 @@ _CHUNK = 8 << 20
 
 Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 Refuse = Callable[[Reason, Location, DataError], None]
-"""What happens with a file that cannot be used: it raises, or notes it, and goes on without the file."""
+"""What happens with a file that cannot be used: it raises, or notes it, so that reading continues without the file."""
 
 
 def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
@@ -74,7 +74,7 @@ def base_of(location: Location) -> Location:
 
 
 def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
-    """What lies below a folder along names with wildcards, listing no more folders than it must."""
+    """What matches names with wildcards below a folder, listing as few folders as possible."""
     name, *rest = names
     if "**" in name:
         yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
@@ -90,7 +90,7 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
 
 
 def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
-    """What matches below a folder; nothing that lies in another match."""
+    """What matches below a folder; nothing inside another match."""
     found: set[str] = set()
     for entry in folder.list(recursive=True):
         is_inside = any(
@@ -171,7 +171,7 @@ def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Ind
 def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
     return DataError(
         f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
-        "keep them in folders of their own, and give each as an input"
+        "keep them in separate folders, and give each as an input"
     )
 
 
@@ -202,7 +202,7 @@ def _is_plain(entry: Entry, recordings: list[str]) -> bool:
 
 
 def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> list[Indexed]:
-    """The files of a recording: those of its manifest, else of its commits; never what else lies there."""
+    """The files of a recording: those of its manifest, else of its commits; never other files in the folder."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:

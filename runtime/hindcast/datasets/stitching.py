@@ -24,7 +24,7 @@ class Stitched(NamedTuple):
 
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
-    """The files, with runs marked that go on with the one before, over the ends of row groups and files."""
+    """The files, with runs marked that continue the one before, across row groups and files."""
     stitched: list[Indexed] = []
     before: tuple[Run, int] | None = None
     for file in files:

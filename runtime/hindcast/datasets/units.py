@@ -1,4 +1,4 @@
-"""Cutting a dataset's files into units."""
+"""Splitting a dataset's files into units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FilePart(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is read at once: adjacent row groups, over file ends where files are small.
+    """What is read at once: adjacent row groups, of several files if files are small.
 
     Attributes:
         id: position in the dataset.
@@ -47,8 +47,8 @@ def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Itera
         for i, group in enumerate(file.entry.row_groups):
             if group.rows == len(group.dropped):
                 continue
-            goes_on, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
-            if waiting and not goes_on and size + nbytes > unit_bytes:
+            continues, nbytes = 0 in group.continued, bytes_in_memory(file.spec, group)
+            if waiting and not continues and size + nbytes > unit_bytes:
                 yield _unit(count, waiting, size)
                 count, waiting, size = count + 1, [], 0
             waiting.append((str(file.location), i, group))
@@ -58,7 +58,7 @@ def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Itera
 
 
 def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
-    """`[rows]` which rows of adjacent row groups go on with the row before; never the first of all."""
+    """`[rows]` which rows of adjacent row groups continue the row before; never the first of all."""
     continued = np.zeros(sum(group.rows for group in groups), dtype=np.bool_)
     start = 0
     for group in groups:

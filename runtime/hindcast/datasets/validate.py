@@ -71,7 +71,7 @@ def check_block(
 ) -> None:
     """Check the values of a block: all finite, discrete observations and all actions within their spaces.
 
-    Columns that the block lacks are not checked. Observations of a Box may lie outside its bounds, as those
+    Columns that the block lacks are not checked. Observations of a Box may be outside its bounds, as those
     of many environments do.
 
     Args:
@@ -114,7 +114,7 @@ def find_fault(
         name: of the leaf.
         column: `[S, *shape]` or `[O, *shape]`.
         space: of the leaf, where known.
-        check_bounds: whether Box actions must lie within the bounds.
+        check_bounds: whether Box actions must be within the bounds.
     """
     if not len(column) or column.dtype == object:
         return None
@@ -135,9 +135,9 @@ def must_be_finite(name: str) -> bool:
 
 
 def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
-    """`[n, *shape]` which values lie outside their space; None where none does.
+    """`[n, *shape]` which values are outside their space; None if none is.
 
-    Bounds of a float Box are widened by a 10,000th of their distance. NaN lies nowhere, and is not meant.
+    Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
     """
     limits = _limits(space)
     if limits is None or not column.size or column.dtype == object:
@@ -158,7 +158,7 @@ def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | Non
 
 
 def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
-    """Lowest and highest value allowed, `[*shape]` each; None where everything is."""
+    """Lowest and highest value allowed, `[*shape]` each; None if everything is."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, spaces.MultiDiscrete):

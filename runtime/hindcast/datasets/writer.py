@@ -1,4 +1,4 @@
-"""Writes blocks to files that appear whole or not at all."""
+"""Writes blocks to files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ class BlockWriter:
         assert self._file is not None
         if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
             return True
-        beside = self._encoder.overhead(coming.table.schema, self._file.groups + 1)
-        too_large = self._file.size + coming.table.nbytes + beside > self._max_bytes
+        overhead = self._encoder.overhead(coming.table.schema, self._file.groups + 1)
+        too_large = self._file.size + coming.table.nbytes + overhead > self._max_bytes
         return too_large or not self._file.takes(coming.table.schema)
 
     def _finish_file(self) -> None:

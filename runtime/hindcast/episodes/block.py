@@ -35,12 +35,12 @@ class Block:
         columns: leaf name -> array, see above.
         length: `[N]` steps of each episode (or fragment).
         eps_id: `[N]` episode ids, object array of `str`.
-        t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a whole episode.
+        t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a complete episode.
         terminated: `[N]` whether the environment ended the episode.
         truncated: `[N]` whether it was cut off (time limit).
-        details: `[N]` what each carries beside its steps, as text of `episodes.details`, object array of `str`;
-            None where none carries anything.
-        logged: what the user's steps on its way logged (`MetricsLogger.dump`), to be told once.
+        details: `[N]` what each holds in addition to its steps, as text of `episodes.details`, object array of `str`;
+            None if none has any.
+        logged: what the user's code logged on its way (`MetricsLogger.dump`), to be reported once.
     """
 
     columns: dict[str, NDArray]
@@ -108,7 +108,7 @@ class Block:
         return replace(self, columns=columns)
 
     def without_details(self) -> Block:
-        """The same episodes without what they carry beside their steps."""
+        """The same episodes without their details."""
         return replace(self, details=None)
 
     def take(self, episodes: I64 | Sequence[int]) -> Block:

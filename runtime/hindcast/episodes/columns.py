@@ -7,12 +7,12 @@ from typing import Final
 
 SEPARATOR: Final = "/"
 DETAILS: Final = "episode_details"
-"""In files: what episodes carry beside their steps. It is not among a block's columns."""
+"""In files: what episodes hold in addition to their steps. It is not among a block's columns."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
 
 
 class Columns:
-    """The field's own column names. Values are stable: they stand in files."""
+    """The field's own column names. Values are stable: they are used in files."""
 
     OBS = "obs"
     NEXT_OBS = "new_obs"

@@ -2,7 +2,7 @@
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
 output a column of its own (its leaves likewise: `state_out/h`), and the infos, when any of them says
-something, JSON text. Ids, times and custom data are the block's `details`. The lookback is no part of the steps
+something, JSON text. Ids, times and custom data are the block's `details`. The lookback is not part of the steps
 and stays behind.
 """
 
@@ -107,7 +107,7 @@ def block_to_episodes(
             len_lookback_buffer=0,
         )
         if block.details is not None:
-            _tell(episode, details.from_text(block.details[i]))
+            _set_details(episode, details.from_text(block.details[i]))
         episodes.append(episode)
     return episodes
 
@@ -131,11 +131,11 @@ def _details_of(episode: SingleAgentEpisode) -> str:
         raise ValueError(f"the custom data or ids of episode {episode.id_} hold {error}") from error
 
 
-def _tell(episode: SingleAgentEpisode, told: Mapping[str, Any]) -> None:
-    episode.agent_id, episode.module_id = told.get("agent_id"), told.get("module_id")
-    episode.multi_agent_episode_id = told.get("multi_agent_episode_id")
-    episode._start_time, episode._last_step_time = told.get("start_time"), told.get("last_step_time")
-    episode.custom_data.update(told.get("custom_data", {}))
+def _set_details(episode: SingleAgentEpisode, details: Mapping[str, Any]) -> None:
+    episode.agent_id, episode.module_id = details.get("agent_id"), details.get("module_id")
+    episode.multi_agent_episode_id = details.get("multi_agent_episode_id")
+    episode._start_time, episode._last_step_time = details.get("start_time"), details.get("last_step_time")
+    episode.custom_data.update(details.get("custom_data", {}))
 
 
 def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""What an episode carries beside its steps, as JSON text: who acted, when it was played, and the user's own data.
+"""What an episode holds in addition to its steps, as JSON text: who acted, when it was played, and the user's own data.
 
 Only what says something is in it. A value that JSON has no form for stands as an object whose first key begins
 with `$`: `{"$array": "<base64>", "dtype": "<f4", "shape": [3]}`, `{"$bytes": …}`, `{"$tuple": […]}`.
@@ -34,11 +34,11 @@ def to_text(**fields: Any) -> str:
     Raises:
         ValueError: a value other than numbers, text, bytes, arrays, and lists, tuples and dicts of such.
     """
-    told = {name: fields[name] for name in FIELDS if _says_something(fields.get(name))}
-    if not told:
+    given = {name: fields[name] for name in FIELDS if _says_something(fields.get(name))}
+    if not given:
         return NOTHING
     try:
-        return orjson.dumps({name: _plain(value) for name, value in told.items()}).decode()
+        return orjson.dumps({name: _plain(value) for name, value in given.items()}).decode()
     except orjson.JSONEncodeError as error:
         raise ValueError(f"text that is not Unicode ({error})") from error
 

@@ -28,7 +28,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     `observations` and `infos` have one item more than there are steps; step t is (o_t, a_t, r_t, o_t+1). An
     episode that continues another one (`cut`) starts at `t_started` and may keep the last steps before in its
-    lookback buffer, for those who look back; these are no part of its length or return.
+    lookback buffer, for those who look back; these are not part of its length or return.
 
     It starts in list mode (a Python object per step, cheap to append to); `to_numpy` turns it into arrays.
     Observations and actions may be nested (dicts, tuples).
@@ -41,7 +41,7 @@ class SingleAgentEpisode(EpisodeAccess):
         is_terminated: the environment ended the episode.
         is_truncated: it was cut off, for example by a time limit.
         t_started: timestep of the first observation (after the lookback).
-        t: timestep of the last observation; `t - t_started` steps lie between.
+        t: timestep of the last observation; `t - t_started` steps are between.
     """
 
     __slots__ = (

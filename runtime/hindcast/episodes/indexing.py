@@ -23,13 +23,13 @@ class Layout:
         return self.lookback + self.length
 
     def position(self, index: int, neg_index_as_lookback: bool = False) -> int:
-        """The position of one index; it may lie outside the data."""
+        """The position of one index; it may be outside the data."""
         if index >= 0 or neg_index_as_lookback:
             return self.lookback + index
         return self.total + index
 
     def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
-        """The positions of a slice; they may lie outside the data. Without bounds it covers all timesteps.
+        """The positions of a slice; they may be outside the data. Without bounds it covers all timesteps.
 
         Raises:
             ValueError: a step of 0.
@@ -50,7 +50,7 @@ class Layout:
 
 
 def split(positions: range, total: int) -> tuple[int, range, int]:
-    """How many of the positions come before the data, which lie in it, and how many come after.
+    """How many of the positions come before the data, which are in it, and how many come after.
 
     "Before" and "after" are meant in the order of the positions, which may run backwards.
     """

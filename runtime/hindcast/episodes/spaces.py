@@ -3,7 +3,7 @@
 A kind of space is a class here, and a model in `api.spaces`, which knows neither Gymnasium nor NumPy. `space_struct`
 takes those with parts apart, and `space_of` puts them together.
 
-JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is what stands in
+JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is what is in
 an episode's state (`SingleAgentEpisode.get_state`): the maps of RLlib's episode files, `{"space": "box", "low": …}`,
 with arrays as base64 of zlib of the `.npy` format.
 """
@@ -33,8 +33,8 @@ class Kind(ABC):
     """A kind of space, and its fields in both forms.
 
     Attributes:
-        space: its class, whose name stands in JSON.
-        state_name: what stands in an episode's state.
+        space: its class, whose name is used in JSON.
+        state_name: its name in an episode's state.
     """
 
     space: type[gym.Space]
@@ -42,7 +42,7 @@ class Kind(ABC):
 
     @property
     def name(self) -> str:
-        """What stands in JSON."""
+        """Its name in JSON."""
         return self.space.__name__
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What the writer writes to: a file of some kind that is being written, and the encoded episodes that go into it."""
+"""What the writer writes to: a file being written, and the encoded episodes that go into it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Group(NamedTuple):
 
 
 class DataFile(Protocol):
-    """A file that appears under its name whole or not at all.
+    """A file that appears under its name complete or not at all.
 
     Attributes:
         rows: written so far.
@@ -54,7 +54,7 @@ class DataFile(Protocol):
         ...
 
     def write(self, group: Group, continued: bool) -> None:
-        """Add a row group; `continued` says that its first row goes on with the episode before.
+        """Add a row group; `continued` says that its first row continues the episode before.
 
         Raises:
             StorageError: with path and reason.

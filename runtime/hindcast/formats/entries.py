@@ -1,4 +1,4 @@
-"""What is known of a dataset file without opening it; stands in commits and manifests."""
+"""What is known of a dataset file without opening it; stored in commits and manifests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RowGroup(Stored):
         timesteps: their steps.
         bytes: size before compression, as its columns are encoded.
         lengths: `[rows]` steps of each.
-        continued: rows that go on with the episode of the row before (row 0: of the row group before).
+        continued: rows that continue the episode of the row before (row 0: of the row group before).
         dropped: rows that do not count, because they repeat others.
     """
 

@@ -31,10 +31,10 @@ class ReadOptions:
         compress_columns: those that may hold compressed cells; any if None.
         ignore_final_observation: whether data without next observations are read.
         options: of the format's own reader.
-        keys: columns that stand in the names of a file's folders (`day=3`), with its value for each.
+        keys: columns stored in the names of a file's folders (`day=3`) -> their values.
         mapper: "package.module:Class" whose `map_rows` makes episodes of text, images and binary.
         mapper_kwargs: keyword arguments of its `map_rows` (`spec.pipeline.preLearnerKwargs`).
-        mapper_given: what it is told of the training besides, as JSON (`TrainingConfig`).
+        mapper_given: the training that it maps for, as JSON (see `TrainingConfig`).
     """
 
     schema: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Group(NamedTuple):
     """Files that are read together, as one location.
 
     Attributes:
-        location: what `Format.pieces` is given: a file that stands for all, or a folder.
+        location: what `Format.pieces` is given: a file that represents all, or a folder.
         files: relative paths of all that belong to it, data or not; none is read on its own.
     """
 

@@ -37,11 +37,11 @@ class CellError(Exception):
         self.row = row
 
     def at(self, row: int) -> CellError:
-        """The same of another row, as one counts that knows of more rows."""
+        """The same error at another row number."""
         return CellError(row, str(self))
 
     def in_file(self, path: str, row: int) -> RowError:
-        """The same as a user is told of it, once the file and its row are known."""
+        """The error for the user, once the file and its row are known."""
         return RowError(damaged(path, f"row {row}: {self}"), row)
 
 
@@ -65,8 +65,8 @@ class RowError(DataError):
     """What is wrong with a row of a file.
 
     Attributes:
-        row: in the file; None where it has no rows.
-        kind: "goes-on" where an episode has steps after its end.
+        row: in the file; None if it has no rows.
+        kind: "goes-on" if an episode has steps after its end.
     """
 
     def __init__(self, message: str, row: int | None = None, kind: Fault = "unreadable") -> None:
@@ -80,7 +80,7 @@ class Contents(NamedTuple):
     Attributes:
         spec: what it holds.
         lengths: for each row group, `[rows]` steps of each stored episode or fragment.
-        continued: for each row group, `[rows]` which of them go on with the one before.
+        continued: for each row group, `[rows]` which of them continue the one before.
         runs: of files that Hindcast did not write, what each stored episode is, in order.
     """
 
@@ -105,7 +105,7 @@ class Encoder(Protocol):
         """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
 
         Yields:
-            A piece, and whether it goes on with the episode of the piece before.
+            A piece, and whether it continues the episode of the piece before.
         """
         ...
 
@@ -126,7 +126,7 @@ class Encoder(Protocol):
         ...
 
     def overhead(self, schema: pa.Schema, groups: int) -> int:
-        """Bytes (at most, about) of a file of so many row groups beside its rows."""
+        """Bytes (at most, about) of a file with so many row groups, without its rows."""
         ...
 
 
@@ -138,7 +138,7 @@ class Layout(Protocol):
 
         Raises:
             DataError: metadata that cannot be read, or a newer format.
-            CellError: what stands in a row.
+            CellError: a row that cannot be read.
         """
         ...
 
@@ -159,6 +159,6 @@ class Layout(Protocol):
             leaves: which to decode.
 
         Raises:
-            CellError: what stands in a row is not what the spec says.
+            CellError: a row that does not fit the spec.
         """
         ...

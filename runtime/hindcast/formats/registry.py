@@ -35,7 +35,7 @@ FORMATS: Final[dict[str, Format]] = {known.name: known for known in (*_ALL, RayD
 
 
 def format_of(location: Location) -> Format | None:
-    """The first format that recognises a file; None where none does.
+    """The first format that recognises a file; None if none does.
 
     Raises:
         StorageError: it cannot be read.

@@ -13,12 +13,12 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 
 ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
-"""Columns of who acted, which become a part of what episodes carry beside their steps."""
+"""Columns that say who acted; they become part of an episode's details."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Timesteps of one file, one array per leaf; nothing is said of which follow each other.
+    """Timesteps of one file, one array per leaf, in stored order.
 
     Attributes:
         columns: leaf name -> `[R, *shape]`: the leaves of `obs`, `actions`, `rewards`, every other column as an
@@ -28,8 +28,8 @@ class Rows:
         truncated: `[R]` whether the episode was cut off after this step.
         path: the file, as the user would write it.
         row: `[R]` each row's number in its file, counted from 0.
-        eps_id: `[R]` object array of `str`; None where the data do not say.
-        t: `[R]` timestep in the episode; None where the data do not say.
+        eps_id: `[R]` object array of `str`; None if the data do not say.
+        t: `[R]` timestep in the episode; None if the data do not say.
     """
 
     columns: dict[str, NDArray]

@@ -89,7 +89,7 @@ class DataSpec:
     normalized_actions: bool = True
 
     def to_json(self) -> Json:
-        """The form that stands in manifests and in the Parquet metadata."""
+        """The form in manifests and Parquet metadata."""
         return {
             "leaves": {name: leaf.to_json() for name, leaf in self.leaves.items()},
             "observationSpace": _space_to_json(self.observation_space),
@@ -135,7 +135,7 @@ class DataSpec:
         """What several files or datasets hold together; empty without any.
 
         Args:
-            specs: each with what it describes, for the error message.
+            specs: each with what it describes, for error messages.
 
         Raises:
             DataError: two that cannot be one dataset.
@@ -154,7 +154,7 @@ class DataSpec:
         return cls() if common is None else common
 
     def difference(self, other: DataSpec) -> str | None:
-        """What keeps the two from being one dataset, as half a sentence; None if nothing does."""
+        """Why the two cannot be one dataset, as half a sentence; None if they can."""
         if self is other:
             return None
         names = _required(self.leaves), _required(other.leaves)
@@ -226,7 +226,7 @@ class DataSpec:
 
 
 def _required(leaves: Mapping[str, Leaf]) -> set[str]:
-    """JSON columns may be missing from a file: they are written only where something stands in them."""
+    """JSON columns may be missing from a file: they are written only if they are not empty."""
     return {name for name, leaf in leaves.items() if leaf.kind != "json"}
 
 

@@ -1,4 +1,4 @@
-"""Which values are read from files of others at all."""
+"""Which values are read from files that Hindcast did not write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OBJECT = re.compile(r"[<>|=]?O")
 
 
 class Refused(Exception):
-    """A value that is not read, because reading it could run code, or that is no value at all."""
+    """A value that is not read, because reading it could run code, or that is not a value at all."""
 
 
 def storable(dtype: Any, kind: Any = b"") -> np.dtype:
@@ -20,7 +20,7 @@ def storable(dtype: Any, kind: Any = b"") -> np.dtype:
 
     Args:
         dtype: such as "<f4".
-        kind: msgpack-numpy's, which says when it is none of NumPy's own.
+        kind: msgpack-numpy's; not empty for dtypes that NumPy does not define.
 
     Raises:
         Refused: objects, structures, dates and other dtypes without a fixed binary form.

@@ -69,23 +69,25 @@ def mapper_name(kind: type, config: TrainingConfig) -> str:
     return _MAPPED
 
 
-def made_of(kind: type, rows: Rows, kwargs: Mapping[str, Any], told: Mapping[str, Any], where: str) -> Any:
+def made_of(
+    kind: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+) -> Any:
     """What a pre-learner in RLlib's form makes of rows.
 
     Args:
         kind: its class.
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
-        told: of the training, for `TrainingConfig`.
+        training: see `TrainingConfig`.
         where: file and batch; ids of rows follow from it.
 
     Returns:
         Episodes, or a block of one for each row of a module's batch.
     """
-    config = TrainingConfig(told)
+    config = TrainingConfig(training)
     if isinstance(inspect.getattr_static(kind, _MAPPED), staticmethod) and not calls_rows(kind):
         return call_mapper(getattr(kind, _MAPPED), rows, config, **kwargs)
-    learner = _instance(kind, config, kwargs, told)
+    learner = _instance(kind, config, kwargs, training)
     if calls_rows(kind):
         made = learner(dict(rows))
         if isinstance(made, Mapping) and "episodes" in made:
@@ -171,9 +173,11 @@ def episodes_of_items(rows: Rows) -> list[SingleAgentEpisode]:
     return block_to_episodes(decode_states(states, columns_of(states), {}))
 
 
-def _instance(kind: type, config: TrainingConfig, kwargs: Mapping[str, Any], told: Mapping[str, Any]) -> Any:
+def _instance(
+    kind: type, config: TrainingConfig, kwargs: Mapping[str, Any], training: Mapping[str, Any]
+) -> Any:
     key = orjson.dumps(
-        [id(kind), dict(kwargs), dict(told)], option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+        [id(kind), dict(kwargs), dict(training)], option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
     )
     if key not in _made:
         given: dict[str, Any] = {

@@ -35,7 +35,7 @@ _SPACES: Final = ("input_observation_space", "input_action_space")
 
 @dataclass(frozen=True)
 class Given:
-    """What connectors are told of a training.
+    """What connectors are given of a training.
 
     Attributes:
         observation_space: the environment's, or the data's.
@@ -58,10 +58,10 @@ def make_connectors(
     Args:
         named: library names or "package.module:Name" of a class or a function, with keyword arguments.
         ready: further connectors, of any form.
-        given: told to connectors in RLlib's form.
+        given: to connectors in RLlib's form.
 
     Raises:
-        SpecError: a name that is none, or what is no connector.
+        SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
     given = given or Given()
@@ -88,7 +88,7 @@ def learner_pipeline(
     for piece in pieces:
         if not is_episode_connector(piece):
             raise SpecError(
-                f"{_FIELD}: {type(piece).__name__} cannot stand in a LearnerConnectorPipeline, whose pieces are in "
+                f"{_FIELD}: {type(piece).__name__} cannot be in a LearnerConnectorPipeline, whose pieces are in "
                 "RLlib's form (ConnectorV2)."
             )
     return LearnerConnectorPipeline(observation_space, action_space, connectors=[*pieces, *default_pieces()])
@@ -109,7 +109,7 @@ def is_episode_connector(candidate: Any) -> bool:
 
 def _over_episodes(pieces: list[Any], given: Given) -> EpisodeConnector:
     spaces = (given.observation_space, given.action_space)
-    LearnerConnectorPipeline(*spaces, connectors=pieces)  # tells each the spaces that the one before it gives
+    LearnerConnectorPipeline(*spaces, connectors=pieces)  # gives each the spaces of the one before it
     module = None if given.module is None else frozen_copy(given.module)
     return EpisodeConnector(pieces, *spaces, module, next_obs=given.next_obs)
 
@@ -174,8 +174,8 @@ def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: Given) -
     spaces = (given.observation_space, given.action_space)
     taken = _parameters(factory)
     if isinstance(factory, type):
-        told = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
-        return factory(**{**told, **kwargs})
+        named = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
+        return factory(**{**named, **kwargs})
     positional = [
         parameter
         for parameter in taken.values()

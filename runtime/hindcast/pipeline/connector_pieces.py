@@ -177,7 +177,7 @@ PIECES: Final = {
         AddColumnsFromEpisodesToTrainBatch,
     )
 }
-"""Those that stand in `spec.pipeline.connectors` by their names."""
+"""Those that `spec.pipeline.connectors` names directly."""
 WITHOUT_NEED: Final = {
     "BatchIndividualItems": "data are columns from storage to batch, so there are no single items to batch",
     "NumpyToTensor": "batches are tensors on the learner's device already",

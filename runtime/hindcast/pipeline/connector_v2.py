@@ -27,7 +27,7 @@ class ConnectorV2:
 
     * `rl_module["default_policy"]`, the policy's network with the weights that the run began with, a copy of its own.
       (What follows from weights in training is an algorithm's `targets`.)
-    * `episodes`, whole ones, in NumPy form; their number and lengths must stay.
+    * `episodes`, complete, in NumPy form; their number and lengths must stay.
     * `shared_data`, a dictionary for all pieces that see the same episodes; `shared_data["context"]` is the `Context`.
     * `metrics`, a `MetricsLogger`: what is logged is in results under `learner_connector`.
 
@@ -143,7 +143,7 @@ class LearnerConnectorPipeline(ConnectorV2):
             self.append(connector)
 
     def __call__(self, *, batch: Items, episodes: Sequence[SingleAgentEpisode], **given: Any) -> Items:
-        """Call all pieces; a mistake in one is told by its name."""
+        """Call all pieces; a mistake in one is reported by its name."""
         return run_pieces(self.connectors, batch, episodes, **given)
 
     def append(self, connector: Any) -> None:
@@ -195,7 +195,7 @@ class LearnerConnectorPipeline(ConnectorV2):
 
     def _insert(self, position: int, connector: Any) -> None:
         if not callable(connector):
-            raise ValueError(f"{connector!r} is no connector")
+            raise ValueError(f"{connector!r} is not a connector")
         self.connectors.insert(position, connector)
         self._tell_spaces()
 
@@ -231,7 +231,7 @@ def run_pieces(
     """What pieces make of a batch, one after the other.
 
     Raises:
-        UserCodeError: one raised, or returned what is no batch.
+        UserCodeError: one raised, or returned something other than a batch.
     """
     shared_data = {} if shared_data is None else shared_data
     for piece in pieces:

@@ -26,7 +26,7 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
     """Refuse other episodes than those that were read.
 
     Args:
-        new: what came of a unit.
+        new: the block made of a unit.
         lengths: of its episodes.
 
     Raises:

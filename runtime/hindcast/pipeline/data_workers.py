@@ -138,7 +138,7 @@ class DataWorkers:
         return taken * self._streams <= self._memory
 
     def _submit(self, job: list[Any], work: Work, is_needed: bool) -> Any | None:
-        """Give a unit to the worker with the least to do; None where all have enough, unless it `is_needed` now."""
+        """Give a unit to the worker with the least to do; None if all have enough, unless it `is_needed` now."""
         import ray
 
         while True:

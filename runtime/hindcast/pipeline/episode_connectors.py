@@ -84,7 +84,7 @@ class EpisodeConnector(BlockConnector):
         return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
 
     def _try_each(self, block: Block, context: Context) -> None:
-        """Find the first piece that changes what it must not, so that it is told by its own name."""
+        """Find the first piece that changes what it must not, so that it is reported by its own name."""
         for count, piece in enumerate(self.pieces, 1):
             try:
                 once, again = (

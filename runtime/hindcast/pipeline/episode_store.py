@@ -1,4 +1,4 @@
-"""`EpisodeStore`: whole episodes in columns, the oldest first, within bounds."""
+"""`EpisodeStore`: complete episodes in columns, the oldest first, within bounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 
 class EpisodeStore:
-    """Episodes as they come; the oldest are dropped whole where a limit is exceeded. The newest one always stays.
+    """Episodes as they come; the oldest are dropped if a limit is exceeded. The newest one always stays.
 
     A fragment that begins where another one of its episode ends is joined to it, and the episode counts as new.
 

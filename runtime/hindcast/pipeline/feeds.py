@@ -94,7 +94,7 @@ class WindowFeed(ABC):
     Args:
         loader: reads the data.
         batch_size: items in a batch.
-        targets: how windows get theirs; None where there are none.
+        targets: how windows get theirs; None if there are none.
     """
 
     def __init__(self, loader: Loader, batch_size: int, targets: Targets | None = None) -> None:

@@ -52,7 +52,7 @@ class Live:
         weight: share of batches relative to other sources' weights.
         timesteps_per_update: timesteps to play per update.
         warmup: timesteps to play before the first update.
-        capacity: most timesteps kept; the oldest episodes are dropped whole.
+        capacity: most timesteps kept; the oldest episodes are dropped.
         capacity_bytes: most bytes of the needed columns; None for no such limit.
         metrics: what the user's callbacks log about episodes.
     """

@@ -148,7 +148,7 @@ class Needs:
 
     @property
     def kept(self) -> frozenset[str]:
-        """The columns that a window holds, of which items are cut."""
+        """The columns that a window holds, from which items are cut."""
         return self.stored | (self.columns & _FLAGS)
 
     @property

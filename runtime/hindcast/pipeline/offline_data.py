@@ -155,7 +155,7 @@ class OfflineData:
     training.
 
     Args:
-        sources: recorded data to train on; several are mixed by weight. None where there are `live` ones alone.
+        sources: recorded data to train on; several are mixed by weight. None if there are `live` ones alone.
         needs: what the algorithm needs of a batch.
         pipeline: the resource's section; the defaults if None.
         batch_size: items (timesteps or sequences) in a batch of all learners together, at least one for each.
@@ -248,10 +248,10 @@ class OfflineData:
             left -= self._sources[-1].resident_bytes
 
     @classmethod
-    def rows_in_training(cls, told: Mapping[str, Any]) -> Any:
+    def rows_in_training(cls, training: Mapping[str, Any]) -> Any:
         """What a subclass in RLlib's form reads."""
         made: Any = cls
-        return made(TrainingConfig(told)).data
+        return made(TrainingConfig(training)).data
 
     @property
     def epoch_size(self) -> int:

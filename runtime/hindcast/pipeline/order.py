@@ -135,7 +135,7 @@ class Order:
     def _missed_until(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
         """The window at `cursor`, and for each unit how likely one of its items was in no draw of those before it.
 
-        Goes on from where it was asked last, since a cursor mostly moves forward.
+        Continues from the last position, since a cursor mostly moves forward.
         """
         last = self._missed
         if last is None or last[0].first_cursor > cursor:

@@ -201,9 +201,9 @@ class OfflinePreLearner:
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], told: Mapping[str, Any], where: str
+        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
     ) -> Block | None:
-        """The episodes that the class makes of rows, in RLlib's form or by `map_rows`; None where it makes none.
+        """The episodes that the class makes of rows, in RLlib's form or by `map_rows`; None if it makes none.
 
         Arguments as of `made_of`.
 
@@ -211,10 +211,12 @@ class OfflinePreLearner:
             UserCodeError: it raised; it returned something else than episodes that fit the spaces; or it made of the
                 first rows something else when it was called again.
         """
-        config = TrainingConfig(told)
+        config = TrainingConfig(training)
         name = mapper_name(cls, config) if in_rllibs_form(cls) else "map_rows"
         with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
-            return _made_again(cls, lambda: _episodes_made(cls, read_only(rows), kwargs, told, where), config)
+            return _made_again(
+                cls, lambda: _episodes_made(cls, read_only(rows), kwargs, training, where), config
+            )
 
     def _map_to_episodes(self, *given: Any, **named: Any) -> Any:
         """Hook: what storage holds as episodes.
@@ -313,11 +315,13 @@ def _episodes_made(
     kind: type[OfflinePreLearner],
     rows: dict[str, NDArray],
     kwargs: Mapping[str, Any],
-    told: Mapping[str, Any],
+    training: Mapping[str, Any],
     where: str,
 ) -> Block | None:
     found = (
-        made_of(kind, rows, kwargs, told, where) if in_rllibs_form(kind) else kind.map_rows(rows, **kwargs)
+        made_of(kind, rows, kwargs, training, where)
+        if in_rllibs_form(kind)
+        else kind.map_rows(rows, **kwargs)
     )
     found = found["episodes"] if isinstance(found, Mapping) and "episodes" in found else found
     if isinstance(found, Block):
@@ -353,7 +357,7 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     """`OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
 
     Raises:
-        SpecError: there is no such class, it is no subclass, or it overrides what nothing calls.
+        SpecError: there is no such class, it is not a subclass, or it overrides what nothing calls.
         UserCodeError: importing it raised.
     """
     if pipeline.pre_learner is None:

@@ -31,7 +31,7 @@ class EpisodeReplayBuffer:
     """Episodes to draw from, uniformly over timesteps and with replacement (RLlib's class of the same name).
 
     Episodes are kept in columns, and drawn without a Python object per timestep. A fragment that continues one that
-    is held becomes part of its episode. Where a limit is exceeded, the oldest episodes are dropped whole; the newest
+    is held becomes part of its episode. Where a limit is exceeded, the oldest episodes are dropped; the newest
     always stays.
 
     Episodes that are drawn are in NumPy mode.
@@ -78,7 +78,7 @@ class EpisodeReplayBuffer:
         return self._store.nbytes
 
     def add(self, episodes: Episodes) -> None:
-        """Take episodes in: whole ones, fragments, or a block of them (of a runner, of a dataset's unit).
+        """Add episodes: complete ones, fragments, or a block of them (of a runner, of a dataset's unit).
 
         Raises:
             ValueError: episodes that differ in columns, from each other or from those that are held.

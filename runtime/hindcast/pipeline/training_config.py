@@ -25,19 +25,19 @@ class TrainingConfig:
     """The options of a training: attributes, to be read. It is the same from a file, in Python and on a cluster.
 
     Args:
-        told: JSON: `options` by RLlib's names, `connectors`, `model`, `observationSpace`, `actionSpace`, `seed`.
+        document: JSON: `options` by RLlib's names, `connectors`, `model`, `observationSpace`, `actionSpace`, `seed`.
 
     Attributes:
-        observation_space, action_space: the environment's, or those that the training gives; None where it says none.
+        observation_space, action_space: the environment's, or those that the training gives; None if it gives none.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self._told = {"options": {}, "connectors": [], **told}
-        self.observation_space = _space(told.get("observationSpace"))
-        self.action_space = _space(told.get("actionSpace"))
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = {"options": {}, "connectors": [], **document}
+        self.observation_space = _space(document.get("observationSpace"))
+        self.action_space = _space(document.get("actionSpace"))
 
     def __getattr__(self, name: str) -> Any:
-        options = self.__dict__.get("_told", {}).get("options", {})
+        options = self.__dict__.get("_document", {}).get("options", {})
         if name.startswith("__") or name not in options:
             raise AttributeError(
                 f"the config has no {name!r} here; it has {', '.join(sorted(options))}, observation_space, "
@@ -46,8 +46,8 @@ class TrainingConfig:
         return options[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An option, or the default where there is none."""
-        return self._told["options"].get(name, default)
+        """An option, or the default if it is not set."""
+        return self._document["options"].get(name, default)
 
     def build_learner_connector(
         self,
@@ -56,7 +56,7 @@ class TrainingConfig:
         device: Any = None,  # noqa: ARG002
     ) -> LearnerConnectorPipeline:
         """The training's connectors in RLlib's form, and RLlib's default pieces."""
-        named = [Named(**each) for each in self._told["connectors"]]
+        named = [Named(**each) for each in self._document["connectors"]]
         return learner_pipeline(named, input_observation_space, input_action_space)
 
     @cached_property
@@ -71,13 +71,13 @@ class TrainingConfig:
                 "a pre-learner asks for the network, and there are no spaces: name the environment, or give "
                 "spec.observationSpace and spec.actionSpace."
             )
-        model = ModelSpec.model_validate(self._told["model"])
-        environment = EnvironmentSpec.model_validate(self._told["environment"])
+        model = ModelSpec.model_validate(self._document["model"])
+        environment = EnvironmentSpec.model_validate(self._document["environment"])
         seen = Preprocessing.of(self.observation_space, self.action_space, model, environment)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self._told["seed"], "pre-learner"))
+            torch.manual_seed(seed_of(self._document["seed"], "pre-learner"))
             return ModuleSpec(build_module(seen.observation_space, seen.action_space, model, False))
 
 
-def _space(told: Any) -> gym.Space | None:
-    return None if told is None else space_from_json(told)
+def _space(space: Any) -> gym.Space | None:
+    return None if space is None else space_from_json(space)

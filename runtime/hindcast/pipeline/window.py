@@ -171,7 +171,7 @@ class WindowData:
         return batch | self._initial_states(first, begins)
 
     def _initial_states(self, first: Tensor, begins: Tensor) -> Batch:
-        """`[B, ...]` the recorded states before the steps `first`, of which some begin their episodes."""
+        """`[B, ...]` the recorded states before the steps `first`; some of these begin an episode."""
         states: Batch = {}
         for leaf in self._state_leaves:
             column, name = self.columns[leaf], root(leaf)

@@ -1,7 +1,7 @@
 """How much there is to record, by episodes or by timesteps, and what of it is left.
 
-The unit of recording is a fixed range of episode indices, made whole or not at all. A range is computed from scratch
-wherever it runs, so any runner, at any time, makes the same data.
+The unit of recording is a fixed range of episode indices, recorded completely or not at all. A range is computed from
+scratch wherever it runs, so any runner, at any time, makes the same data.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def by_timesteps(total: int, width: int, rows_per_file: int | None, mean_length:
 
 
 def _fit(episodes: int, width: int, rows_per_file: int | None) -> int:
-    """At least four waves of the slots, and whole files where files are limited."""
+    """At least four waves of the slots, and full files if their size is limited."""
     size = max(episodes, _LEAST_WAVES * width)
     step = rows_per_file if rows_per_file and rows_per_file <= size else width
     return math.ceil(size / step) * step
@@ -90,11 +90,11 @@ class Extent(ABC):
 
     @abstractmethod
     def next_work(self, commits: Commits, given: set[int]) -> Work | None:
-        """A range that is neither committed nor given out; None where there is none (for now)."""
+        """A range that is neither committed nor given out; None if there is none (for now)."""
 
     @abstractmethod
     def ranges_left(self, commits: Commits) -> int | None:
-        """Ranges that are not committed; None where only recording will show."""
+        """Ranges that are not committed; None if only recording will show."""
 
     @abstractmethod
     def done(self, commits: Commits) -> int:

@@ -69,7 +69,7 @@ class Episode:
 
 
 OnEpisodes = Callable[[int, list[Episode]], None]
-"""Hears what was played for a training: its place, which is higher each time, and the episodes."""
+"""Called with what was played for a training: its place, which is higher each time, and the episodes."""
 
 
 class EnvRunner:

@@ -28,7 +28,7 @@ TRAINED = "num_env_steps_trained_lifetime"
 
 
 def lookup(result: Result, *names: str) -> float | None:
-    """Number at a nested key; None where it is missing, not a number, or not finite."""
+    """Number at a nested key; None if it is missing, not a number, or not finite."""
     value: Any = result
     for name in names:
         if not isinstance(value, Mapping) or name not in value:
@@ -128,7 +128,7 @@ class Curves:
 
     @cached_property
     def estimate(self) -> EstimateCurve | None:
-        """The estimate that the training is chosen by, the first of those asked for; None where it was never there."""
+        """The estimate that the training is chosen by, the first of those asked for; None if it was never there."""
         judged = [found for result in self.results if (found := _judged(result)).get("estimates")]
         if not judged:
             return None
@@ -193,7 +193,7 @@ class Curves:
         return _line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
-        """The latest value of a figure; None where there never was one."""
+        """The latest value of a figure; None if there never was one."""
         found = (lookup(result, *names) for result in reversed(self.results))
         return next((value for value in found if value is not None), None)
 

@@ -42,7 +42,7 @@ class Outcome:
         state: Succeeded, AlreadyFinished (nothing was done), Interrupted (checkpointed, can be resumed).
         message: one sentence for people: the result, where it is, how to resume.
         folder: dataset or run folder.
-        report: path of the HTML report, None where none was written.
+        report: path of the HTML report, None if none was written.
         metrics: final numbers (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
     """
 

@@ -1,6 +1,6 @@
 """Pictures of a run: returns while it trained, losses, and where the time went.
 
-Each function gives a `Picture`, or None where the run has nothing to show.
+Each function gives a `Picture`, or None if the run has nothing to show.
 """
 
 from __future__ import annotations

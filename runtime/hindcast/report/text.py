@@ -34,7 +34,7 @@ class Recorded:
 
 
 def reference(inputs: Sequence[Recorded]) -> Reference | None:
-    """Returns of all datasets together; None where one has none."""
+    """Returns of all datasets together; None if one has none."""
     spreads = [one.summary.returns for one in inputs if one.summary.returns is not None]
     if not spreads or len(spreads) < len(inputs):
         return None

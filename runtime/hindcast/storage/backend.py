@@ -23,10 +23,10 @@ class Backend(Protocol):
     def is_foreign(self) -> bool: ...
 
     def info(self, path: str) -> pafs.FileInfo:
-        """Type and size; the type is `NotFound` where nothing is."""
+        """Type and size; the type is `NotFound` if nothing is there."""
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """Files and folders in a folder, in any order; none where there is no folder."""
+        """Files and folders in a folder, in any order; empty if there is no folder."""
 
     def open(self, path: str) -> pa.NativeFile:
         """A file for reading, at any offset."""
@@ -35,7 +35,7 @@ class Backend(Protocol):
         """A file's content."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file unless one is there; whether this call made it. `data` are nobody else's."""
+        """Make a file unless one is there; whether this call made it. No other caller has the same `data`."""
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -55,7 +55,7 @@ class Store(Backend, Protocol):
 
 
 class Place(Protocol):
-    """Of a `Location`: what it takes to write a file there, and to say what went wrong."""
+    """What writing a file at a `Location` takes, and reporting what went wrong."""
 
     @property
     def backend(self) -> Backend: ...
@@ -73,11 +73,11 @@ class Place(Protocol):
     def is_local(self) -> bool: ...
 
     def check_guard(self) -> None:
-        """Raise where the right to write there was lost."""
+        """Raise if the right to write there was lost."""
 
 
 def folders_between(base: str, path: str) -> list[str]:
-    """The folders below `base` that `path` lies in: stores of objects list no folders of their own."""
+    """The folders between `base` and `path`: object stores do not list folders."""
     parts = path[len(base) :].strip("/").split("/")
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 

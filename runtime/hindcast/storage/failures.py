@@ -129,7 +129,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _known(error: BaseException) -> str | None:
-    """What an exception of a store's client means; None where it is not known."""
+    """What an exception of a store's client means; None if it is not known."""
     text = f"{type(error).__name__}: {_OBSTORES_SETTINGS.sub('', str(error))}"
     for pattern, reason in _OF_STORES:
         if found := pattern.search(text):

@@ -42,7 +42,7 @@ class Lease:
         folder: of the marks.
         number: of this lease's mark.
         token: in that mark.
-        superseded: the error to raise when it was lost, given the mark that took it over, where there is one.
+        superseded: the error to raise when it was lost, given the mark that took it over, if there is one.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Lease:
 
         Args:
             folder: of the marks.
-            mark: what it says; its `token` is nobody else's.
-            may_take: called with the folder and the mark of the present holder; raises where that one is to stay.
+            mark: its content, with a unique `token`.
+            may_take: called with the folder and the mark of the present holder; raises if that one stays.
             superseded: see the class.
 
         Raises:
-            OutputConflict: others take it again and again.
+            OutputConflict: others keep taking it.
         """
         for _ in range(_MOST_TRIES):
             number, holder = newest(folder)
@@ -85,7 +85,7 @@ class Lease:
         )
 
     def check(self) -> None:
-        """Look whether the right still stands: one small request, two where marks may be written over each other.
+        """Check that the right still stands: one small request, two if marks may overwrite each other.
 
         Raises:
             OutputConflict: another process has taken it.
@@ -177,7 +177,7 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
 
 
 def _renew(lease: Lease, token: str, ended: threading.Event) -> None:
-    """Write the mark again every while, until the lease has ended or somebody else has it."""
+    """Renew the mark regularly, until the lease has ended or somebody else has it."""
     while not ended.wait(_RENEWED_EVERY_S):
         try:
             lease.check()
@@ -189,7 +189,7 @@ def _renew(lease: Lease, token: str, ended: threading.Event) -> None:
 
 
 def _mark(token: str) -> Mark:
-    """Who holds a lease: a token of its own, its machine and process, and when it last wrote this."""
+    """Who holds a lease: a unique token, machine and process, and when it last wrote this."""
     return {"token": token, "machine": _machine(), "process": os.getpid(), "renewed": time.time()}
 
 
@@ -205,13 +205,12 @@ def _refuse_while_alive(folder: Location, holder: Mark) -> None:
 
 def _lost(folder: Location, _: Mark | None) -> OutputConflict:
     return OutputConflict(
-        f"another process has begun to write to {folder.parent()}: this one has stopped, and writes nothing more "
-        "there."
+        f"another process has begun to write to {folder.parent()}: this one has stopped writing."
     )
 
 
 def _is_alive(holder: Mark) -> bool:
-    """Whether a holder may still be at work: of those on this machine we know, others have to have lapsed."""
+    """Whether a holder may still be running: known on this machine; elsewhere until its lease lapses."""
     has_lapsed = time.time() - holder["renewed"] >= _LAPSES_AFTER_S
     if holder["machine"] != _machine():
         return not has_lapsed
@@ -235,7 +234,7 @@ def _numbers(folder: Location) -> list[int]:
 
 
 def _read(folder: Location, number: int) -> Mark | None:
-    """What a mark says; None where it is gone meanwhile, or none of ours."""
+    """What a mark says; None if it is gone, or is not ours."""
     with contextlib.suppress(DataError, ValueError):
         found = orjson.loads(_file(folder, number).read_bytes())
         return found if isinstance(found, dict) else None
@@ -253,7 +252,7 @@ def _machine() -> str:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the lock file's lock; None where another process holds it."""
+    """A descriptor that holds the lock file's lock; None if another process holds it."""
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:

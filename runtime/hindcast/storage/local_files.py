@@ -32,7 +32,7 @@ class LocalFiles:
         return _ARROWS.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """Links are followed; where all below is listed, each file and folder is there once, links to nothing too."""
+        """Links are followed; where all below is listed, each file and folder is there once, broken links included."""
         look = walk if recursive else children
         return [_info(path, found) for found in look(path)]
 
@@ -68,7 +68,7 @@ class LocalFiles:
 
 
 def temporary_for(path: Path) -> Path:
-    """A name of its own in the same folder, which is made; hidden, so that readers of Parquet pass it over."""
+    """A unique name in the same folder, which is created; hidden, so that readers of Parquet ignore it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """A file, a folder or a link to nothing.
+    """A file, a folder or a broken link.
 
     Attributes:
         relative: path below the folder that was listed.
         size: of a file, in bytes.
-        is_file: whether it is one; links to nothing are none.
+        is_file: whether it is one; broken links are not.
         modified: nanoseconds.
     """
 
@@ -32,7 +32,7 @@ def children(folder: str) -> Iterator[Found]:
         OSError: a folder that cannot be listed.
     """
     for entry in _entries(folder):
-        with suppress(FileNotFoundError):  # deleted meanwhile, or a link to nothing
+        with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
             yield _found(entry.name, entry.stat(), is_file=entry.is_file())
 
 
@@ -64,7 +64,7 @@ def walk(folder: str) -> Iterator[Found]:
 
 
 def link_target(path: str) -> str | None:
-    """Where a link leads that leads to nothing; None of anything else."""
+    """Where a broken link points; None for anything else."""
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
 

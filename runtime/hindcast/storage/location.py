@@ -48,7 +48,7 @@ class Entry(NamedTuple):
     relative: str
     size: int
     is_file: bool
-    modified: int | None = None  # nanoseconds; None where the store does not say
+    modified: int | None = None  # nanoseconds; None if the store does not say
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Location:
     Attributes:
         backend: the file system or bucket.
         path: the path inside it.
-        uri: how the user wrote it (with the children appended); what messages show.
-        guard: asked before anything here or below is written or deleted; None where everyone may.
+        uri: how the user wrote it (with the children appended); shown in messages.
+        guard: called before anything here or below is written or deleted; None allows everyone.
     """
 
     backend: LocalFiles | Store
@@ -133,7 +133,7 @@ class Location:
 
     @contextmanager
     def reading(self) -> Iterator[pa.NativeFile]:
-        """The same for a block, whose failures of storage and of Arrow become sentences, too."""
+        """The same for a `with` block, in which failures of storage and Arrow become one-sentence errors."""
         with storage_errors("read", self), self.backend.open(self.path) as file:
             yield file
 
@@ -176,10 +176,10 @@ class Location:
             return self.backend.create(self.path, data)
 
     def list(self, recursive: bool = False) -> list[Entry]:
-        """What the folder holds, sorted by relative path; empty where there is no folder.
+        """What the folder holds, sorted by relative path; empty if there is no folder.
 
-        Local links are followed. Where all below is listed, each file and folder is there once, and a link to nothing
-        as well.
+        Local links are followed. Where all below is listed, each file and folder is there once, including
+        broken links.
         """
         with storage_errors("list", self):
             found = self.backend.list(self.path, recursive)
@@ -325,14 +325,14 @@ def _uri_parent(uri: str) -> str:
 
 
 def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
-    """The links to nothing among what `Location.list(recursive=True)` gave."""
+    """The broken links among what `Location.list(recursive=True)` gave."""
     for entry in entries:
         if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
             yield entry.location
 
 
 def missing(location: Location) -> DataError:
-    """The sentence for a path at which nothing is."""
+    """The error for a path that does not exist."""
     target = link_target(location.path) if location.is_local else None
     if target is not None:
         return DataError(

@@ -96,7 +96,7 @@ class ObjectFiles:
                 obstore.delete(self._store, below)
 
     def make_folder(self, path: str) -> None:
-        """Nothing: a folder is there while an object lies below it."""
+        """Nothing: a folder exists while there are objects below it."""
 
     def _has_objects_below(self, path: str) -> bool:
         return self._whole(lambda: next(iter(obstore.list(self._store, path or None)), None)) is not None

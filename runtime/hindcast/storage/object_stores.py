@@ -48,14 +48,14 @@ class Bucket(NamedTuple):
 
 
 def bucket_of(scheme: str, rest: str) -> Bucket | None:
-    """The bucket that a URI names; None where its scheme is not of one of the clouds.
+    """The bucket that a URI names; None if its scheme is not that of a cloud.
 
     Args:
         scheme: before `://`.
         rest: after it.
 
     Raises:
-        StorageError: a URI or an environment that cannot be.
+        StorageError: an invalid URI or environment.
     """
     if scheme in ("s3", "gs", "gcs"):
         opener = _s3 if scheme == "s3" else _gcs
@@ -72,7 +72,7 @@ def bucket_of(scheme: str, rest: str) -> Bucket | None:
 
 
 def wrapped_store(store: object) -> ObjectFiles | None:
-    """A store of obstore's that the user gave; None of anything else."""
+    """An obstore store given by the user; None for anything else."""
     if not is_obstores(store):
         return None
     from hindcast.storage.object_files import ObjectFiles
@@ -89,7 +89,7 @@ def _named(scheme: str, name: str) -> str:
 
 
 def _s3(bucket: str, is_anonymous: bool) -> ObjectFiles:
-    """S3 and what speaks its language, such as MinIO: `AWS_*` as everywhere."""
+    """S3 and compatible stores, such as MinIO: the usual `AWS_*` variables."""
     return _open_s3(bucket, is_anonymous, patience(), _environment("AWS_"))
 
 
@@ -274,5 +274,5 @@ def _certificates(path: str) -> bytes:
 
 
 def _environment(prefix: str) -> Environment:
-    """The variables of a cloud: a store is opened anew when one of them changes."""
+    """The variables of a cloud: a store is opened again when one of them changes."""
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefix)))

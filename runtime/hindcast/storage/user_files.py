@@ -113,7 +113,7 @@ class UserFiles:
 
 
 def _with_folders(base: str, found: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
-    """What lies below `base`, with the folders that the names of files tell; at all depths, or right below."""
+    """What is below `base`, with the folders implied by file names; at all depths, or directly below."""
     known = {info.path.strip("/"): info for info in found}
     folders = {parent for path in known for parent in folders_between(base, path)} - known.keys()
     known |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}

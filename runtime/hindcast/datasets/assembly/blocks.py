@@ -30,7 +30,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         rules: how.
 
     Raises:
-        DataError: rows that make no whole episodes under the rules.
+        DataError: rows that do not form complete episodes under the rules.
     """
     steps = _with_final(steps, rules)
     order = in_order(steps, rules)
@@ -102,10 +102,10 @@ def _unfinished(steps: Steps, order: Order) -> I64:
 
 
 def _with_final(steps: Steps, rules: Rules) -> Steps:
-    """The steps, once each observation has the next one beside it, where the data have any, in one dtype.
+    """The steps, checked to have next observations of the same shape if they have any, in one dtype.
 
     Raises:
-        DataError: there are none, and nothing allows to do without; or they are unlike the observations.
+        DataError: there are none, and they are required; or their dtype or shape differs.
     """
     names = leaves_of(Columns.OBS, list(steps.columns))
     if not names:
@@ -144,16 +144,16 @@ def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDA
 
 def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
     """The details; of episodes that have none, who acted in their first rows."""
-    told = {name: steps.columns[name][first].tolist() for name in ACTORS if name in steps.columns}
-    if not told:
+    actors = {name: steps.columns[name][first].tolist() for name in ACTORS if name in steps.columns}
+    if not actors:
         return details
-    actors = [
-        to_text(**{name: text or None for name, text in zip(told, own, strict=True)})
-        for own in zip(*told.values(), strict=True)
+    texts = [
+        to_text(**{name: text or None for name, text in zip(actors, own, strict=True)})
+        for own in zip(*actors.values(), strict=True)
     ]
     if details is not None:
-        actors = [str(text) or actor for text, actor in zip(details, actors, strict=True)]
-    return np.array(actors, dtype=object) if any(actors) else None
+        texts = [str(own) or text for own, text in zip(details, texts, strict=True)]
+    return np.array(texts, dtype=object) if any(texts) else None
 
 
 def _observations(

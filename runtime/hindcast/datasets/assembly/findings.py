@@ -20,7 +20,7 @@ _SAID: Final[dict[Kind, str]] = {
     "repeated": "{} stored episodes repeat others (the same id and the same content), and count once",
     "unfinished": "{} episodes end neither terminated nor truncated",
     "late": "{} episodes begin after timestep 0",
-    "restarts": "{} times an episode goes on after its end, and was cut there",
+    "restarts": "{} times an episode continues after its end, and was cut there",
     "unlike": "in {} rows new_obs is not the next row's obs, which counts",
     "dropped": "{} rows of unfinished episodes were dropped",
 }
@@ -31,7 +31,7 @@ class Finding(Stored):
 
     Attributes:
         count: how often.
-        path: the file in which it was first; None of episodes that the data hold whole.
+        path: the file in which it was first; None for episodes that the data store as such.
         row: of that file, likewise.
         eps_id: the episode.
         t: timestep, where the data say it.
@@ -51,15 +51,15 @@ class Finding(Stored):
 
 
 class Findings(Stored):
-    """What came of rows.
+    """What was made of rows.
 
     Attributes:
         rows: read.
         episodes: made, pieces of one counted each.
         timesteps: in them.
-        orders: how many episodes were put in order by what: "time", "stored", "chain"; those that were whole
-            are not among them.
-        found: what is worth a word.
+        orders: how many episodes were put in order by what: "time", "stored", "chain"; stored episodes
+            are not counted.
+        found: what a user should know.
     """
 
     rows: int = 0

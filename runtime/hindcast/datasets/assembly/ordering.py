@@ -95,7 +95,7 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
 
 
 def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """`[K - 1]` pairs of rows in different files, the second of which is not what the first says comes next."""
+    """`[K - 1]` pairs of rows in different files whose second row is not the next row that the first names."""
     pieces, of_row = np.unique(steps.piece[index], return_inverse=True)
     file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][of_row]
     places = np.flatnonzero(file[1:] != file[:-1])
@@ -125,9 +125,9 @@ def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, F
     if not len(repeated):
         return index, {}
     one, other = index[repeated - 1], index[repeated]
-    alike = same_rows(steps, one, other)
-    if not alike.all():
-        first = int(np.flatnonzero(~alike)[0])
+    same = same_rows(steps, one, other)
+    if not same.all():
+        first = int(np.flatnonzero(~same)[0])
         raise rules.refuse(
             steps,
             int(other[first]),

@@ -1,4 +1,4 @@
-"""The rules by which rows become episodes, and what breaking them is told."""
+"""The rules by which rows become episodes, and the errors for breaking them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rules:
         spec: the input's section.
         paths: of each piece, its file.
         is_filtered: rows were left out, so that some may be missing.
-        zero_final: the observation after an episode's last row, where it is missing, is zeros.
+        zero_final: the observation after an episode's last row is zeros if it is missing.
         is_grouped: rows say which episode they belong to, and are brought together by it. Otherwise episodes
             follow each other in stored order.
     """
@@ -35,11 +35,11 @@ class Rules:
 
     @property
     def splits(self) -> bool:
-        """Whether an episode of which rows are missing is cut."""
+        """Whether an episode with missing rows is cut."""
         return self.is_filtered or self.spec.gaps == "Split"
 
     def finding(self, steps: Steps, where: Bool | I64) -> Finding:
-        """A finding at rows of `steps`: all that are named count, and the first is told."""
+        """A finding at rows of `steps`: all of them count, and the first is reported."""
         rows = np.flatnonzero(where) if where.dtype == np.bool_ else where
         first = int(rows[0])
         return Finding(
@@ -56,7 +56,7 @@ class Rules:
 
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
-    """Make sure that all episodes are finished, where the rules want that.
+    """Make sure that all episodes are finished, if the rules require it.
 
     Raises:
         DataError: one that is not, with its file.
@@ -69,7 +69,7 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
         )
 
 
-def keep_wholes(block: Block, rules: Rules) -> tuple[Block, Findings]:
+def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
     """The episodes that the rules keep, and what was found."""
     unfinished = _unfinished(block, rules)
     if not len(unfinished):

@@ -28,7 +28,7 @@ class Steps:
         columns: as those of `Rows`, `[R, *shape]` each.
         episode: `[R]` index into `names`.
         names: episode ids, object array of `str`, each once.
-        t: `[R]` timestep in the episode; None where the data do not say.
+        t: `[R]` timestep in the episode; None if the data do not say.
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
@@ -117,7 +117,7 @@ class Steps:
         for name in (Columns.INFOS, *ACTORS):
             if any(name in part.columns for part in parts):
                 parts = [part._with_text(name) for part in parts]
-        _check_alike(parts, paths)
+        _check_compatible(parts, paths)
         names = np.concatenate([part.names for part in parts])
         merged, distinct = encode(names)
         offsets = np.cumsum([0, *(len(part.names) for part in parts)])
@@ -142,7 +142,7 @@ class Steps:
         return replace(self, columns={**self.columns, name: none})
 
     def torn_apart(self) -> str | None:
-        """The id of an episode whose rows do not stand together; None where all episodes' do."""
+        """The id of an episode whose rows do not stand together; None if all episodes' do."""
         heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
         episodes, counts = np.unique(self.episode[heads], return_counts=True)
         return str(self.names[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
@@ -162,7 +162,7 @@ def encode(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]
     return encoded.indices.to_numpy().astype(np.int64), names
 
 
-def _check_alike(parts: Sequence[Steps], paths: Sequence[str]) -> None:
+def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
     for part in parts[1:]:
         difference = _difference(parts[0], part)
         if difference:
@@ -181,7 +181,5 @@ def _difference(one: Steps, other: Steps) -> str | None:
     for name, column in one.columns.items():
         found = other.columns[name]
         if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):
-            return (
-                f"{name!r} is {kind_of(column)} in one and {kind_of(found)} in the other; all must be alike"
-            )
+            return f"{name!r} is {kind_of(column)} in one and {kind_of(found)} in the other; all must be the same"
     return None

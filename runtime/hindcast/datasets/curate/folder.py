@@ -1,4 +1,4 @@
-"""Whose a destination is: it carries a mark of what it is made of, and is never mixed with anything else."""
+"""Whose a destination is: its mark says what it is made of, and it is never mixed with anything else."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _WAY_OUT = "give another folder, or --replace it (which deletes only what its ma
 
 
 def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
-    """Put the mark into a folder, or find it there.
+    """Mark a folder, or find its mark.
 
     Args:
         folder: the destination.
         made_of: all that its content depends on.
-        replace: whether other data of ours that lie there are deleted.
+        replace: whether other data of ours in the folder are deleted.
 
     Returns:
-        Whether an earlier call left off there.
+        Whether an earlier call stopped there.
 
     Raises:
         OutputConflict: something else is there.
@@ -62,7 +62,7 @@ def check(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
 
 
 def clear(folder: Location) -> None:
-    """Delete what the folder's manifest and commits list, and what stands about it."""
+    """Delete what the folder's manifest and commits list, and these themselves."""
     manifest, commits = read_manifest(folder), read_commits(folder)
     files = [file.path for commit in commits.values() for file in commit.files]
     files += [file.path for file in (manifest.files if manifest else ())]
@@ -75,7 +75,7 @@ def clear(folder: Location) -> None:
 
 
 def has_other_files(folder: Location) -> bool:
-    """Whether files lie in a folder that carries no mark of ours."""
+    """Whether there are files in a folder without our mark."""
     if _mark_of(folder.child(FOLDER)) is not None:
         return False
     return any(entry.relative != FOLDER for entry in folder.list())

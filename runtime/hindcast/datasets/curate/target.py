@@ -1,4 +1,4 @@
-"""Where data are written to, and how."""
+"""Where and how data are written."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Target:
         file_bytes: most bytes of a file, about.
         compression: of the files; None is the format's own default.
         compress_columns: columns that SampleBatch packs.
-        replace: whether data that lie there are replaced: those files that its manifest or commits list.
+        replace: whether existing data are replaced: the files that their manifest or commits list.
 
     Raises:
-        SpecError: a format that there is not, or one that packs no columns.
+        SpecError: an unknown format, or `compress_columns` for one that packs no columns.
     """
 
     folder: Location
@@ -74,7 +74,7 @@ class Target:
 
     @property
     def keeps_details(self) -> bool:
-        """Whether files have a place for what episodes carry beside their steps."""
+        """Whether the files store episode details."""
         return self.format not in ("CSV", "SampleBatch")
 
     @property
@@ -84,7 +84,7 @@ class Target:
 
     @property
     def how(self) -> dict[str, Any]:
-        """What the files depend on, beside the data."""
+        """What the files depend on in addition to the data."""
         return {
             "format": self.format,
             "rowsPerFile": self.rows_per_file,

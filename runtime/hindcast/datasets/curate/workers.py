@@ -52,9 +52,7 @@ def each(
     try:
         yield from _results(processes, function, iter(items), 2 * workers, check)
     except BrokenExecutor as error:
-        raise WorkerLost(
-            "a worker process was killed, perhaps for memory: run it again, it goes on from here"
-        ) from error
+        raise WorkerLost("a worker process was killed, perhaps for memory: run it again to resume") from error
     finally:
         processes.close()
 

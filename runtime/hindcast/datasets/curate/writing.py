@@ -33,18 +33,18 @@ from hindcast.storage.lease import sole_writer
 
 @dataclass(frozen=True)
 class Written:
-    """What came of it.
+    """The result of writing.
 
     Attributes:
-        state: AlreadyFinished where nothing was left to write.
+        state: AlreadyFinished if nothing was left to write.
         folder: where.
         format: one of `FORMATS`.
-        episodes: in it.
-        timesteps: in it.
-        files: how many.
+        episodes: number of episodes.
+        timesteps: number of timesteps.
+        files: number of files.
         bytes: their sizes.
         checksum: of the content (`Content.checksum`): the same in every format.
-        seconds: that it took.
+        seconds: wall time.
     """
 
     state: Literal["Succeeded", "AlreadyFinished"]
@@ -76,18 +76,18 @@ def write(
     origin: Mapping[str, Any] | None = None,
     watch: Watch = NOBODY,
 ) -> Written:
-    """Write all episodes, in order; a call that was stopped, however, goes on where it was.
+    """Write all episodes, in order; if a call is stopped, in whatever way, the next one resumes.
 
     Args:
         dataset: what.
         target: where and how.
         origin: fields of a recording's manifest that hold for the copy.
-        watch: hears how it goes, and may stop it.
+        watch: notified of progress; may stop it.
 
     Raises:
         OutputConflict: the folder holds something else, or another process writes there.
         DataError: nothing to write; what the format cannot hold; what is read back is not what was written.
-        StorageError: the folder cannot be written; the ranges that are done stay, and count when it goes on.
+        StorageError: the folder cannot be written; complete ranges are kept, and count when it resumes.
     """
     begun = time.monotonic()
     check_target(dataset, target)
@@ -129,7 +129,7 @@ class _Job(NamedTuple):
     dataset: Dataset
     target: Target
     writer: str
-    check: Callable[[], None]  # in the worker's own process: a copy that hears of nothing
+    check: Callable[[], None]  # in a worker's process: a copy, which never stops anything
 
 
 class _Made(NamedTuple):
@@ -167,8 +167,8 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
         watch.progress("Writing", done, dataset.num_steps)
     if has_lost:
         watch.note(
-            f"{target.format} has no place for what episodes carry beside their steps (ids of agents and modules, "
-            "times, custom data), which was left out: Episodes, MessagePack, Columns and JSON keep it"
+            f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), which "
+            "were left out: Episodes, MessagePack, Columns and JSON keep them"
         )
     keep = {file.path for commit in read_commits(target.folder).values() for file in commit.files}
     remove_orphans(target.folder, keep)
@@ -202,7 +202,7 @@ def _make(job: _Job, wanted: Range) -> _Made:
 
 
 def _refusal(target: Target, difference: str, finished: bool) -> DataError:
-    """What to say of data that are read back as others. Those that were just written are of no use to anybody."""
+    """The error for data that are not read back as they were written; what was just written is deleted."""
     what = f"what was read back from {target.folder} has {difference}"
     if finished:
         return DataError(f"{what}: run it again with --replace")

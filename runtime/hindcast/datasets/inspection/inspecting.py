@@ -1,4 +1,4 @@
-"""Looking at data of any kind: as they are where they are whole episodes in order, at what was prepared otherwise."""
+"""Inspecting data of any kind: directly if they are complete episodes in order, else what was prepared from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inspect_data(
     Args:
         reading: what is read, and how.
         sample_limit: about how many timesteps to look at; None reads everything.
-        watch: hears how preparing goes, then how looking does.
+        watch: notified of progress in preparing, then in inspecting.
 
     Raises:
         DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
@@ -44,7 +44,7 @@ def inspect_data(
     try:
         found = ready(reading, watch=watch)
     except DataError as error:
-        return _at_least_the_files(reading, error, sample_limit, watch)
+        return _file_by_file(reading, error, sample_limit, watch)
     summary = inspect_paths(
         found.paths,
         sample_limit=sample_limit,
@@ -68,13 +68,11 @@ def inspect_data(
     )
 
 
-def _at_least_the_files(
-    reading: Reading, error: DataError, sample_limit: int | None, watch: Watch
-) -> Summary:
-    """What is wrong with each file, and a look into the others.
+def _file_by_file(reading: Reading, error: DataError, sample_limit: int | None, watch: Watch) -> Summary:
+    """What is wrong with each file, and the summary of the others.
 
     Raises:
-        DataError: the error, where there is no more to say.
+        DataError: the given error, if there is nothing to add.
     """
     places = [resolve(path, reading.filesystem) for path in reading.paths]
     if reading.is_plain:
@@ -95,7 +93,7 @@ def _at_least_the_files(
 
 
 def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int | None) -> Summary | None:
-    """A look into the files that are opened as they are; None where there is nothing but others."""
+    """The summary of files that are opened directly; None if there are only others."""
     try:
         open_dataset(places)
     except NotReadable:
@@ -109,7 +107,7 @@ def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int 
 
 
 def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
-    """A look into files that can be read, if not always together."""
+    """The summary of files that can each be read, though perhaps not together."""
     try:
         return inspect_data(reading, sample_limit=sample_limit, watch=watch)
     except DataError as error:

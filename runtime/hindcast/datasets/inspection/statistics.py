@@ -1,4 +1,4 @@
-"""Distributions of values, as they stand in summaries, of arrays and of values that come in parts."""
+"""Distributions of values, for summaries: of arrays, and of values that arrive in parts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Moments:
 
 
 class Thinned:
-    """Rows that come in parts, of which so many are kept that they fit: all, or every 2nd, 4th, … of them.
+    """Rows that arrive in parts; those kept fit a limit: all, or every 2nd, 4th, … of them.
 
     Args:
         most: rows to keep.

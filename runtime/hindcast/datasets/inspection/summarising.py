@@ -203,7 +203,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     Where one component has all but a thousandth of the variance, the grid is a row of cells along it.
 
     Returns:
-        None where no dimension changes.
+        None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
     values = values[np.isfinite(values).all(axis=1)]
@@ -229,7 +229,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
 
 
 def _principal(scaled: F64) -> tuple[F64, float]:
-    """`[n, 2]` (`[n, 1]` where one tells all) coordinates along the directions of most variance, and their share."""
+    """`[n, 2]` (`[n, 1]` if one suffices) coordinates along the directions of most variance, and their share."""
     variances, directions = np.linalg.eigh(scaled.T @ scaled / len(scaled))
     count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE * variances[-1] else 2
     most = directions[:, ::-1][:, :count]
@@ -241,11 +241,11 @@ def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gy
     """The space of `obs` or `actions`, from dtypes, shapes and the least and greatest values.
 
     A non-negative integer is Discrete, with as many values as the greatest says if int64 counts them; bytes of an array
-    are in [0, 255]; other integers lie within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
+    are in [0, 255]; other integers are within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
     others a Dict.
 
     Returns:
-        None where a leaf is text, or there is none.
+        None if a leaf is text, or there is none.
     """
     parts: dict[str, gym.Space] = {}
     for name in leaves_of(column, list(spec.leaves)):

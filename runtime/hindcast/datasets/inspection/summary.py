@@ -34,7 +34,7 @@ class ObservationLeaf(Stored):
         shown: which of them the lists below are about: all, or 64 spread evenly.
         low: least value of each.
         high: greatest value of each.
-        share_of_space: of each, `(high - low)` over the width of its bounds; None where the space has none.
+        share_of_space: of each, `(high - low)` over the width of its bounds; None if the space has none.
         constant: how many of all dimensions never change.
         values_seen: of a Discrete observation, how many of its values occur.
         values: how many there are.
@@ -79,7 +79,7 @@ class Summary(Stored):
 
     Attributes:
         layouts: names of those found.
-        prepared: folder of the episodes that were made of the data, which all here is about; None where the data are
+        prepared: folder of the episodes that were made of the data, which all here is about; None if the data are
             looked at as they are.
         episodes: in all.
         timesteps: in all.
@@ -88,7 +88,7 @@ class Summary(Stored):
         files: how many can be used.
         digest: of the dataset.
         environment: id, where known.
-        observation_space: as JSON; None where it is neither known nor can be guessed.
+        observation_space: as JSON; None if it is neither known nor can be guessed.
         action_space: likewise.
         observation_space_from: whether the data say it, or it was guessed from their dtypes, shapes and values.
         action_space_from: likewise.
@@ -102,7 +102,7 @@ class Summary(Stored):
         zero_rewards: share of timesteps whose reward is 0.
         rewarded_episodes: share of episodes with any reward that is not 0.
         observations: per leaf of numbers.
-        coverage: of the observations together; None where none of their dimensions changes, and for Discrete ones.
+        coverage: of the observations together; None if none of their dimensions changes, and for Discrete ones.
         actions: per leaf.
         terminated: share of episodes that the environment ended.
         truncated: share that were cut off.

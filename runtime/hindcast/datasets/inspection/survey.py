@@ -1,4 +1,4 @@
-"""Opening data of which some may be wrong: each file that cannot be used is a problem, and the rest is the dataset."""
+"""Opening data with faulty files: each file that cannot be used is a problem, the others are the dataset."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Ite
                 continue
             if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
                 message = (
-                    f"{entry.location} lies in a recording that does not list it, so it is not read: its range "
+                    f"{entry.location} is in a recording that does not list it, so it is not read: its range "
                     "is not complete, or it was put there; run the recording again, or move it away"
                 )
                 path = str(entry.location)

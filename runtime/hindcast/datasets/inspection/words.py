@@ -9,7 +9,7 @@ from hindcast.datasets.inspection.summary import Coverage, Origin, Summary
 
 
 def facts(summary: Summary) -> dict[str, str]:
-    """What there is to know beside distributions, by label; what is not known is left out."""
+    """Everything except distributions, by label; what is not known is left out."""
     sampled = summary.sampled_episodes < summary.episodes
     found = {
         "format": ", ".join(summary.layouts) or None,

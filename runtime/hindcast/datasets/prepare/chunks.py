@@ -56,7 +56,7 @@ def mistake_chunks(partitions: Collection[int], error: UserError) -> pa.Table:
 
 
 def written(error: UserError) -> str:
-    """A user's mistake as text, which the place where it was made and that where it is told have in common."""
+    """A user's mistake as text, to be raised in another process."""
     return orjson.dumps([type(error).__name__, str(error)]).decode()
 
 

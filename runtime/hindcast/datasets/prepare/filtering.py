@@ -1,4 +1,4 @@
-"""A filter on whole episodes: the rows that are left out cut them into pieces."""
+"""A filter on complete episodes: rows that are left out cut them into pieces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def selected(block: Block, columns: Sequence[str] | None) -> Block:
 def _table(block: Block, compared: Collection[str]) -> pa.Table:
     """One row for each timestep, with the columns that have one value in each.
 
-    Who acted is looked up only where it is compared: it stands in the episodes' details.
+    Who acted is looked up only if it is compared: it is in the episodes' details.
     """
     columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
@@ -85,12 +85,12 @@ def _table(block: Block, compared: Collection[str]) -> pa.Table:
 
 
 def _agents(block: Block, name: str) -> pa.Array:
-    """`[T]` as the details say, text or whole numbers; null where they say nothing."""
+    """`[T]` as the details say, text or whole numbers; null if there are none."""
     details = [] if block.details is None else block.details.tolist()
-    told = [from_text(text).get(name) for text in details] or [None] * block.num_episodes
-    if any(isinstance(agent, str) for agent in told):
-        told = [None if agent is None else str(agent) for agent in told]
-    return pa.array(told).take(pa.array(block.episode_of_step))
+    agents = [from_text(text).get(name) for text in details] or [None] * block.num_episodes
+    if any(isinstance(agent, str) for agent in agents):
+        agents = [None if agent is None else str(agent) for agent in agents]
+    return pa.array(agents).take(pa.array(block.episode_of_step))
 
 
 def _ranges(starts: I64, lengths: I64) -> I64:

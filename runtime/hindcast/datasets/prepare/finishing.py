@@ -1,4 +1,4 @@
-"""From partitions that are all made to one dataset."""
+"""From complete partitions to one dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREPARED = "prepared.json"
 
 
 def finish(job: Job, notes: tuple[str, ...]) -> None:
-    """Say what was made, then list it in a manifest: from then on it is a dataset.
+    """Record what was found, then list all files in a manifest, which makes it a dataset.
 
     Args:
         job: all of its partitions are made.
@@ -49,13 +49,13 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         "partitions": job.partitions,
     }
     job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    if job.folder.is_local:  # elsewhere another machine may be at it
+    if job.folder.is_local:  # elsewhere another machine may be writing
         remove_orphans(job.folder, {file.path for file in files})
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 
 def notes_of(folder: Location) -> tuple[str, ...] | None:
-    """What preparing a finished folder found; None where it is not finished.
+    """What preparing a finished folder found; None if it is not finished.
 
     Raises:
         DataError: files in it that cannot be read.
@@ -69,7 +69,7 @@ def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
     return (
-        "actions are taken as the environment's own; where they lie in [-1, 1], set actionsNormalized: true",
+        "actions are taken as the environment's own; if they are in [-1, 1], set actionsNormalized: true",
     )
 
 
@@ -92,12 +92,12 @@ def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
     if one == other:
         return one
     if one.dtype is None or other.dtype is None or one.shape != other.shape:
-        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be alike")
+        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be the same")
     return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
 
 
 def _widened(folder: Location, commit: Made, spec: DataSpec) -> Made:
-    """The partition in the dtypes of all, written anew where it is not."""
+    """The partition in the dtypes of all, rewritten if necessary."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
     blocks = [_cast(block, spec) for block in _blocks(folder, commit, DataSpec.from_json(commit.spec))]

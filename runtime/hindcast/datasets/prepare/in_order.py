@@ -1,6 +1,6 @@
 """Rows in stored order, cut into episodes where their ids or, without ids, their ends say so.
 
-A partition is a run of parts. The episodes that begin in it are its own; the last one may go on in the parts that
+A partition is a run of parts. The episodes that begin in it are its own; the last one may continue in the parts that
 follow, and the first rows may belong to an episode of the parts before.
 """
 
@@ -49,7 +49,7 @@ class Parts:
         return self._found
 
     def row_before(self, number: int) -> Steps | None:
-        """The row before a part's first; None where there is none, or an episode ends there."""
+        """The row before a part's first; None if there is none, or an episode ends there."""
         for earlier in reversed(range(number)):
             if earlier not in self._last:
                 self.read(earlier)
@@ -67,7 +67,7 @@ def episodes_in_order(parts: Parts, partition: int) -> Iterator[Steps | Block]:
     """What begins in a partition: whole episodes' rows, as one, and blocks.
 
     Raises:
-        DataError: damaged data, files that differ, or an id whose rows lie apart.
+        DataError: damaged data, files that differ, or an id whose rows are not adjacent.
     """
     job = parts.job
     first, stop = job.bounds[partition], job.bounds[partition + 1]
@@ -92,7 +92,7 @@ def episodes_in_order(parts: Parts, partition: int) -> Iterator[Steps | Block]:
     own = [part for part in own if len(part)]
     if own:
         together = Steps.concat(own, job.rules.paths)
-        yield _once(together) if job.rules.is_grouped else _named(together, job)
+        yield _adjacent(together) if job.rules.is_grouped else _named(together, job)
 
 
 def _from(parts: Parts, first: int) -> Iterator[tuple[int, Steps | Block]]:
@@ -102,7 +102,7 @@ def _from(parts: Parts, first: int) -> Iterator[tuple[int, Steps | Block]]:
 
 
 def _last_row(found: list[Steps | Block]) -> list[Steps | None]:
-    """The last row of a part; None where it ends with whole episodes; nothing of an empty part."""
+    """The last row of a part; None if it ends with whole episodes; nothing of an empty part."""
     return [
         None if isinstance(last, Block) else last.take(np.array([len(last) - 1])).compact()
         for last in found[-1:]
@@ -112,8 +112,8 @@ def _last_row(found: list[Steps | Block]) -> list[Steps | None]:
 def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
     """`[R]` rows with which an episode begins."""
     if job.rules.is_grouped:
-        goes_on = before is not None and before.names[before.episode[0]] == steps.names[steps.episode[0]]
-        return np.append(not goes_on, np.diff(steps.episode) != 0)
+        continues = before is not None and before.names[before.episode[0]] == steps.names[steps.episode[0]]
+        return np.append(not continues, np.diff(steps.episode) != 0)
     if before is None:
         joined, heads = steps, np.array([True])
     else:
@@ -129,14 +129,14 @@ def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
     return np.append(heads, cut)
 
 
-def _once(steps: Steps) -> Steps:
-    """The rows, once it is sure that those of an id stand together.
+def _adjacent(steps: Steps) -> Steps:
+    """The rows, once it is certain that those of each id are adjacent.
 
     Raises:
         DataError: they do not.
     """
     if (apart := steps.torn_apart()) is not None:
-        raise DataError(f"the rows of episode {apart} lie apart")
+        raise DataError(f"the rows of episode {apart} are not adjacent")
     return steps
 
 

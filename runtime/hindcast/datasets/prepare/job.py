@@ -20,7 +20,7 @@ from hindcast.storage.location import Location
 PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
-"""Hears how many pieces of the work are done, and of how many."""
+"""Called with how many pieces of the work are done, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Job:
 
 
 class FirstLook(NamedTuple):
-    """What the first rows of some parts tell of all.
+    """What the first rows of some parts say about all.
 
     Attributes:
         is_grouped: whether rows say which episode they belong to.

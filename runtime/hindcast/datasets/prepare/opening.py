@@ -1,4 +1,4 @@
-"""Opening data of any kind: as they are where they are whole episodes in order, prepared otherwise."""
+"""Opening data of any kind: directly if they are complete episodes in order, prepared otherwise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Ready(NamedTuple):
     """Data that `open_dataset` opens.
 
     Attributes:
-        paths: what it is to be given, beside the columns that the reading asks for.
+        paths: to open, with the columns of the reading.
         notes: what finding and preparing them found, in sentences.
         unfinished: what to say of recordings that were prepared and are not complete.
     """
@@ -77,11 +77,11 @@ def open_data(
     Args:
         data: paths (files, folders, globs, URIs) or readings. Paths are one reading, whose rows may belong together.
         cache: folder for what is prepared; `$HINDCAST_CACHE`, by default `~/.cache/hindcast`.
-        watch: hears how preparing goes.
+        watch: notified of progress in preparing.
         verify: read all files of recordings and compare their checksums.
 
     Raises:
-        DataError: nothing there, damaged data, or rows that make no whole episodes under the reading's rules.
+        DataError: nothing there, damaged data, or rows that do not form complete episodes under the reading's rules.
         StorageError: storage that refuses or fails.
     """
     several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
@@ -115,14 +115,14 @@ def ready(
 ) -> Ready:
     """What `open_dataset` is to be given for a reading, prepared where that is needed.
 
-    Episodes that lie whole and in order are left where they are. All else becomes a dataset in the cache, once:
-    a preparation that was interrupted goes on, and one that is finished is found finished. Small data are prepared in
+    Complete episodes in order are left where they are. All else becomes a dataset in the cache, once:
+    a preparation that was interrupted is resumed, and a finished one is used. Small data are prepared in
     this process, others by Ray Data.
 
     Args:
         reading: what is read, and how.
         cache: see `open_data`.
-        watch: hears how preparing goes, and why it waits; notes on the data are given back instead.
+        watch: notified of progress in preparing, and of why it waits; notes on the data are given back instead.
         ray_options: Ray's, for the tasks that prepare.
 
     Raises:
@@ -195,9 +195,9 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Wo
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
-    told = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
+    notes = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
     spec = DataSpec.common((one.location, own) for one, own in zip(known, specs, strict=True))
-    return Work(parts, spec, (*_notes(known, others, no_data), *told))
+    return Work(parts, spec, (*_notes(known, others, no_data), *notes))
 
 
 def _notes(
@@ -212,7 +212,7 @@ def _notes(
 
 
 def _prepared(folder: Location, look: Callable[[], Work], maker: Maker) -> Ready:
-    """The folder, once it is complete: made here, or by another process that is at it."""
+    """The folder, once it is complete: made here, or by another process."""
     is_waiting = False
     while (notes := notes_of(folder)) is None:
         try:

@@ -1,4 +1,4 @@
-"""Files in the folders of data that are no data, which is said, or data of another kind, which is refused."""
+"""Files in folders of data that are not data (noted), or data of another kind (refused)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Re
     """What to say of files in a dataset's folders that are not of it.
 
     Raises:
-        DataError: timesteps in another format, beside episodes that are stored whole.
+        DataError: timesteps in another format, in addition to stored episodes.
         StorageError: storage that refuses or fails.
     """
     others = [file for location in locations for file in unopened_files(location)]
@@ -53,14 +53,14 @@ def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Re
         one = dataset.units[0].parts[0].path
         where = ", ".join(map(str, locations))
         raise DataError(
-            f"{where} mixes whole episodes ({one}) and timesteps ({data[0]}): keep them in folders of their own, and "
+            f"{where} mixes complete episodes ({one}) and timesteps ({data[0]}): keep them in separate folders, and "
             "give each as an input"
         )
     return (left_out_as_no_data(others),)
 
 
 def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[list[Found], list[Location]]:
-    """Files beside Parquet tables: those of other formats which the user did not name may be no data (`params.json`).
+    """Files next to Parquet tables: those of other formats that the user did not name may not be data (`params.json`).
 
     Args:
         known: all files, with their formats.
@@ -83,7 +83,7 @@ def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[
 
 def left_out_as_no_data(files: Sequence[Location]) -> str:
     """The note on files without timesteps."""
-    return left_out(files, "that is no data" if len(files) == 1 else "that are no data")
+    return left_out(files, "that is not data" if len(files) == 1 else "that are not data")
 
 
 def left_out(files: Sequence[Location], what: str) -> str:
@@ -94,7 +94,7 @@ def left_out(files: Sequence[Location], what: str) -> str:
 
 
 def _with_data(files: Sequence[Location], reading: Reading) -> list[Location]:
-    """Those of a known format and, where that can be told, with the columns of timesteps."""
+    """Those of a known format and, if that is known, with the columns of timesteps."""
     known, _ = recognised([Place(file, is_named=False) for file in files], reading)
     with ThreadPoolExecutor(_THREADS) as pool:
         kept = list(pool.map(_holds_data, known))
@@ -135,7 +135,7 @@ def _kind(location: Location, head: bytes) -> str:
 
 
 def _first_line(head: bytes) -> str | None:
-    """The first line of text; None of anything else. A character may be cut at the end of the head."""
+    """The first line of text; None for anything else. A character may be cut at the end of the head."""
     text = head.decode(errors="ignore")
     is_text = len(head) - len(text.encode()) < 4 and all(
         char.isprintable() or char.isspace() for char in text

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.findings import Findings
-from hindcast.datasets.assembly.rules import keep_wholes
+from hindcast.datasets.assembly.rules import keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare.in_order import Parts, episodes_in_order
 from hindcast.datasets.prepare.job import Job
@@ -30,12 +30,12 @@ _DIGEST_BYTES: Final = 8
 
 
 class Made(Commit):
-    """The commit of a partition. What its files hold stands in it too: both change at once, or neither does.
+    """The commit of a partition. It also says what its files hold, so that both change together.
 
     Attributes:
-        spec: of its blocks, as JSON; None where there are none.
-        findings: what came of its rows.
-        ids: digests of the ids that its rows have, hexadecimal, 16 digits each; empty where rows were brought together.
+        spec: of its blocks, as JSON; None if there are none.
+        findings: what was found in its rows.
+        ids: digests of the ids that its rows have, hexadecimal, 16 digits each; empty if rows were brought together.
     """
 
     spec: dict[str, Any] | None
@@ -64,7 +64,7 @@ def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence
         blocks: its whole episodes.
 
     Raises:
-        DataError: rows that make no whole episodes under the rules.
+        DataError: rows that do not form complete episodes under the rules.
         StorageError: it cannot be written.
     """
     in_order = sorted(steps, key=lambda part: (int(part.piece[0]), int(part.row[0])))
@@ -78,7 +78,7 @@ def make_in_order(parts: Parts, number: int) -> None:
     """Make a partition of rows and episodes in stored order.
 
     Raises:
-        DataError: as `make_grouped`, damaged data, or rows of an episode that lie apart.
+        DataError: as `make_grouped`, damaged data, or rows of an episode that are not adjacent.
         StorageError: it cannot be written.
     """
     _make(parts.job, number, episodes_in_order(parts, number))
@@ -107,7 +107,7 @@ def read_made(folder: Location, number: int) -> Made:
         return Made.model_validate_json(place.read_bytes())
     except ValidationError as error:
         raise DataError(
-            f"{place} cannot be read ({first_problem(error)}): delete {folder}, which is made anew then"
+            f"{place} cannot be read ({first_problem(error)}): delete {folder}, which is then made again"
         ) from error
 
 
@@ -150,18 +150,18 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
     for part in found:
         if isinstance(part, Steps):
             ids += _digests(part) if job.in_order and job.rules.is_grouped else ""
-            block, told = assemble(part, job.rules)
+            block, finding = assemble(part, job.rules)
         else:
-            block, told = keep_wholes(part, job.rules)
-        findings.append(told)
+            block, finding = keep_whole_episodes(part, job.rules)
+        findings.append(finding)
         if block is not None:
             blocks.append(block)
-    whole = _together(blocks)
+    block = _together(blocks)
     spec = None
-    if whole is not None:
-        spec = replace(job.spec, leaves=DataSpec.of_block(whole).leaves)
+    if block is not None:
+        spec = replace(job.spec, leaves=DataSpec.of_block(block).leaves)
     write_blocks(
-        job.folder, number, spec, [] if whole is None else [whole], Findings.merged(findings), ids=ids
+        job.folder, number, spec, [] if block is None else [block], Findings.merged(findings), ids=ids
     )
 
 

@@ -47,11 +47,11 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
 
     Args:
         job: the preparation.
-        progress: hears how many partitions are made, and is called once a second.
+        progress: called once a second with how many partitions are made.
         remote_args: Ray's options for the tasks (`label_selector`, `memory`).
 
     Raises:
-        DataError: rows that make no whole episodes under the rules.
+        DataError: rows that do not form complete episodes under the rules.
         SpecError: a user's class or function that tasks cannot import.
         StorageError: it cannot be written.
         WorkerLost: tasks keep dying.

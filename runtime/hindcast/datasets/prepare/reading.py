@@ -16,11 +16,11 @@ class Reading:
     """What is read and how: an `InputSource` without its weight.
 
     Attributes:
-        paths: files, folders and globs; rows of one episode may lie in several of them.
+        paths: files, folders and globs; rows of one episode may be in several of them.
         format: as `InputSource.format` names it.
         options: for the format's reader.
         prepare: how rows become whole episodes.
-        actions_normalized: whether Box actions lie in [-1, 1]; as the data say if None.
+        actions_normalized: whether Box actions are in [-1, 1]; None takes it from the data.
         filesystem: where the paths are, if they do not say it themselves.
     """
 
@@ -47,7 +47,7 @@ class Reading:
             path: its own, or of the dataset that it refers to.
             mapper: class path of the training's pre-learner.
             mapper_kwargs: the pre-learner's keyword arguments.
-            mapper_given: what it is told of the training.
+            mapper_given: the training, as JSON.
         """
         options = ReadOptions(
             schema=source.schema_map,

@@ -1,4 +1,4 @@
-"""Which foreign files a reading stands for, and what tells that they are still the same."""
+"""Which foreign files a reading names, and fingerprints that show whether they changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     Attributes:
         location: where.
         is_named: the user named it; it was not found in a folder.
-        keys: columns that stand in the names of its folders, below what the user named.
+        keys: columns stored in the names of its folders, below what the user named.
     """
 
     location: Location
@@ -68,7 +68,7 @@ def find(reading: Reading) -> list[Place]:
 
 
 def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[Location]]:
-    """The places with their formats, and those that are none of them and lie in a folder of data.
+    """The places with their formats, and those of no known format in folders of data.
 
     Raises:
         DataError: a file that was named and is of no known format.
@@ -151,7 +151,7 @@ def _method_source(options: ReadOptions) -> dict[str, str]:
 
 
 def fingerprints(location: Location) -> list[str]:
-    """Path, size and time of change of a file, or of each in a folder; both ends where there is no such time."""
+    """Path, size and time of change of a file, or of each in a folder; both ends if there is no such time."""
     if location.is_folder():
         return [
             _fingerprint(entry.location, entry.size, entry.modified)
@@ -202,7 +202,7 @@ def _format(place: Place, reading: Reading) -> Format | None:
 
 
 def keys_below(base: Location, location: Location) -> dict[str, str | None]:
-    """Name -> value (None: null) of the folders between `base` and what lies below it.
+    """Name -> value (None: null) of the folders between `base` and a location below it.
 
     Args:
         base: what the user named.

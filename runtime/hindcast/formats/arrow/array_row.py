@@ -1,6 +1,6 @@
 """Arrays as one row of a table: a cell for the bytes of each, and a header that says what they are.
 
-One row cannot be split, and a cell is viewed where it lies.
+One row cannot be split, and a cell is viewed without a copy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def to_row(arrays: Mapping[str, Array], header: Mapping[str, Any] | None = None)
         for name, array in arrays.items()
     }
     cells = {name: _bytes(array) for name, array in arrays.items()}
-    told = orjson.dumps({**(header or {}), _ARRAYS: kinds})
-    return pa.table({name: _cell(data) for name, data in {_HEADER: told, **cells}.items()})
+    described = orjson.dumps({**(header or {}), _ARRAYS: kinds})
+    return pa.table({name: _cell(data) for name, data in {_HEADER: described, **cells}.items()})
 
 
 def header_of(table: pa.Table) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 A cell of a fixed-shape leaf is the C-order little-endian bytes of `[T, *shape]` (`[T + 1, *shape]` for
 observations), so that the cells of a row group, end to end, are the block's column: decoding is `frombuffer`.
 A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes they point into; an empty cell
-means n empty strings. dtypes, shapes and spaces stand in the schema's metadata. A column of details is there only
-where an episode has any.
+means n empty strings. dtypes, shapes and spaces are in the schema's metadata. There is a column of details only
+if an episode has any.
 """
 
 from __future__ import annotations

@@ -100,11 +100,11 @@ class ArrowEncoder(ParquetEncoder):
 
 
 def _lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
-    """The rows' lengths, and which rows go on with the row before."""
+    """The rows' lengths, and which rows continue the row before."""
     table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
-            raise CellError(0, f"{name!r} has a value that is no count")
+            raise CellError(0, f"{name!r} has a value that is not a count")
     length, t_started = (column.to_numpy() for column in table.columns)
     if not t_started.any():
         return length, np.zeros(len(length), dtype=np.bool_)

@@ -32,11 +32,11 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
 
     Args:
         column: as read.
-        field: of the schema; its metadata tell what Ray's extension types are.
+        field: of the schema; its metadata identify Ray's extension types.
         name: of the leaf.
 
     Raises:
-        DataError: a type that is none of these.
+        DataError: any other type.
         CellError: nulls, lists of several lengths, or cells that cannot be read.
     """
     refuse_null(column, name)
@@ -151,7 +151,7 @@ def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
 
 
 def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
-    """The row that the first null is in, of which each has `shape` values."""
+    """The row of the first null; each row has `shape` values."""
     null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
     return null // int(np.prod(shape, dtype=np.int64))
 

@@ -1,8 +1,8 @@
 """The infos of an episode in a column with one cell per step.
 
-A step's cell is the info that came with its reward. What came with the episode's first observation stands in the
+A step's cell is the info that came with its reward. What came with the episode's first observation is in the
 first step's cell, as `reset_info` before the step's own entries, and before it, as `episode_details`, what the
-episode carries beside its steps.
+episode holds in addition to its steps.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def without_reset(cell: str) -> tuple[str, str]:
     return _without(_RESET, cell)
 
 
-def tells(block: Block) -> bool:
-    """Whether there is anything to say in cells: infos, or details."""
+def has_infos_or_details(block: Block) -> bool:
+    """Whether there is anything to write in cells."""
     texts = block.columns.get(Columns.INFOS)
     has_infos = texts is not None and bool(((texts != "") & (texts != EMPTY_INFO)).any())
     return has_infos or (block.details is not None and bool(block.details.any()))
 
 
 def step_texts(block: Block) -> NDArray[np.object_] | None:
-    """`[S]` the info that came with each step's next observation, empty where it says nothing; None if none does.
+    """`[S]` the info that came with each step's next observation, empty if it is empty; None if all are.
 
     The first step's cell holds the reset's info too, and the episode's details.
     """
@@ -79,11 +79,11 @@ def check_texts(texts: NDArray[np.object_]) -> None:
 
 
 def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArray[np.object_]:
-    """The texts, once rows that begin a fragment have no longer what the row before them says too.
+    """The texts; rows that begin a fragment no longer repeat the info of the row before.
 
     Args:
         texts: `[S]`.
-        begins: `[S]` rows with which a fragment goes on with an episode.
+        begins: `[S]` rows at which a fragment continues an episode.
     """
     texts = texts.copy()
     for row in np.flatnonzero(begins).tolist():
@@ -95,7 +95,7 @@ def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArr
 def per_observation(
     cells: NDArray[np.object_], block: Block
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
-    """`[O]` infos of the block's observations, and `[N]` details of its episodes (None where none has any)."""
+    """`[O]` infos of the block's observations, and `[N]` details of its episodes (None if none has any)."""
     infos = np.full(block.num_steps + block.num_episodes, "", dtype=object)
     details = np.full(block.num_episodes, NOTHING, dtype=object)
     infos[block.obs_row + 1] = cells

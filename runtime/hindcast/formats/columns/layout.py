@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
 from hindcast.episodes.details import from_text
-from hindcast.formats.columns.infos import step_texts, tells
+from hindcast.formats.columns.infos import has_infos_or_details, step_texts
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
 from hindcast.formats.columns.steps import Steps, as_numbers
 from hindcast.formats.data_file import Group
@@ -48,9 +48,9 @@ class ColumnsEncoder(ParquetEncoder):
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
         """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has.
 
-        What came with its first observation, and its details, stand in the first of them alone.
+        Its details, and the info of its first observation, are in the first fragment only.
         """
-        has_infos = tells(block)
+        has_infos = has_infos_or_details(block)
         for piece, continued in super().pieces(block):
             if not has_infos:
                 yield _silent(piece), continued
@@ -166,11 +166,11 @@ def _struct(name: str, leaves: dict[str, tuple[pa.Field, pa.Array]]) -> tuple[pa
 
 
 def _actors(block: Block, name: str) -> pa.Array:
-    """`[S]` who acted, as the episodes' details say; null where they say nothing."""
+    """`[S]` who acted, as the episodes' details say; null if there are none."""
     if block.details is None:
         return pa.nulls(block.num_steps, pa.string())
-    told = [from_text(text).get(name) for text in block.details]
-    texts = pa.array([None if actor is None else str(actor) for actor in told], pa.string())
+    actors = [from_text(text).get(name) for text in block.details]
+    texts = pa.array([None if actor is None else str(actor) for actor in actors], pa.string())
     return texts.take(pa.array(block.episode_of_step))
 
 

@@ -11,7 +11,7 @@ COLUMNS_LAYOUT: Final = "columns"
 DONES: Final = ("dones", "done")
 # What pandas writes of an index without a name, to Parquet and to CSV, and reads from the latter.
 _INDICES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
-# What stands in files of RLlib and is no model output.
+# Columns of RLlib's files that are not model outputs.
 NO_OUTPUTS: Final = frozenset(
     {
         Columns.EPS_ID,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,14 @@ _MOST_GROWTH: Final = 255  # what LZ4 can make of a byte
 _SIZE_IS_THERE: Final = 0x08
 _CODEC: Final = "lz4"
 _MOST_LENGTHS: Final = 4_096
-_MOST_ALIKE: Final = 4
+_MOST_WRAPPERS: Final = 4
 
 
-class _Alike(NamedTuple):
-    """Everything in a pickle but the array's own bytes."""
+Cell = TypeVar("Cell", str, bytes)
+
+
+class _Wrapper(NamedTuple):
+    """What is around the bytes of an array in its pickle."""
 
     before: bytes
     after: bytes
@@ -31,7 +34,7 @@ class _Alike(NamedTuple):
     shape: tuple[int, ...]
 
     def read(self, data: bytes) -> Any:
-        """The array of a pickle of the same length that differs in the array's bytes only; None of another."""
+        """The array of a pickle of the same length that differs in the array's bytes only; None for others."""
         if not (data.startswith(self.before) and data.endswith(self.after)):
             return None
         start, stop = len(self.before), len(data) - len(self.after)
@@ -39,10 +42,10 @@ class _Alike(NamedTuple):
 
 
 class _Known:
-    """Pickles of arrays that were read, by their length: the next one of that length is most often like it."""
+    """Pickles of arrays that were read, by their length: the next one of that length is usually similar."""
 
     def __init__(self) -> None:
-        self._of_length: dict[int, list[_Alike]] = {}
+        self._of_length: dict[int, list[_Wrapper]] = {}
 
     def read(self, data: bytes) -> Any:
         """What a pickle holds.
@@ -51,15 +54,15 @@ class _Known:
             Refused: something else than values, or functions.
         """
         known = self._of_length.get(len(data), [])
-        for alike in known:
-            value = alike.read(data)
+        for similar in known:
+            value = similar.read(data)
             if value is not None:
                 return value
         value, found = _read(data)
         if found is not None:
             if len(self._of_length) >= _MOST_LENGTHS:
                 self._of_length.clear()
-            self._of_length[len(data)] = [found, *known[: _MOST_ALIKE - 1]]
+            self._of_length[len(data)] = [found, *known[: _MOST_WRAPPERS - 1]]
         return value
 
 
@@ -72,27 +75,25 @@ def unpack_cells(cells: Iterable[str]) -> list[Any]:
     Raises:
         CellError: with the first cell that holds something else, or calls functions.
     """
-    values: list[Any] = []
-    for row, cell in enumerate(cells):
-        try:
-            values.append(_KNOWN.read(_decompressed(cell)))
-        except Refused as error:
-            raise CellError(row, f"it holds {error}") from error
-    return values
+    return _values(cells, lambda cell: _KNOWN.read(_decompressed(cell)))
 
 
 def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
     """The same for pickles that are not compressed."""
+    return _values(cells, _KNOWN.read)
+
+
+def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> list[Any]:
     values = []
     for row, cell in enumerate(cells):
         try:
-            values.append(_KNOWN.read(cell))
+            values.append(read(cell))
         except Refused as error:
             raise CellError(row, f"it holds {error}") from error
     return values
 
 
-def _read(data: bytes) -> tuple[Any, _Alike | None]:
+def _read(data: bytes) -> tuple[Any, _Wrapper | None]:
     pickle = ArrayPickle(data)
     value = pickle.load()
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
@@ -101,7 +102,7 @@ def _read(data: bytes) -> tuple[Any, _Alike | None]:
     if len(own) != 1 or data[slice(*own[0])] != value.tobytes():
         return value, None
     start, stop = own[0]
-    return value, _Alike(data[:start], data[stop:], value.dtype, value.shape)
+    return value, _Wrapper(data[:start], data[stop:], value.dtype, value.shape)
 
 
 def _decompressed(cell: str) -> bytes:
@@ -115,4 +116,4 @@ def _decompressed(cell: str) -> bytes:
         with pa.CompressedInputStream(pa.BufferReader(frame), _CODEC) as stream:
             return bytes(stream.read())
     except (binascii.Error, ValueError, OSError, pa.ArrowException) as error:
-        raise Refused(f"text that is no base64 of an LZ4 frame ({error})") from error
+        raise Refused(f"text that is not base64 of an LZ4 frame ({error})") from error

@@ -60,7 +60,7 @@ def call(function: Any, arguments: Any) -> Any:
     """What calling the function would give.
 
     Raises:
-        Refused: it is none of ours, or its arguments make no array.
+        Refused: an unknown function, or arguments that do not make an array.
     """
     if function is Callee.DTYPE:
         return Unbuilt(storable(arguments[0]))
@@ -80,14 +80,14 @@ def call(function: Any, arguments: Any) -> Any:
 
 
 def ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:
-    """The dtype in the byte order that its state tells."""
+    """The dtype in the byte order of its state."""
     if state[2:5] != (None, None, None):
         raise Refused("a pickle with a structured dtype")
     return dtype.newbyteorder(state[1]) if state[1] in ("<", ">") else dtype
 
 
 def array(_: int, shape: Any, dtype: Any, is_fortran: bool, data: bytes) -> NDArray[Any]:
-    """The array that this state tells; the first number is the version of the state."""
+    """The array with this state; the first number is the version of the state."""
     return np.frombuffer(data, _dtype(dtype)).reshape(shape, order="F" if is_fortran else "C")
 
 

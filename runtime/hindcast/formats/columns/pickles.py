@@ -57,7 +57,7 @@ class ArrayPickle:
             OverflowError,
             RecursionError,
         ) as error:
-            raise Refused(f"a pickle that is no array ({type(error).__name__}: {error})") from error
+            raise Refused(f"a pickle that is not an array ({type(error).__name__}: {error})") from error
 
     def _byte(self) -> int:
         self._at += 1

@@ -26,10 +26,10 @@ class File(NamedTuple):
     """A file that is open.
 
     Attributes:
-        columns: the leaves of Rows -> where they lie; without the flags.
-        filtered: the data's names that the filter compares -> where they lie.
+        columns: leaf of Rows -> its dataset in the file; without the flags.
+        filtered: name that the filter compares -> its dataset in the file.
         terminals: `[R]` flags.
-        timeouts: `[R]` flags; None where there are none.
+        timeouts: `[R]` flags; None if there are none.
         rows: R.
     """
 
@@ -60,7 +60,7 @@ def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File
         schema = {own: names.get(theirs, theirs) for own, theirs in options.schema.items()}
         plan = plan_of(list(paths), replace(options, schema=schema))
     except DataError as error:
-        raise DataError(f"{location} is no file of D4RL's, nor of Minari's: {error}") from error
+        raise DataError(f"{location} is neither a D4RL nor a Minari file: {error}") from error
     found = {own: stored[paths[source.columns[0]]] for own, source in plan.sources.items()}
     terminals = found.pop(Columns.TERMINATEDS, None)
     if terminals is None:

@@ -30,7 +30,7 @@ _D3RLPY_ENDS: Final = "episode_terminals"
 
 
 class _Part(NamedTuple):
-    """Whole episodes that stand together: their rows, and the number of the first."""
+    """Adjacent episodes: their rows, and the number of the first episode."""
 
     start: int
     stop: int
@@ -42,8 +42,8 @@ class _Options(NamedTuple):
 
     Attributes:
         max_episode_steps: the environment's time limit, for files without timeouts; 0: it has none.
-        drops: whether steps whose next observation was not stored are left out, where the episode goes on
-            after them: their observation is the episode's last one then.
+        drops: whether to leave out a step whose next observation was not stored, if the episode continued
+            after it; its observation then becomes the episode's last one.
     """
 
     max_episode_steps: int | None
@@ -51,19 +51,19 @@ class _Options(NamedTuple):
 
 
 class D4RL(Format):
-    """D4RL's files, and what else is HDF5 and no file of Minari's."""
+    """D4RL's files, and any other HDF5 file that is not Minari's."""
 
     name = "D4RL"
 
     def recognises(self, location: Location) -> bool:
-        """By the name; what is wrong with it is told by `pieces`."""
+        """By the name; `pieces` reports what is wrong with it."""
         return location.name.endswith(h5.SUFFIXES) and not Minari().recognises(location)
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """Adjacent episodes of about 16 MiB.
 
         Raises:
-            DataError: a damaged file, one that lacks what is needed, options that it does not have.
+            DataError: a damaged file, one that lacks what is needed, unknown options.
         """
         own = _options(options)
         with h5.opened(location) as root:
@@ -84,18 +84,18 @@ class D4RL(Format):
         ]
 
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """Nothing: the files do not name spaces or environment."""
+        """Empty: the files name neither spaces nor environment."""
         return DataSpec(normalized_actions=False)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: what stands for observations that are not in the file."""
+        """See `Format.notes`: what replaces observations that are not in the file."""
         own = _options(options)
         with h5.opened(location) as root:
             file = columns_of(location, root, options)
             if file.has_next:
                 return ()
             ends = _ends(location, file, own, 0, file.rows)
-        return _told(ends, own)
+        return _notes(ends, own)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """The piece's rows, with the ids and timesteps that the ends of episodes give them.
@@ -155,12 +155,12 @@ def _check_final(location: Location, file: File, ends: Ends, own: _Options, opti
     raise DataError(
         f"{location} has no 'next_observations', so the observation after an episode's last step is not in it: set "
         f"ignoreFinalObservation: true to take zeros, which nothing looks at after a terminal step "
-        f"({formatting.plural(terminated, 'episode')}); where an episode goes on after its last step ({others}), "
+        f"({formatting.plural(terminated, 'episode')}); where an episode continues after its last step ({others}), "
         f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
     )
 
 
-def _told(ends: Ends, own: _Options) -> tuple[str, ...]:
+def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
     terminated, episodes = int(ends.terminated.sum()), len(ends.starts())
     zeros = terminated if own.drops else episodes
     final = f"the final observation of {formatting.plural(zeros, 'episode')} is zeros: there are no next_observations"
@@ -229,7 +229,7 @@ def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
 
 @dataclass(frozen=True)
 class Ends:
-    """The ends of episodes among rows that stand in order.
+    """The ends of episodes among rows in stored order.
 
     Attributes:
         terminated: `[R]` whether the environment ended the episode with this row.

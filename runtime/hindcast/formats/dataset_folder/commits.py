@@ -111,7 +111,7 @@ def _read(location: Location) -> Commit:
     except ValidationError as error:
         raise DataError(
             f"{location} cannot be read ({first_problem(error)}): delete it and record again, "
-            "which makes this range anew"
+            "which repeats this range"
         ) from error
 
 

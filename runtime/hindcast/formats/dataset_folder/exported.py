@@ -14,7 +14,7 @@ from hindcast.storage.location import Location
 
 
 def exported_recording(folder: Location) -> Manifest | None:
-    """What such a folder holds: its manifest, or as much of it as the commits of an unfinished one tell.
+    """What such a folder holds: its manifest, or what the commits of an unfinished one say of it.
 
     Returns:
         None of any other folder.
@@ -33,7 +33,7 @@ def exported_recording(folder: Location) -> Manifest | None:
 
 
 def recording_of(file: Location) -> Manifest | None:
-    """The same of the folder that a file lies in, with the files of its range only where it is unfinished.
+    """The same for the folder that a file is in, with the files of its range only where it is unfinished.
 
     Raises:
         DataError: see `exported_recording`.
@@ -47,7 +47,7 @@ def recording_of(file: Location) -> Manifest | None:
 
 
 def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
-    """What a commit says of files in a layout; None where they say it themselves."""
+    """What a commit says of files in a layout; None if they say it themselves."""
     return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
 
 

@@ -12,9 +12,9 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.location import Location
 
 MARK: Final = "spec.json"
-"""Lies in `_hindcast`: what is to fill the folder."""
+"""The file in `_hindcast` that says what will fill the folder."""
 LOG: Final = "EpisodeWriter"
-"""Stands in the mark of an application's log, which is never complete."""
+"""Marks the log of an application, which is never complete."""
 
 
 def unfinished(folder: Location) -> str:

@@ -52,11 +52,11 @@ class Dataset:
         return self.dtype.kind == "O" and h5py.check_vlen_dtype(self.dtype) == np.dtype(np.uint8)
 
     @property
-    def lies_elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether its data may be in other files."""
         import h5py
 
-        if self._id.get_offset() is not None:  # where they stand in this file, in one piece
+        if self._id.get_offset() is not None:  # in this file, in one piece
             return False
         stored = self._id.get_create_plist()
         return bool(stored.get_layout() == h5py.h5d.VIRTUAL or stored.get_external_count())

@@ -31,7 +31,7 @@ def opened(location: Location) -> Iterator[Group]:
     """The file's root group.
 
     Raises:
-        DataError: h5py is not installed; it is no HDF5 file, or a damaged one.
+        DataError: h5py is not installed; not an HDF5 file, or a damaged one.
         StorageError: it cannot be read.
     """
     h5py = _h5py(location)
@@ -49,7 +49,7 @@ def faults(location: Location, node: Any = None, name: str = "") -> Iterator[Non
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         inside = "/" if node is None else _path(node, name)
         raise DataError(
-            f"{location} is damaged, or no HDF5 file (at {inside}): {reason_of(error)}; copy it again"
+            f"{location} is damaged, or is not an HDF5 file (at {inside}): {reason_of(error)}; copy it again"
         ) from error
 
 
@@ -68,7 +68,7 @@ def child(location: Location, group: Group, name: str) -> Any:
     """A group or dataset in a group.
 
     Raises:
-        DataError: it is missing, lies in another file, or holds what is neither numbers nor text.
+        DataError: it is missing, is in another file, or holds neither numbers nor text.
     """
     h5py = _h5py(location)
     with faults(location, group, name):
@@ -138,7 +138,7 @@ def values(location: Location, dataset: Dataset, start: int = 0, stop: int | Non
 
 
 def _checked(location: Location, dataset: Dataset) -> Dataset:
-    if dataset.lies_elsewhere:
+    if dataset.is_external:
         raise DataError(
             f"{location} keeps the data of {dataset.name} in other files, which are not read: "
             "copy them into the file"

@@ -1,6 +1,6 @@
 """`tf.train.Example` messages to columns, without TensorFlow. Shape suffixes: R = records, L = bytes of one.
 
-Records of one length are mostly alike but for their numbers. One of them is parsed; those that have the same bytes
+Records of one length mostly differ only in their numbers. One of them is parsed; those that have the same bytes
 outside its values are decoded with it, as columns of a `[R, L]` matrix. Then one of the rest is parsed, and so on.
 """
 
@@ -23,7 +23,7 @@ U8 = NDArray[np.uint8]
 
 
 class ExampleError(Exception):
-    """A record that is no Example; `record` counts from 0."""
+    """A record that is not an Example; `record` counts from 0."""
 
     def __init__(self, record: int, message: str) -> None:
         super().__init__(message)
@@ -55,15 +55,15 @@ class Part(NamedTuple):
 
 
 def parts_of(data: U8, starts: I64, lengths: I64) -> Iterator[Part]:
-    """The records in parts of like ones.
+    """The records in parts that are decoded together.
 
     Args:
-        data: bytes in which the records lie.
+        data: bytes that contain the records.
         starts: `[R]` where each begins.
         lengths: `[R]` bytes of each.
 
     Raises:
-        ExampleError: a record that is no `tf.train.Example`.
+        ExampleError: a record that is not a `tf.train.Example`.
     """
     for length in np.unique(lengths):
         left = np.flatnonzero(lengths == length)
@@ -72,12 +72,12 @@ def parts_of(data: U8, starts: I64, lengths: I64) -> Iterator[Part]:
             try:
                 features = _parsed(matrix[0].tobytes())
             except (IndexError, ValueError) as error:
-                message = f"it is no tf.train.Example: {error or 'it ends too early'}"
+                message = f"it is not a tf.train.Example: {error or 'it ends too early'}"
                 raise ExampleError(int(left[0]), message) from error
-            alike = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
-            rows = matrix[alike]
-            yield Part(left[alike], {name: _decoded(rows, feature) for name, feature in features.items()})
-            left, matrix = left[~alike], matrix[~alike]
+            same = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
+            rows = matrix[same]
+            yield Part(left[same], {name: _decoded(rows, feature) for name, feature in features.items()})
+            left, matrix = left[~same], matrix[~same]
 
 
 def _fixed(features: dict[str, _Feature], length: int) -> U8:

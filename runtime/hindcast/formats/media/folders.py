@@ -1,4 +1,4 @@
-"""Files of which a folder's are read together: images and binary files."""
+"""Formats that read the files of a folder together: images and binary files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_SIZE: Final = "batch_size"
 
 
 def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[Group]:
-    """The folders in a recursive listing, each with the files of these names that lie in it."""
+    """The folders in a recursive listing, each with the files in it that have such names."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.is_file and is_member(entry.relative, suffixes):

@@ -53,14 +53,14 @@ class Images(Format):
         """The episodes that the user's class makes of `{"image": [R, height, width, …], "path": [R]}`.
 
         Raises:
-            DataError: a file that is no image.
+            DataError: a file that is not an image.
             UserCodeError: the class raised.
         """
         own, files = _options(options), list(files_of(piece))
         images = [_image(file, own) for file in files]
-        alike = len({(image.shape, image.dtype) for image in images}) == 1
+        same = len({(image.shape, image.dtype) for image in images}) == 1
         rows = {
-            "image": np.stack(images) if alike else objects(images),
+            "image": np.stack(images) if same else objects(images),
             "path": objects([str(file) for file in files]),
         }
         yield from episodes_of(rows, options, str(piece.location))

@@ -1,4 +1,4 @@
-"""Rows of files that are no timesteps, made episodes by the class that `spec.pipeline.preLearner` names."""
+"""Rows that are not timesteps, made into episodes by the class that `spec.pipeline.preLearner` names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_mapper(options: ReadOptions, form: str) -> None:
 
 
 def mapper_source(options: ReadOptions) -> str | None:
-    """What changes with the class's code; None where none is named.
+    """What changes with the class's code; None if none is named.
 
     Raises:
         SpecError: there is no such class.

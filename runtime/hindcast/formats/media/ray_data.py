@@ -123,7 +123,7 @@ def _method(options: ReadOptions) -> Callable[..., Any]:
 
     known = [each for each in dir(ray.data) if each.startswith("read_")]
     if name not in known:
-        raise SpecError(f"{_FIELD} is {name!r}, which is no read method of Ray Data{nearest(name, known)}")
+        raise SpecError(f"{_FIELD} is {name!r}, which is not a read method of Ray Data{nearest(name, known)}")
     return cast(Callable[..., Any], getattr(ray.data, name))
 
 

@@ -19,7 +19,7 @@ _DROP: Final = "drop_empty_lines"
 
 
 class Text(Format):
-    """text files, each of which is mapped as a whole."""
+    """text files, each mapped as one."""
 
     name = "Text"
 
@@ -69,6 +69,6 @@ def _options(options: ReadOptions) -> dict[str, Any]:
         codecs.lookup(given.get(_ENCODING, "utf-8"))
     except (LookupError, TypeError) as error:
         raise DataError(
-            f"readOptions.{_ENCODING} is {given[_ENCODING]!r}, which is no known encoding"
+            f"readOptions.{_ENCODING} is {given[_ENCODING]!r}, which is not a known encoding"
         ) from error
     return given

@@ -144,7 +144,7 @@ def _columns(
 
 
 def _arrow(name: str, values: NDArray[Any], dtypes: Mapping[str, str]) -> pa.Array:
-    """A column: one value is a number, several are a list; bytes are text, or numbers of the dtype that is told."""
+    """A column: one value is a number, several are a list; bytes are text, or numbers of the given dtype."""
     if values.dtype == object:
         if values.shape[1] != 1:
             raise ExampleError(0, f"{name!r} holds {values.shape[1]} byte strings: only one can be read")
@@ -161,7 +161,7 @@ def _text(name: str, values: NDArray[np.object_]) -> pa.Array:
         return pa.array([value.decode() for value in values], pa.string())
     except UnicodeDecodeError as error:
         raise ExampleError(
-            0, f"{name!r} is bytes that are no text: name its dtype by readOptions.{_DTYPES}"
+            0, f"{name!r} holds bytes that are not text: name its dtype by readOptions.{_DTYPES}"
         ) from error
 
 

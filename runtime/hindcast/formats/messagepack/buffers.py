@@ -1,4 +1,4 @@
-"""A column of one episode, as it lies in the episode's cell."""
+"""A column of one episode, as stored in the episode's cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Buffer(NamedTuple):
 
     Attributes:
         size: items, the lookback included.
-        lookback: how many of them, at the front, are no part of the episode.
+        lookback: how many of them, at the front, are not part of the episode.
         strip: the items' bytes end to end, where all seem to have one length.
         items: a list of items.
         batch: arrays with a leading time dimension, in dicts and lists where the space is composite.

@@ -1,4 +1,4 @@
-"""Taking one cell apart: the state of an episode, its columns left as the bytes that they are."""
+"""Parsing one cell: the state of an episode, with its columns still as bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DETAILS: Final = {
     "_last_step_time": "last_step_time",
     "custom_data": "custom_data",
 }
-"""RLlib's keys of what an episode carries beside its steps, and the fields of `details` that they are."""
+"""RLlib's keys of what an episode holds in addition to its steps -> the fields of `details`."""
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"
@@ -87,8 +87,8 @@ class CellReader:
         """One cell.
 
         Raises:
-            Refused: it is no state of an episode, or holds what is not read.
-            ValueError: it is no MessagePack, or ends too early.
+            Refused: it is not the state of an episode, or holds what is not read.
+            ValueError: it is not MessagePack, or ends too early.
         """
         self._cell = cell
         self._unpacker.feed(cell)
@@ -190,7 +190,7 @@ def _length_of(column: str, batch: Any) -> int:
 def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> State:
     missing = [key for key in _NEEDED if key not in values]
     if missing:
-        raise Refused(f"a map without {', '.join(missing)}: it is no state of an episode")
+        raise Refused(f"a map without {', '.join(missing)}: it is not the state of an episode")
     t_started, t = values["t_started"], values["t"]
     if not (isinstance(t_started, int) and isinstance(t, int) and 0 <= t_started <= t):
         raise Refused(f"an episode from timestep {t_started!r} to {t!r}")

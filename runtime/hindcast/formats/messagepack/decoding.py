@@ -1,4 +1,4 @@
-"""Cells to blocks: the columns of many episodes at once where their items are alike, one by one where not."""
+"""Cells to blocks: columns whose items differ only in their numbers at once, others item by item."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
     Args:
         states: what was read.
         columns: names of columns (`obs`, not `obs/camera`); infos become JSON text.
-        known: the space of a column, where known: it tells tuples from vectors.
+        known: the space of a column, where known, which distinguishes tuples from vectors.
 
     Raises:
         CellError: an episode that lacks a column, or whose values differ in structure, dtype or shape from the
@@ -98,13 +98,13 @@ def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
         elif state.length or per_observation(column):
             raise CellError(row, f"episode {state.eps_id} has no {column!r}, which others have")
     filled = [(row, buffer) for row, buffer in found if buffer.size > buffer.lookback]
-    whole = _alike([buffer for _, buffer in filled], column)
-    if whole is not None:
-        return whole
+    together = _at_once([buffer for _, buffer in filled], column)
+    if together is not None:
+        return together
     return _join([(row, _single(row, buffer, column, struct)) for row, buffer in filled])
 
 
-def _alike(buffers: Sequence[Buffer], column: str) -> Arrays | None:
+def _at_once(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     """All buffers at once; None if their items differ in more than their numbers."""
     if not buffers or any(buffer.strip is None for buffer in buffers):
         return None
@@ -135,9 +135,9 @@ def _template(buffer: Buffer) -> Template | None:
 
 def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
     try:
-        whole = _alike([buffer], column)
-        if whole is not None:
-            return whole
+        together = _at_once([buffer], column)
+        if together is not None:
+            return together
         if buffer.batch is not None:
             batch = nested.with_tuples_of(nested.lists_as_tuples(buffer.batch), struct)
             own = batched.take(batch, slice(buffer.lookback, None))
@@ -155,7 +155,7 @@ def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
 
 
 def _sample(item: Any, struct: Nested) -> Any:
-    """An item with tuples where it has parts: a list of plain numbers is a vector, unless the space is a tuple."""
+    """An item with its parts as tuples; a list of plain numbers is a vector, unless the space is a tuple."""
     if nested.is_composite(struct):
         return nested.with_tuples_of(item, struct)
     if isinstance(item, Mapping):

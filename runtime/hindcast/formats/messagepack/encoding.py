@@ -124,9 +124,9 @@ _NO_DATA: Final = _entries(_start_time=pack(None), _last_step_time=pack(None), c
 def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
     """The entries before the columns and after them."""
     assert block.details is not None
-    told = {"custom_data": {}, **details.from_text(block.details[i])}
+    values = {"custom_data": {}, **details.from_text(block.details[i])}
     try:
-        packed = {key: pack(told.get(name), exactly=True) for key, name in DETAILS.items()}
+        packed = {key: pack(values.get(name), exactly=True) for key, name in DETAILS.items()}
     except (TypeError, OverflowError, Refused) as error:
         raise DataError(
             f"episode {block.eps_id[i]} carries custom data or an id that MessagePack has no form for ({error}): "

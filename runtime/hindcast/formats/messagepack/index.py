@@ -122,7 +122,7 @@ class _Index:
 
 
 def _space(row: int, packed: bytes) -> spaces.Space | None:
-    """The space; None where there is none, or one that only RLlib has."""
+    """The space; None if there is none, or one that only RLlib has."""
     try:
         state = unpack(packed)
     except (Refused, ValueError) as error:

@@ -81,7 +81,7 @@ class _Any:
 
 
 class Infos:
-    """The infos: maps, empty where nothing is said."""
+    """The infos: maps, empty if nothing is said."""
 
     def sizes(self, counts: I64, block: Block) -> I64:
         return counts * (_TEXT_BYTES if self._texts(block) is not None else 1)

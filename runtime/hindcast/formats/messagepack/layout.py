@@ -76,7 +76,7 @@ def _spaces(spec: DataSpec) -> Spaces:
 
 
 def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
-    """The leaf's column, once it is what the spec says; an empty one where there are no timesteps."""
+    """The leaf's column, checked against the spec; an empty one if there are no timesteps."""
     leaf, column = spec.leaves[name], block.columns.get(name)
     if column is None and not block.num_steps:
         return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)

@@ -1,4 +1,4 @@
-"""Finds where the numbers lie in one packed item."""
+"""Finds the numbers in one packed item."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LENGTH_BYTES = {
 
 
 class NotFixed(Exception):
-    """Items like this one may have other lengths, or it takes more than the item to tell what it is."""
+    """Items like this one may have other lengths, or the item alone does not say what it is."""
 
 
 class Payload(NamedTuple):

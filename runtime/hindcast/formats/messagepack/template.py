@@ -101,7 +101,7 @@ def _record(item: bytes, payloads: tuple[Payload, ...]) -> tuple[np.dtype, list[
 
 
 def _words(size: int, payloads: tuple[Payload, ...]) -> Iterable[tuple[int, int]]:
-    """(start, bytes) of the pieces that lie outside the payloads."""
+    """(start, bytes) of the pieces outside the payloads."""
     at = 0
     for start, stop in [*((payload.start, payload.stop) for payload in payloads), (size, size)]:
         while at < start:

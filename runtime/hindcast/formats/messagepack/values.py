@@ -33,7 +33,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
     Raises:
         Refused: object arrays, structured arrays, extension types.
-        ValueError: what is no MessagePack.
+        ValueError: it is not MessagePack.
     """
     return msgpack.unpackb(data, object_hook=restore, ext_hook=refuse_ext, strict_map_key=False)
 

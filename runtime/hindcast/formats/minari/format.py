@@ -109,7 +109,7 @@ def _group(metadata: Entry, entries: Sequence[Entry]) -> Group:
 
 
 def _format_in(metadata: Location) -> str | None:
-    """How the dataset of a `metadata.json` is stored; None where that file is not Minari's."""
+    """How the dataset of a `metadata.json` is stored; None if that file is not Minari's."""
     with suppress(DataError):
         return read_json(metadata).get("data_format")
     return None

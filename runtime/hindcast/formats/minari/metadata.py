@@ -33,9 +33,9 @@ class MinariMetadata:
         name: its id, such as "D4RL/door/human-v2"; where it does not say, the name of its folder.
         format: "hdf5", "arrow" or "parquet".
         spec: environment and spaces; without the spaces in old datasets that name the environment only.
-        episodes: how many there are; None where it does not say.
-        steps: how many there are; None where it does not say.
-        jpeg: whether images are stored as JPEG; None where it does not say.
+        episodes: how many there are; None if it does not say.
+        steps: how many there are; None if it does not say.
+        jpeg: whether images are stored as JPEG; None if it does not say.
     """
 
     name: str
@@ -69,7 +69,7 @@ def read_json(location: Location) -> dict[str, Any]:
     """
     size = location.info().size or 0
     if size > _MAX_BYTES:
-        raise DataError(f"{location} has {size} bytes: that is no metadata of Minari")
+        raise DataError(f"{location} has {size} bytes: that is not metadata of Minari")
     try:
         return _object(location.read_bytes())
     except ValueError as error:

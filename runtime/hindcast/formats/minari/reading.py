@@ -167,7 +167,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
     """Numbers in native byte order, or an object array of `str`."""
     if isinstance(values, list):
         if not all(isinstance(value, str) for value in values):
-            raise DataError(f"{where} holds values that are no text")
+            raise DataError(f"{where} holds values that are not text")
         return np.array([*values, None], dtype=object)[:-1]
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
@@ -213,7 +213,7 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
     for name, flag in flags.items():
         if flag[:-1].any():
             raise RowError(
-                f"{where} goes on after {name} is true at step {np.flatnonzero(flag)[0]} of {steps}: store it as two "
+                f"{where} continues after {name} is true at step {np.flatnonzero(flag)[0]} of {steps}: store it as two "
                 "episodes",
                 kind="goes-on",
             )
@@ -239,7 +239,7 @@ def _check_same_kind(first: Block, other: Block, where: str) -> None:
 
 
 def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[np.object_]:
-    """`[observations]` JSON text of the infos; the first is empty where the one of `reset` was not kept."""
+    """`[observations]` JSON text of the infos; the first is empty if the one of `reset` was not kept."""
     texts = [info_to_json(info) for info in _per_step(infos)]
     missing = observations - len(texts)
     if missing not in (0, 1):

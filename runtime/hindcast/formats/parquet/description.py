@@ -1,4 +1,4 @@
-"""What stands about the data in a Parquet file of ours: its layout and spec, and where needed the lengths."""
+"""What a Parquet file of ours says about its data: layout and spec, and lengths where needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def described(schema: pa.Schema) -> Description | None:
         description = json.loads(text)
         version, layout = description["formatVersion"], description.get("layout", "")
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the description of the data cannot be read: {error!r}") from error
+        raise DataError(
+            f"the description of the data cannot be read ({type(error).__name__}: {error})"
+        ) from error
     if version != FORMAT_VERSION:
         raise DataError(
             f"the format version is {version}, and this Hindcast reads {FORMAT_VERSION}: update Hindcast"
@@ -52,13 +54,13 @@ def described(schema: pa.Schema) -> Description | None:
 
 
 def index_metadata(groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[bytes, str]:
-    """Footer metadata with the lengths of the episodes of each row group, and which go on with the one before."""
+    """Footer metadata with the lengths of the episodes of each row group, and which of them continue the one before."""
     index = [{"lengths": lengths, "continued": continued} for lengths, continued in groups]
     return {INDEX_KEY: json.dumps(index)}
 
 
 def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[Bool]] | None:
-    """What `index_metadata` said: for each row group the lengths, and which rows go on; None if it is not there.
+    """What `index_metadata` said: for each row group the lengths, and which rows continue; None if it is not there.
 
     Raises:
         DataError: it cannot be read.
@@ -73,5 +75,7 @@ def read_index(metadata: Mapping[bytes, bytes] | None) -> tuple[list[I64], list[
         for flags, group in zip(continued, groups, strict=True):
             flags[np.array(group["continued"], dtype=np.int64)] = True
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise DataError(f"the index of episodes in its footer cannot be read: {error!r}") from error
+        raise DataError(
+            f"the index of episodes in its footer cannot be read ({type(error).__name__}: {error})"
+        ) from error
     return lengths, continued

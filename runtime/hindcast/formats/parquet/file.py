@@ -1,4 +1,4 @@
-"""One Parquet file that is being written, and appears whole or not at all."""
+"""One Parquet file that is being written, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLUMN_OVERHEAD = 256
 
 
 class ParquetEncoder(ABC):
-    """What the encoders of all Parquet layouts have in common.
+    """What the encoders of all Parquet layouts share.
 
     Attributes:
         longest: bytes; an episode of more is given in fragments.
-        has_index: whether the lengths stand in the file's footer, because no column has them.
+        has_index: whether the lengths are in the file's footer, because no column has them.
     """
 
     suffix = ".parquet"

@@ -28,7 +28,7 @@ def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> I
         episode_bytes: an episode of more is cut into fragments of at most half of this.
 
     Yields:
-        A piece, and whether it goes on with the episode of the piece before.
+        A piece, and whether it continues the episode of the piece before.
     """
     start = 0
     for long in np.flatnonzero((nbytes > episode_bytes) & (block.length > 1)).tolist():
@@ -64,11 +64,11 @@ def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, 
 
 
 def join(block: Block, continued: NDArray[np.bool_]) -> Block:
-    """The block with fragments put together.
+    """The block with its fragments joined.
 
     Args:
         block: rows as stored.
-        continued: `[N]` whether the row goes on with the one before.
+        continued: `[N]` whether the row continues the one before.
     """
     if not continued.any():
         return block
@@ -93,17 +93,17 @@ def _newest(
     details: NDArray[np.object_], heads: NDArray[np.int64], tails: NDArray[np.int64]
 ) -> NDArray[np.object_]:
     """Of each episode the details of its last fragment that has any."""
-    told = [
+    newest = [
         next((text for text in details[head : tail + 1][::-1] if text), NOTHING)
         for head, tail in zip(heads, tails, strict=True)
     ]
-    return np.array(told, dtype=object)
+    return np.array(newest, dtype=object)
 
 
 def find_continued(
     eps_id: NDArray[np.object_], t_started: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """`[N]` which rows go on with the row before: the same episode, where that one stopped."""
+    """`[N]` which rows continue the row before: the same episode, where that one stopped."""
     continued = np.zeros(len(length), dtype=np.bool_)
     adjacent = (t_started[1:] > 0) & (t_started[1:] == t_started[:-1] + length[:-1])
     continued[1:] = adjacent & (eps_id[1:] == eps_id[:-1]).astype(np.bool_)

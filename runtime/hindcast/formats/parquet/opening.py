@@ -66,8 +66,8 @@ def open_parquet(location: Location, footers: Footers | None = None) -> Iterator
             if "Unable to deserialize" not in str(error):
                 raise
             raise DataError(
-                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; beside Ray Data they cannot be read: "
-                "write the dataset anew with a later Ray"
+                f"{location} holds tensors whose shapes Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
+                "write the dataset again with a later Ray"
             ) from error
 
 

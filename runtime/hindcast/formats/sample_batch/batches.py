@@ -38,7 +38,7 @@ def batches_of(line: bytes) -> list[Batch]:
     """The batches of a line: one, or one for each policy.
 
     Raises:
-        CellError: it is not JSON, or no batch; `row` is 0.
+        CellError: it is not JSON, or not a batch; `row` is 0.
     """
     try:
         document = _parsed(line)
@@ -56,7 +56,7 @@ def batches_of(line: bytes) -> list[Batch]:
 def _parsed(line: bytes) -> Any:
     try:
         return orjson.loads(line)
-    except ValueError:  # perhaps for NaN, which is no JSON, and which RLlib writes
+    except ValueError:  # perhaps because of NaN, which is not JSON, but which RLlib writes
         return json.loads(line)
 
 

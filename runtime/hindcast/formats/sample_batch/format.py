@@ -28,7 +28,7 @@ _TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb'
 
 
 class SampleBatch(Format):
-    """A file is one piece, since only reading its lines tells how many timesteps they hold."""
+    """A file is one piece, since only its lines say how many timesteps they hold."""
 
     name = "SampleBatch"
 
@@ -47,7 +47,7 @@ class SampleBatch(Format):
         return [Piece(location, 0, size, dict(written_spec(location, self.name).leaves))]
 
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """See `Format.describe`: what the manifest beside the file says."""
+        """See `Format.describe`: what the manifest in its folder says."""
         spec = written_spec(location, self.name)
         return replace(spec, leaves={})
 

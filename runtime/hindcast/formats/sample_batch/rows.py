@@ -93,15 +93,15 @@ def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
         elif name not in ROLES:
             columns.update(as_described(_leaves(batch, name, source), spec))
     for name in leaves_of(Columns.NEXT_OBS, list(columns)):
-        columns |= _alike(columns, name, obs_leaf(name))
+        columns |= _in_one_dtype(columns, name, obs_leaf(name))
     check_next(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
     return columns
 
 
-def _alike(columns: Arrays, one: str, other: str) -> Arrays:
-    """Two leaves of floats, of which only one was packed and kept its dtype, both in that dtype if nothing is lost."""
+def _in_one_dtype(columns: Arrays, one: str, other: str) -> Arrays:
+    """Two float leaves, both in the smaller dtype if that loses nothing: only a packed one kept its dtype."""
     if other not in columns or {columns[one].dtype.kind, columns[other].dtype.kind} != {"f"}:
         return {}
     pair = {one: columns[one], other: columns[other]}

@@ -148,7 +148,7 @@ def _of(options: ReadOptions) -> dict[str, Any]:
 
 
 def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
-    """The types of columns that do not depend on what stands in them."""
+    """The types of columns that do not depend on their content."""
     types: dict[str, pa.DataType] = {}
     for name, source in plan.sources.items():
         leaf = spec.leaves.get(obs_leaf(name))

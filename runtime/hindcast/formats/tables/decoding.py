@@ -45,7 +45,7 @@ class Reader(NamedTuple):
     Attributes:
         path: the file, for sentences.
         plan: which columns are which.
-        spec: what leaves hold, where the file says so: their dtypes and shapes are made those.
+        spec: of leaves that the file describes, which are converted to its dtypes and shapes.
         options: of the user.
     """
 
@@ -93,7 +93,7 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
 
 @contextmanager
 def sentences(path: str, row: I64) -> Iterator[None]:
-    """Put file and row before what is wrong with a cell."""
+    """Name file and row in errors about a cell."""
     try:
         yield
     except CellError as error:
@@ -159,7 +159,7 @@ def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...
 
 
 def _no_number(texts: NDArray[np.object_], own: str, name: str) -> CellError:
-    """What to say of text that should be a number, by the first that is none."""
+    """The error for text that should be numbers, at the first cell that is not one."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
     return CellError(row, f"{own!r} is {texts[row]!r}: expected a number, as a part of {name!r} must be")
 
@@ -173,7 +173,7 @@ def _check_rewards(columns: Arrays) -> None:
 
 
 def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
-    """`[R]` JSON texts; None where there is no such column, or nobody says anything in one of others."""
+    """`[R]` JSON texts; None if there is no such column, or if it is empty and not from Hindcast."""
     source, wanted = reader.plan.sources.get(Columns.INFOS), reader.options.columns
     is_ours = Columns.INFOS in reader.spec.leaves
     if source is None:
@@ -190,7 +190,7 @@ def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
 
 
 def check_next(columns: dict[str, NDArray[Any]]) -> None:
-    """Make sure that the observations after a step are like those before it."""
+    """Make sure that observations after a step have the dtype and shape of those before it."""
     following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
     if not following:
         return
@@ -201,12 +201,12 @@ def check_next(columns: dict[str, NDArray[Any]]) -> None:
         other = now[obs_leaf(name)]
         if (column.dtype, column.shape) != (other.dtype, other.shape):
             raise DataError(
-                f"{name!r} is {kind_of(column)} and {obs_leaf(name)!r} is {kind_of(other)}: both must be alike"
+                f"{name!r} is {kind_of(column)} and {obs_leaf(name)!r} is {kind_of(other)}: both must be the same"
             )
 
 
 def as_described(leaves: Arrays, spec: DataSpec) -> Arrays:
-    """The leaves in the dtype and shape that the file's own description gives them."""
+    """The leaves in the dtype and shape of the file's own description."""
     return {name: _as_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()}
 
 
@@ -225,7 +225,7 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
 
 
 def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
-    """The table with the rows' own observations in place of final ones that are null, and which rows these are.
+    """The table with the rows' own observations in place of final ones that are null, and which rows those are.
 
     Raises:
         CellError: a null elsewhere, or where nothing allows zeros.

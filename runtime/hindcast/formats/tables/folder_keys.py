@@ -1,4 +1,4 @@
-"""Columns that stand in the names of a table's folders, see `ReadOptions.keys`."""
+"""Columns stored in the names of a table's folders, see `ReadOptions.keys`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _UUID_BYTES: Final = 16
 
 
 def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.object_] | None:
-    """`[R]` the episodes' ids as text; with the agent's behind a slash, where rows of others tell their agent.
+    """`[R]` the episodes' ids as text; in files of others followed by a slash and the agent's, if rows name one.
 
     Raises:
         CellError: nulls, or a column of neither text nor whole numbers.
@@ -40,7 +40,7 @@ def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.obj
 
 
 def actors_of(table: pa.Table, plan: Plan) -> dict[str, NDArray[np.object_]]:
-    """`[R]` texts: the agent and the module of each row, where the rows tell them."""
+    """`[R]` texts: the agent and the module of each row, if rows name them."""
     found = {}
     for name in ACTORS:
         source = plan.sources.get(name)
@@ -50,7 +50,7 @@ def actors_of(table: pa.Table, plan: Plan) -> dict[str, NDArray[np.object_]]:
 
 
 def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """`[R]` as `_texts`; empty where there is none."""
+    """`[R]` as `_texts`; empty if there is no text."""
     if not column.null_count:
         return _texts(column, name)
     out = np.full(len(column), "", dtype=object)
@@ -59,10 +59,10 @@ def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
 
 
 def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
-    """`[R]` the timesteps; None where no column tells.
+    """`[R]` the timesteps; None without such a column.
 
     Raises:
-        CellError: nulls, or values that are no whole numbers.
+        CellError: nulls, or values that are not whole numbers.
     """
     source = plan.sources.get(Columns.T)
     if source is None:

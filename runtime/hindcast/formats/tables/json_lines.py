@@ -33,10 +33,10 @@ Types = Mapping[str, pa.DataType]
 
 
 def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
-    """The object of each line that holds anything.
+    """The object of each line that is not empty.
 
     Raises:
-        CellError: a line that is no object, or one with a key twice.
+        CellError: a line that is not an object, or has a key twice.
     """
     rows, parse = [], parser(data)
     for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
@@ -50,7 +50,7 @@ def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
 
 
 def parser(data: bytes) -> Callable[[bytes], Any]:
-    """What parses JSON in `data` exactly: orjson where it can, since it is several times as fast."""
+    """What parses the JSON in `data` exactly: orjson if it can, which is several times as fast."""
     is_for_python = b"NaN" in data or b"Infinity" in data or _LONG.search(data) is not None
     return json.loads if is_for_python else orjson.loads
 
@@ -62,8 +62,8 @@ def table_of(
 
     Args:
         rows: one object each.
-        types: of columns whose type is known already; the others' are found out.
-        infos: columns whose values become JSON text, whatever they are.
+        types: of columns whose type is known already; other types are inferred.
+        infos: columns whose values become JSON text, whatever their type.
         declared: columns for which the user gives a type: whole numbers beyond int64 become floats there.
 
     Raises:
@@ -80,10 +80,10 @@ def table_of(
 
 
 def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
-    """The values of text cells that all begin like JSON arrays or objects; None where they do not.
+    """The values of text cells that all begin like JSON arrays or objects; None if they do not.
 
     Raises:
-        CellError: they begin so, and are not JSON of one kind.
+        CellError: they begin like JSON, but are not JSON of one type.
     """
     trimmed = pc.utf8_ltrim_whitespace(column)
     begins = pc.or_(pc.starts_with(trimmed, "["), pc.starts_with(trimmed, "{"))
@@ -99,7 +99,7 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
 
 
 def info_text(info: Any, row: int) -> str:
-    """An info as JSON text; nothing is empty text."""
+    """An info as JSON text; empty for no info."""
     if info is None or info == {}:
         return ""
     if isinstance(info, str):
@@ -151,7 +151,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
 
 
 def beyond_int64(row: int, name: str, number: object) -> CellError:
-    """What to say of a whole number that no int64 holds."""
+    """The error for a whole number that does not fit into int64."""
     return CellError(
         row,
         f"{name!r} is {number}, a whole number that int64 does not hold and a float would round: write it as text, or "
@@ -190,7 +190,7 @@ def _with_numbers(value: Any) -> Any:
 
 
 def _rounded(value: Any) -> Any:
-    """The value with whole numbers that no int64 holds as floats."""
+    """The value, with whole numbers that do not fit into int64 as floats."""
     return _mapped(value, lambda leaf: leaf if _beyond(leaf) is None else float(leaf))
 
 
@@ -203,7 +203,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _beyond(value: Any) -> int | None:
-    """The first whole number in a JSON value that no int64 holds."""
+    """The first whole number in a JSON value that does not fit into int64."""
     if isinstance(value, int):
         return None if -_BEYOND <= value < _BEYOND else value
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -211,7 +211,7 @@ def _beyond(value: Any) -> int | None:
 
 
 def _first_odd(values: Sequence[Any], kind: pa.DataType | None) -> int:
-    """The first row with which the values are no column any more, by halving."""
+    """The first row that does not fit into a column with those before it, by bisection."""
     good, bad = 0, len(values)
     while bad - good > 1:
         middle = (good + bad) // 2

@@ -37,7 +37,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 _NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-# Read beside the leaves, whatever `columns` names.
+# Read in addition to the leaves, whatever `columns` names.
 ROLES: Final = frozenset(
     {
         Columns.TERMINATEDS,
@@ -57,7 +57,7 @@ class Source(NamedTuple):
 
     Attributes:
         columns: the data's, in order.
-        shape: of one element that the columns make together; None where one column holds all of it.
+        shape: of one element that the columns make together; None if one column holds all of it.
     """
 
     columns: tuple[str, ...]
@@ -70,9 +70,9 @@ class Plan:
 
     Attributes:
         sources: Hindcast's name of a leaf or of a column -> where it comes from.
-        only_done: the flag that says that an episode is over, where nothing says why.
-        end_infos: the infos that may say why then.
-        left_out: columns of the data that are not read, though nobody said so.
+        only_done: the flag that says that an episode is over, if nothing says why.
+        end_infos: the infos that may then say why.
+        left_out: columns of the data that are not read, although nothing excludes them.
     """
 
     sources: dict[str, Source]
@@ -83,12 +83,12 @@ class Plan:
     @property
     def columns(self) -> list[str]:
         """The data's columns that are read."""
-        told = [name for source in self.sources.values() for name in source.columns]
-        return list(dict.fromkeys([*told, *([self.end_infos] if self.end_infos else [])]))
+        names = [name for source in self.sources.values() for name in source.columns]
+        return list(dict.fromkeys([*names, *([self.end_infos] if self.end_infos else [])]))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was taken for what, where the data leave it open."""
+        """How ambiguous columns were interpreted."""
         notes = []
         if self.only_done is not None:
             unless = (
@@ -108,7 +108,7 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     Args:
         names: the table's; the keys of its folders are columns as well.
         options: of the user.
-        empty: leaves that the data have without a number in them, so that no column stands for them.
+        empty: leaves of the data that contain no numbers, so that they have no column.
 
     Raises:
         DataError: an own column that is not there, could be one of several, or is named wrongly.
@@ -135,19 +135,19 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """What a name that is not there may have meant: `; did you mean 'obs'?`, and what is there."""
+    """Advice for an unknown name: the closest known one, else all of them."""
     close = difflib.get_close_matches(name, names, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {listed(names)}"
 
 
 def listed(names: Collection[str]) -> str:
-    """Names for a sentence, the first ones of many."""
+    """Names for a sentence; of many, the first 20."""
     shown = list(names)[:20]
     return f"{shown}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 class _Table:
-    """The columns of a table, those with numbers in their names put together."""
+    """The columns of a table; numbered columns are grouped."""
 
     def __init__(self, names: Sequence[str]) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -169,7 +169,7 @@ class _Table:
             self.stems[stem] = _assembled(stem, parts)
 
     def of(self, name: str, own: str) -> dict[str, Source]:
-        """The column, its numbered parts, or those of its leaves, by the names that they get; empty if none."""
+        """The column, its numbered parts, or its leaves, by their new names; empty if there are none."""
         if name in self.stems:
             return {own: self.stems[name]}
         below = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
@@ -196,7 +196,7 @@ class _Table:
 
 
 def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
-    """Numbered columns as one array; every index must be there."""
+    """Numbered columns as one array; no index may be missing."""
     dimensions = {len(index) for index in parts}
     if len(dimensions) > 1:
         raise DataError(
@@ -216,10 +216,12 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
 
 
 def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, Source]:
-    """Where one of Hindcast's columns, or its leaves, come from; empty where nothing is."""
-    told = {name: theirs for name, theirs in schema.items() if root(name) == own}
-    if told:
-        return {leaf: source for name in told for leaf, source in _told(name, told[name], table).items()}
+    """Where one of Hindcast's columns, or its leaves, come from; empty if there are none."""
+    mapped = {name: theirs for name, theirs in schema.items() if root(name) == own}
+    if mapped:
+        return {
+            leaf: source for name in mapped for leaf, source in _mapped(name, mapped[name], table).items()
+        }
     found = table.of(own, own)
     if found:
         return found
@@ -230,7 +232,7 @@ def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, So
     return next(iter(others.values()), {})
 
 
-def _told(own: str, theirs: str, table: _Table) -> dict[str, Source]:
+def _mapped(own: str, theirs: str, table: _Table) -> dict[str, Source]:
     if _GLOB.search(theirs) and theirs not in table.names:
         return {own: table.matching(theirs)}
     if theirs in table.names:
@@ -244,12 +246,12 @@ def _told(own: str, theirs: str, table: _Table) -> dict[str, Source]:
 
 
 def _canonical(name: str) -> str:
-    """A key of the schema map; legacy names of the flags count as well."""
+    """A key of the schema map; legacy names of the flags are accepted."""
     return Columns.TERMINATEDS if name in DONES else name
 
 
 def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | None, str | None]:
-    """The flag `done` where it stands alone, and the infos beside it."""
+    """The flag `done` if it is the only one, and the infos that may explain it."""
     over = sources.get(Columns.TERMINATEDS)
     if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
         return None, None

@@ -36,7 +36,7 @@ _RECORDED: Final = {"eps_id", "obs", "actions", "rewards", "new_obs", "terminate
 
 
 class _Groups(NamedTuple):
-    """Row groups that are read together, and the number of their first row in the file."""
+    """Row groups that are read together, and the number of their first row."""
 
     groups: tuple[int, ...]
     first: int
@@ -55,7 +55,7 @@ class Parquet(Format):
             return bytes(stream.read(4)) == _MAGIC
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`; row groups that no row of can pass the filter, by their statistics, are left out."""
+        """See `Format.pieces`; row groups in which no row can pass the filter, by their statistics, are left out."""
         check_options(self.name, options.options, ())
         fingerprint(location)
         with open_parquet(location) as file:
@@ -105,7 +105,7 @@ class Parquet(Format):
 
 
 def _joints(file: pq.ParquetFile) -> I64:
-    """The rows with which a fragment goes on with an episode, where the file's footer tells of any."""
+    """The rows at which a fragment continues an episode, according to the file's footer."""
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)
@@ -114,7 +114,7 @@ def _joints(file: pq.ParquetFile) -> I64:
 
 
 def _joined(rows: Rows, joints: I64) -> Rows:
-    """The rows, without what fragments say in their first rows' infos of the row before."""
+    """The rows; the first row of a fragment no longer repeats the info of the row before."""
     if not len(joints) or Columns.INFOS not in rows.columns:
         return rows
     texts = of_fragments(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
@@ -132,7 +132,7 @@ def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbyte
 
 
 def _check(location: Location, file: pq.ParquetFile) -> None:
-    """Make sure that the rows are timesteps, and that there are as many as the footer says."""
+    """Make sure that rows are timesteps, and as many as the footer says."""
     description = described(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
@@ -155,7 +155,7 @@ def _planned(
 
 
 def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
-    """What Hindcast wrote about the data; nothing of files of others."""
+    """What Hindcast wrote about the data; empty for other files."""
     try:
         description = described(schema)
     except DataError as error:

@@ -33,8 +33,9 @@ def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str
     for name, value in options.items():
         own = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
         if own not in allowed:
-            hint = nearest(own, allowed) if allowed else "it has none"
-            raise DataError(f"{form} has no read option {name!r}: {hint}")
+            if not allowed:
+                raise DataError(f"{form} takes no read options; got {name!r}")
+            raise DataError(f"{form} has no read option {name!r}: {nearest(own, allowed)}")
         found[own] = value
     return found
 

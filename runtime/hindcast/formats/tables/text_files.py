@@ -1,4 +1,4 @@
-"""Text files cut where records end: byte ranges of plain files, blocks of compressed ones."""
+"""Text files split where records end: byte ranges of plain files, blocks of compressed ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _EMPTY: Final = (b"\n", b"\r\n")
 
 
 class Span(NamedTuple):
-    """Whole records of a text file.
+    """Complete records of a text file.
 
     Attributes:
         start: byte at which they start.
         stop: byte after them.
-        first: how many records are before them.
-        records: how many they are, lines without anything not counted.
+        first: number of records before them.
+        records: number of records, not counting empty lines.
     """
 
     start: int
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 @contextmanager
 def opened(location: Location) -> Iterator[Any]:
-    """The file's text as a stream of bytes, decompressed where it is gzip.
+    """The file's text as a stream of bytes, decompressed if it is gzip.
 
     Raises:
         DataError: damage that decompressing finds.
@@ -84,10 +84,10 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
 
     Args:
         location: the file.
-        quote: the character between two of which a line end is none.
+        quote: the quote character; line ends between two of them are text.
 
     Raises:
-        DataError: a record without an end, or a quote without its partner.
+        DataError: a record without an end, or an unmatched quote.
     """
     with opened(location) as stream:
         text, start, first = b"", 0, 0
@@ -104,7 +104,7 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
                 text, start, first = text[size:], start + size, first + records
             elif len(text) > _LONGEST:
                 raise DataError(
-                    f"{location} has no line end within {_LONGEST >> 20} MiB: it is no text of one record a line"
+                    f"{location} has no line end within {_LONGEST >> 20} MiB: it is not text with one record per line"
                 )
 
 
@@ -117,7 +117,7 @@ def _check_quotes(location: Location, text: bytes, quote: bytes | None) -> None:
 
 
 def _ends(text: bytes, quote: bytes | None) -> I64:
-    """`[records]` where the records of a text end that begins with one."""
+    """`[records]` where the records of a text end; the text begins with a record."""
     data = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if quote is None or quote not in text:
@@ -127,7 +127,7 @@ def _ends(text: bytes, quote: bytes | None) -> I64:
 
 
 def _records(text: bytes, ends: I64) -> int:
-    """How many of the records that end there are more than an empty line."""
+    """How many of the records that end there are not empty lines."""
     starts = np.append(0, ends[:-1] + 1)
     short = np.flatnonzero(ends - starts <= 1)
     lines = (

@@ -1,4 +1,4 @@
-"""What the formats of text have in common: pieces that end where records end, and types that hold for all of them."""
+"""What text formats share: pieces that end where records end, and types that hold for all of them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 
 
 class Part(NamedTuple):
-    """Where a piece is, and what was found out about its file.
+    """Where a piece is, and what is known about its file.
 
     Attributes:
-        span: None for all of a file that is read from its first byte on.
-        header: how many records before the first row are a header.
-        names: the columns of a file in several pieces; None for those that the piece has.
-        types: those that are known before the piece is parsed.
+        span: None for a file that is read completely, from its first byte.
+        header: number of header records before the first row.
+        names: the columns of a file in several pieces; None for the piece's own columns.
+        types: known before the piece is parsed.
         leaves: what Hindcast wrote about the file.
-        delimiter: between the columns of CSV.
+        delimiter: of CSV.
     """
 
     span: Span | None
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class TextTables(Format):
-    """What the formats of text have in common."""
+    """What text formats share."""
 
     @abstractmethod
     def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
@@ -65,22 +65,22 @@ class TextTables(Format):
 
     @abstractmethod
     def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """The columns of the first record; empty where that takes reading much."""
+        """The columns of the first record; empty if finding them takes reading much."""
 
     def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
-        """The character between two of which a line end is none."""
+        """The quote character: line ends between two of them are text."""
         return None
 
     def is_whole(self, location: Location) -> bool:
-        """Whether a file cannot be cut."""
+        """Whether a file cannot be split."""
         return is_compressed(location)
 
     def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
-        """All of a file that cannot be cut, in parts."""
+        """All of a file that cannot be split, in parts."""
         return blocks_of(location, self.quote(options))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`; of a file in several, the first one decides of which types its columns are."""
+        """See `Format.pieces`; the first piece of a file determines the types of its columns."""
         if not location.info().size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         begin = self.begin(location, written_spec(location, self.name), options)
@@ -98,12 +98,12 @@ class TextTables(Format):
         ]
 
     def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
-        """See `Format.describe`: what the manifest beside the file says."""
+        """See `Format.describe`: what the manifest in its folder says."""
         spec = written_spec(location, self.name)
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: also that text does not tell types."""
+        """See `Format.notes`: also that text has no types."""
         names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
         with sentences(str(location), _NO_ROWS):
             notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()
@@ -111,7 +111,7 @@ class TextTables(Format):
             return notes
         return (
             *notes,
-            f"{self.name} does not tell types: read as int64, and as float64 where there is a point",
+            f"{self.name} has no types: read as int64, and as float64 where there is a decimal point",
         )
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
@@ -129,7 +129,7 @@ class TextTables(Format):
     def _tables(
         self, location: Location, part: Part, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, Plan, int]]:
-        """The piece's tables, each with the number of its first row; the first one decides of the types."""
+        """The piece's tables, each with the number of its first row; the first one determines the types."""
         blocks = self.blocks(location, options) if part.span is None else _one(location, part.span)
         for span, data in blocks:
             header = part.header if span.first == 0 else 0
@@ -159,7 +159,7 @@ def _with_types(part: Part, table: pa.Table) -> Part:
 
 
 def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
-    """The rows with the leaves without a number in them, which text may have no place for."""
+    """The rows with the leaves that contain no numbers, which text may not store."""
     empty = {
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
         for name, leaf in empty_leaves(leaves).items()

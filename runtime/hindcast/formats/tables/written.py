@@ -1,4 +1,4 @@
-"""What Hindcast wrote about its own text files, in the manifest of their folder or before that in commits; as types."""
+"""What Hindcast wrote about its own text files, in the folder's manifest or (before that) in commits, as types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hindcast.storage.location import Location
 
 
 def written_spec(location: Location, layout: str) -> DataSpec:
-    """The spec of a file that the recording beside it lists, in that layout; one that says nothing of any other.
+    """The spec of a file that the recording in its folder lists in that layout; an empty one for other files.
 
     Raises:
         DataError: a manifest that cannot be read, or a file of another size than it says.
@@ -35,7 +35,7 @@ def written_spec(location: Location, layout: str) -> DataSpec:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """The type of one number of a leaf; complex numbers are two, and half floats are parsed as floats."""
+    """The type of one number of a leaf; complex numbers are two of them, and half floats are parsed as floats."""
     if leaf.dtype is None:
         return pa.string()
     if leaf.dtype.kind == "c":
@@ -44,7 +44,7 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
 
 
 def with_element(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
-    """A number's type in the place of the innermost one: of `list<int64>` and float64, `list<double>`."""
+    """The type with its innermost number type replaced: `list<int64>` and float64 give `list<double>`."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(with_element(kind.value_type, number))
     return number
@@ -58,7 +58,7 @@ def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
 
 
 def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Those without a number in them, for which CSV has no column; observations after the step too."""
+    """The leaves that contain no numbers, for which CSV has no column; also of observations after the step."""
     found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
     return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, list(found))}
 

@@ -1,4 +1,4 @@
-"""Columns as the text of their rows, made by the column rather than by the row."""
+"""Columns as text, converted column by column rather than row by row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hindcast.errors import DataError
 
 
 class Words(NamedTuple):
-    """How the floats are spelled that are no numbers."""
+    """How NaN and infinities are spelled."""
 
     nan: bytes
     infinity: bytes
@@ -80,7 +80,7 @@ def info_json(text: str) -> bytes:
     """The info's JSON without line ends.
 
     Raises:
-        DataError: it is no JSON.
+        DataError: it is not JSON.
     """
     try:
         orjson.loads(text)

@@ -115,14 +115,16 @@ def _packable(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
     """The leaves of a column that can be packed.
 
     Raises:
-        DataError: there is none of this name, or one with text.
+        DataError: there is no column of this name, or it holds text.
     """
     of_numbers = dict.fromkeys(root(leaf) for leaf in leaves)
     for leaf, kind in leaves.items():
         if kind.dtype is None:
             of_numbers.pop(root(leaf), None)
     if name not in of_numbers:
-        raise DataError(f"{name!r} is no column of numbers to be packed: allowed are {', '.join(of_numbers)}")
+        raise DataError(
+            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(of_numbers)}"
+        )
     return [leaf for leaf in leaves if root(leaf) == name]
 
 

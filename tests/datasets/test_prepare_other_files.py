@@ -75,10 +75,10 @@ def test_what_is_no_table_is_left_out_and_said(tmp_path):
     assert dataset.num_episodes == 2
     assert dataset.notes[-2:] == (
         "1 file of no known format was left out: README.md",
-        "1 file that is no data was left out: params.json",
+        "1 file that is not data was left out: params.json",
     )
     messages = [problem.message for problem in inspect_data(Reading((str(folder),))).problems]
-    assert any("1 file that is no data was left out" in message for message in messages)
+    assert any("1 file that is not data was left out" in message for message in messages)
 
 
 def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
@@ -88,7 +88,7 @@ def test_what_is_no_data_is_left_out_beside_episodes_too(tmp_path):
     next((tmp_path / "data").glob("*.parquet")).rename(folder / "a.parquet")
     (folder / "params.json").write_text(json.dumps({"lr": 1e-3}))
     (folder / "README.md").write_text("what this is")
-    assert open_data(folder).notes == ("2 files that are no data were left out: README.md, params.json",)
+    assert open_data(folder).notes == ("2 files that are not data were left out: README.md, params.json",)
 
 
 def test_whole_episodes_beside_a_table_are_refused_with_both(tmp_path):
@@ -98,5 +98,5 @@ def test_whole_episodes_beside_a_table_are_refused_with_both(tmp_path):
     folder.mkdir()
     file.rename(folder / "a.parquet")
     pacsv.write_csv(flat(tmp_path), folder / "b.csv")
-    with pytest.raises(DataError, match=r"rows mixes .*a.parquet.*b.csv.*folders of their own"):
+    with pytest.raises(DataError, match=r"rows mixes .*a.parquet.*b.csv.*separate folders"):
         open_data(folder)

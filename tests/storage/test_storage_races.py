@@ -1,0 +1,16 @@
+"""Two writers that race for a folder in the stores that need no server; tests/stores has the others."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.store import MemoryStore
+
+from hindcast.storage.location import resolve
+from support import race_for
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_of_two_writers_exactly_one_wins(kind, tmp_path):
+    folder = resolve(tmp_path) if kind == "local" else resolve("races", MemoryStore())
+    for race in range(100):
+        assert race_for(folder.child(f"{race}")) == [False, True]
