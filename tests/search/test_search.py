@@ -18,7 +18,7 @@ from hindcast.record import environments
 from hindcast.run import carry_out
 from hindcast.run.training import TrainingRun
 from hindcast.search import Search, retrain, search, take
-from support import Heard, training
+from support import MemoryReporter, training
 
 RATES = {"config.lr": [1e-3, 1e-2]}
 
@@ -50,11 +50,11 @@ def document(found: Search) -> dict[str, Any]:
 
 
 def test_the_trial_with_the_best_estimate_is_chosen_without_an_environment(
-    walks: Path, folder: Path, heard: Heard, nothing_is_played: Mock
+    walks: Path, folder: Path, reporter: MemoryReporter, nothing_is_played: Mock
 ) -> None:
     judged = {"heldOut": 0.6, "estimates": ["wis"], "explore": True}
     resource = base(walks, judged, environment={"id": "Lost-v7"})
-    found = search(resource, RATES, output=folder, seeds=2, confirm=0.25, reporter=heard)
+    found = search(resource, RATES, output=folder, seeds=2, confirm=0.25, reporter=reporter)
     assert nothing_is_played.call_count == 0
     assert [len(trial.runs) for trial in found.trials] == [2, 2]
     assert found.trials[0].figure > found.trials[1].figure
@@ -75,7 +75,7 @@ def test_the_trial_with_the_best_estimate_is_chosen_without_an_environment(
     assert document(found)["best"]["checkpoint"] == found.run.checkpoint
     page = Path(found.report).read_text()
     assert all(run.folder in page for trial in found.trials for run in trial.runs)
-    assert [note for note in heard.notes if note.startswith("trial 2 (config.lr=0.01) of 2, seed 1: wis ")]
+    assert [note for note in reporter.notes if note.startswith("trial 2 (config.lr=0.01) of 2, seed 1: wis ")]
 
 
 def test_what_is_set_aside_neither_trains_nor_chooses(walks: Path, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_trial_that_fails_is_a_row_and_the_others_run(
     assert "the loss is not finite" in Path(found.report).read_text()
 
 
-def test_without_any_figure_nothing_is_chosen(walks: Path, folder: Path, heard: Heard) -> None:
+def test_without_any_figure_nothing_is_chosen(walks: Path, folder: Path, reporter: MemoryReporter) -> None:
     greedy = {"heldOut": 0.4, "estimates": ["wis"]}  # hardly an episode counts
     found = search(base(walks, greedy), {"config.lr": [1e-3]}, output=folder, confirm=0)
     assert found.best is None
@@ -166,7 +166,7 @@ def test_all_trials_are_discounted_as_the_resource_is(walks: Path, folder: Path)
 
 
 def test_the_winner_is_taken_or_trained_again_on_all_episodes(
-    walks: Path, folder: Path, heard: Heard
+    walks: Path, folder: Path, reporter: MemoryReporter
 ) -> None:
     found = search(base(walks), RATES, output=folder, confirm=0.25)
     taken = take(found, folder / "taken")
@@ -174,7 +174,7 @@ def test_the_winner_is_taken_or_trained_again_on_all_episodes(
     assert take(found, folder / "taken") == taken
     with pytest.raises(OutputConflict, match="is not empty"):
         take(found, walks)
-    outcome = retrain(found, folder / "again", heard)
+    outcome = retrain(found, folder / "again", reporter)
     assert outcome.metrics["updates"] == found.run.updates
     spec = json.loads(Path(outcome.folder, "spec.json").read_text())["spec"]["spec"]
     assert "evaluation" not in spec
