@@ -8,17 +8,20 @@ from typing import Any
 from unittest.mock import Mock
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
+from hindcast import BCConfig
 from hindcast.api import OfflineTraining
+from hindcast.api.metadata import Reference
 from hindcast.datasets.opening import open_dataset
-from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError
+from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.models.policy import Policy
 from hindcast.record import environments
-from hindcast.run import carry_out
+from hindcast.report.text import resource_yaml
 from hindcast.run.training import TrainingRun
 from hindcast.search import Search, retrain, search, take
-from support import MemoryReporter, training
+from support import MemoryReporter, recording, training
 
 RATES = {"config.lr": [1e-3, 1e-2]}
 
@@ -124,21 +127,40 @@ def test_a_search_is_extended_by_seeds_and_its_folder_holds_no_other(walks: Path
             search(**{"given": base(walks), "over": {"config.lr": [1e-3]}, **other}, output=folder, confirm=0)
 
 
-def test_a_trial_that_fails_is_a_row_and_the_others_run(
-    walks: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train_here = carry_out.train_here
-
-    def failing(resource: OfflineTraining, *given: Any) -> Any:
-        if resource.spec.config["lr"] == 0.1:
-            raise DataError("the loss is not finite")
-        return train_here(resource, *given)
-
-    monkeypatch.setattr("hindcast.search.searching.train_here", failing)
-    found = search(base(walks), {"config.lr": [0.1, 1e-3]}, output=folder, confirm=0)
+def test_a_trial_that_fails_is_a_row_and_the_others_run(walks: Path, folder: Path) -> None:
+    found = search(base(walks), {"config.lr": [1e38, 1e-3]}, output=folder, confirm=0)
     assert [trial.number for trial in found.trials] == [2, 1]
-    assert found.trials[1].runs[0].error == "the loss is not finite"
-    assert "the loss is not finite" in Path(found.report).read_text()
+    assert "NaN" in str(found.trials[1].runs[0].error)
+    assert "NaN" in Path(found.report).read_text()
+
+
+def test_a_config_is_searched_as_its_resource_is(walks: Path, folder: Path) -> None:
+    config = (
+        BCConfig()
+        .offline_data(input_=str(walks))
+        .training(train_batch_size_per_learner=32)
+        .evaluation(
+            offline_evaluation_held_out=0.5,
+            off_policy_estimation_methods=["wis"],
+            offline_evaluation_explore=True,
+        )
+    )
+    rates = np.array([1e-4, 1e-3])
+    found = search(config, {"config.lr": rates}, output=folder, confirm=0, stop={"updates": 2})
+    assert {trial.setting["config.lr"] for trial in found.trials} == {1e-4, 1e-3}
+    assert found.run.updates == 2
+
+
+def test_a_recording_in_the_file_gives_its_data(walks: Path, folder: Path, tmp_path: Path) -> None:
+    resource = base(walks)
+    recorded = recording(walks)
+    source = {"recording_ref": Reference(name="test"), "path": None}
+    source = resource.spec.input[0].model_copy(update=source)
+    spec = resource.spec.model_copy(update={"input": [source]})
+    texts = map(resource_yaml, (recorded, resource.model_copy(update={"spec": spec})))
+    (tmp_path / "both.yaml").write_text("---\n".join(texts))
+    found = search(tmp_path / "both.yaml", {"config.lr": [1e-3]}, output=folder, confirm=0)
+    assert found.training.spec.input[0].path == str(walks)
 
 
 def test_without_any_figure_nothing_is_chosen(walks: Path, folder: Path, reporter: MemoryReporter) -> None:

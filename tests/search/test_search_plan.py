@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hindcast import BCConfig
+from hindcast import PPOConfig
 from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
-from hindcast.search import Range, loguniform, search, uniform
+from hindcast.search import Range, Run, Trial, loguniform, search, uniform
+from hindcast.search.found import best_first, best_run
 from hindcast.search.space import Over, parse_over, settings
 from hindcast.search.trials import plan_of
 from support import training
@@ -79,7 +81,8 @@ def test_draws_are_seeded_and_more_of_them_begin_with_the_same() -> None:
 
 def test_ranges_are_drawn_from_within_their_bounds() -> None:
     drawn = settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
-    assert all(1 <= each["a"] < 3 and 1e-5 <= each["b"] < 1e-2 for each in drawn)
+    assert all(1 <= each["a"] <= 3 and 1e-5 <= each["b"] <= 1e-2 for each in drawn)
+    assert max(len(f"{each['a']:g}") for each in drawn) == len("2.345")
     assert np.median([each["a"] for each in drawn]) == pytest.approx(2, abs=0.2)
     assert np.log10(np.median([each["b"] for each in drawn])) == pytest.approx(-3.5, abs=0.3)
 
@@ -183,13 +186,40 @@ def test_a_search_that_makes_no_sense_is_refused(over: Over, given: dict[str, An
 def test_options_that_make_no_sense_are_refused(
     asked: dict[str, Any], given: dict[str, Any], said: str
 ) -> None:
-    over = given.pop("over", {"config.lr": [0.1, 0.2]})
-    assert said in refused(over, base(**given), **asked)
+    over = given.get("over", {"config.lr": [0.1, 0.2]})
+    resource = base(**{name: value for name, value in given.items() if name != "over"})
+    assert said in refused(over, resource, **asked)
 
 
-def test_a_config_is_searched_as_its_resource_is() -> None:
-    config = BCConfig().offline_data(input_="nowhere")
-    with pytest.raises(SpecError, match=r"add evaluation.offline to the resource"):
-        search(config, {"config.lr": [0.1]}, stop={"updates": 5})
-    with pytest.raises(SpecError, match="stop is for a config"):
+RECORDED = """
+apiVersion: hindcast.dev/v1alpha1
+kind: OfflineRecording
+metadata: {name: played}
+spec: {environment: {id: a}, policy: {random: {}}, duration: {episodes: 9}, output: {path: there}}
+---
+"""
+
+
+def test_what_is_given_must_be_one_training(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="stop is for a config: a resource has its own"):
         search(base(), {"config.lr": [0.1]}, stop={"updates": 5})
+    (tmp_path / "none.yaml").write_text(RECORDED)
+    with pytest.raises(SpecError, match=r"none.yaml has 0 OfflineTrainings: a search varies one"):
+        search(tmp_path / "none.yaml", {"config.lr": [0.1]})
+    recorder = PPOConfig().environment("CartPole-v1").offline_data(output="out")
+    with pytest.raises(SpecError, match="a search varies an OfflineTraining"):
+        search(recorder, {"config.lr": [0.1]})
+
+
+def trial(number: int, *figures: float | None) -> Trial:
+    return Trial(
+        number, {"a": number}, tuple(Run(seed, "there", figure) for seed, figure in enumerate(figures))
+    )
+
+
+def test_the_best_mean_wins_the_earlier_of_equals_and_never_one_that_lacks_a_figure() -> None:
+    trials = [trial(1, 9.0, None), trial(2, 1.0, 5.0), trial(3, 4.0, 2.0), trial(4, 2.0, 2.0)]
+    assert [each.number for each in best_first(trials, "dr")] == [2, 3, 4, 1]
+    assert [each.number for each in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
+    assert best_run(trials[1], "dr").seed == 1
+    assert best_run(trials[1], "validationLoss").seed == 0

@@ -33,11 +33,11 @@ def write_search_page(found: Search, base: OfflineTraining) -> None:
         base: the training that it varied.
     """
     page = Page(
-        kind=f"Search over {len(found.trials[0].setting)} settings of an OfflineTraining",
+        kind=f"Search over {', '.join(found.trials[0].setting)} of an OfflineTraining",
         name=base.metadata.name,
         outcome=found.sentence[0].upper() + found.sentence[1:],
         tiles=list(_tiles(found)),
-        sections=[Section("All trials", {"trials": trials_picture(found)})],
+        sections=[Section("The trials compared", {"trials": trials_picture(found)})],
         tables=[trials_table(found)],
         commands=_commands(found),
         spec=resource_yaml(found.training or base),
@@ -142,8 +142,8 @@ def _tiles(found: Search) -> Iterator[Tile]:
             _axis(found.by).capitalize(), formatting.significant(best.figure or 0.0), "held-out episodes"
         )
     if confirmed is not None:
-        note = formatting.plural(confirmed.episodes, "unseen episode")
-        yield Tile("The same of the winner", with_interval(confirmed.figure, None), note)
+        note = formatting.plural(confirmed.episodes, "episode")
+        yield Tile("Winner on unseen episodes", with_interval(confirmed.figure, None), note)
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
         yield Tile("Behaviour policy", formatting.significant(behaviour), "held-out episodes")
     failed = sum(run.error is not None for run in runs)

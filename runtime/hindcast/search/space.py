@@ -41,10 +41,13 @@ class Range:
             raise SpecError(f"{self}: a logarithm needs bounds above 0.")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """One number."""
+        """One number, of four significant digits unless the bounds are closer than these."""
         if self.log:
-            return float(np.exp(generator.uniform(math.log(self.low), math.log(self.high))))
-        return float(generator.uniform(self.low, self.high))
+            drawn = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            drawn = generator.uniform(self.low, self.high)
+        rounded = float(f"{drawn:.4g}")
+        return rounded if self.low <= rounded <= self.high else float(drawn)
 
     def __str__(self) -> str:
         return f"{'log' if self.log else ''}uniform({self.low:g}, {self.high:g})"
@@ -55,12 +58,12 @@ Over = Mapping[str, Sequence[Any] | Range]
 
 
 def uniform(low: float, high: float) -> Range:
-    """Numbers drawn uniformly from `[low, high)`."""
+    """Numbers drawn uniformly from between two bounds."""
     return Range(low, high)
 
 
 def loguniform(low: float, high: float) -> Range:
-    """Numbers drawn from `[low, high)` whose logarithm is uniform: for learning rates."""
+    """Numbers drawn from between two bounds whose logarithm is uniform: for learning rates."""
     return Range(low, high, log=True)
 
 
