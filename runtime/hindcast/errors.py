@@ -71,6 +71,12 @@ class Interrupted(UserError):
     exit_code = 130
 
 
+def first_line(error: Exception) -> str:
+    """What an error of a library says first, which may be followed by a long trace."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), "no reason given")
+
+
 def caught(function: Callable[[], T]) -> T | UserError:
     """What the function returns, or the user's mistake that it raises."""
     try:

@@ -1,6 +1,7 @@
 """Numbers as people read them: `12.3k`, `1.5 MiB`, `2 min 4 s`. For the console and the report."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,11 @@ def share(part: float) -> str:
 def plural(number: float, noun: str) -> str:
     """`1 episode`, `500 episodes`, `1,024 updates`."""
     return f"{whole(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A sort key by which 2 comes before 10: `part-2`, `part-10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def few(things: Sequence[object], most: int) -> str:

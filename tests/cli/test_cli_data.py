@@ -60,7 +60,7 @@ def test_the_family_of_data(hindcast, recorded):
     [
         (("convert", "nothing", "out"), 3, "nothing does not exist"),
         (("convert", "DATA", "DATA/out"), 2, "a separate folder"),
-        (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean Columns?"),
+        (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean 'Columns'?"),
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
         (
             ("convert", "DATA", "out", "--schema", "obs"),

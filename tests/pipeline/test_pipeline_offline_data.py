@@ -250,7 +250,7 @@ def test_ready_connectors_can_be_given(make_data):
     [
         (
             "AddObservationsFromEpisodeToBatch",
-            "did you mean AddObservationsFromEpisodesToBatch",
+            "did you mean 'AddObservationsFromEpisodesToBatch'",
         ),
         ("NumpyToTensor", "leave it out: batches are tensors"),
         ("nowhere.at:All", "there is no module 'nowhere'"),

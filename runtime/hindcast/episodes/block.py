@@ -114,8 +114,8 @@ class Block:
     def take(self, episodes: I64 | Sequence[int]) -> Block:
         """A new block of the given episodes, in the given order (copies)."""
         chosen = np.asarray(episodes, dtype=np.int64)
-        steps = _ranges(self.start[chosen], self.length[chosen])
-        observations = _ranges(self.obs_start[chosen], self.length[chosen] + 1)
+        steps = ranges(self.start[chosen], self.length[chosen])
+        observations = ranges(self.obs_start[chosen], self.length[chosen] + 1)
         columns = {
             leaf: column[observations if per_observation(leaf) else steps]
             for leaf, column in self.columns.items()
@@ -179,8 +179,8 @@ def _starts(lengths: I64) -> I64:
     return ends - lengths
 
 
-def _ranges(starts: I64, lengths: I64) -> I64:
-    """Concatenation of `range(start, start + length)` for each pair."""
+def ranges(starts: I64, lengths: I64) -> I64:
+    """All of `range(start, start + length)` for each pair, end to end."""
     total = int(lengths.sum())
     offsets = np.repeat(starts - _starts(lengths), lengths)
     return offsets + np.arange(total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 import gymnasium as gym
 
 from hindcast.api.environment import Named
+from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.connector_pieces import (
@@ -202,9 +202,9 @@ def _factory(name: str) -> Any:
         return PIECES[name]
     if name in WITHOUT_NEED:
         raise SpecError(_without_need(name))
-    near = difflib.get_close_matches(name, PIECES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PIECES)}."
-    raise SpecError(f'{_FIELD}: {name!r} is neither a library connector nor a "package.module:Class"; {hint}')
+    raise SpecError(
+        f'{_FIELD}: {name!r} is neither a library connector nor a "package.module:Class"{nearest(name, PIECES)}'
+    )
 
 
 def _without_need(name: str) -> str:

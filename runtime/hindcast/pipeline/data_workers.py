@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from hindcast import errors
 from hindcast.episodes.block import PER_EPISODE, Block
-from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line
 from hindcast.formats.arrow.array_row import from_row, header_of, to_row
 from hindcast.memory import oom_kills
 from hindcast.pipeline.executors import PreLearn, Work
@@ -285,7 +285,7 @@ def fetch(reference: Any) -> Block:
 def _lost(error: Exception) -> WorkerLost:
     import ray
 
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError) or any(
         sign in str(error) for sign in KILLED_FOR_MEMORY
     ):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import per_observation
 from hindcast.formats.parquet.fragments import find_continued, join
+from hindcast.formats.spec import kind_of
 
 I64 = NDArray[np.int64]
 
@@ -116,8 +117,7 @@ class EpisodeStore:
             kept = held.columns[name]
             if (column.shape[1:], column.dtype) != (kept.shape[1:], kept.dtype):
                 raise ValueError(
-                    f"the episodes' {name!r} is {column.dtype} of shape {list(column.shape[1:])}, and that of those "
-                    f"that are held {kept.dtype} of shape {list(kept.shape[1:])}"
+                    f"{name!r} is {kind_of(column)} in the episodes, and {kind_of(kept)} in those that are held"
                 )
 
     def _take_out(self, eps_id: NDArray[np.object_]) -> list[Block]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hindcast.api.sentences import similar
 from hindcast.errors import SpecError
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
 from hindcast.storage.location import Location
@@ -49,7 +49,8 @@ class Target:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise SpecError(
-                f"the format {self.format!r} is not written{_meant(self.format)}: allowed are {', '.join(FORMATS)}"
+                f"the format {self.format!r} is not written{similar(self.format, FORMATS)}; "
+                f"allowed are {', '.join(FORMATS)}"
             )
 
         if self.compress_columns and self.format != "SampleBatch":
@@ -92,9 +93,3 @@ class Target:
             "compression": self.compression,
             **({"compressColumns": self.compress_columns} if self.compress_columns else {}),
         }
-
-
-def _meant(name: str) -> str:
-    lowered = {known.lower(): known for known in FORMATS}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean {lowered[close[0]]}?)" if close else ""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.api.input import FilterTerm
-from hindcast.episodes.block import I64, Block
+from hindcast.episodes.block import Block, ranges
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.episodes.details import from_text
 from hindcast.formats.tables.filters import expression_of, passing
@@ -39,7 +39,7 @@ def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     length = np.diff(np.append(starts, len(kept)))
     head, of = kept[starts], episode[starts]
     is_end = head + length == (block.start + block.length)[of]
-    observations = _ranges(block.obs_row[head], length + 1)
+    observations = ranges(block.obs_row[head], length + 1)
     return Block(
         columns={
             name: column[observations if per_observation(name) else kept]
@@ -91,8 +91,3 @@ def _agents(block: Block, name: str) -> pa.Array:
     if any(isinstance(agent, str) for agent in agents):
         agents = [None if agent is None else str(agent) for agent in agents]
     return pa.array(agents).take(pa.array(block.episode_of_step))
-
-
-def _ranges(starts: I64, lengths: I64) -> I64:
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(lengths.sum()))

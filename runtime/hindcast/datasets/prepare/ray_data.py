@@ -33,7 +33,7 @@ from hindcast.datasets.prepare.in_order import Parts
 from hindcast.datasets.prepare.job import Job, Progress
 from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_order
 from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost
+from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, first_line
 from hindcast.ray_session import connected
 from hindcast.user_code import given, take
 
@@ -236,7 +236,7 @@ def _lost(error: Exception) -> Exception:
     """That tasks died, as a sentence; what is a defect stays as it is."""
     import ray
 
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")
     if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from hindcast.errors import DataError
-from hindcast.formats.format import Group, Piece, ReadOptions
+from hindcast.formats.format import Group, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import check_mapper
 from hindcast.formats.tables.read_options import check_options
+from hindcast.formatting import natural
 from hindcast.storage.location import Entry, Location
 
 BATCH_SIZE: Final = "batch_size"
@@ -30,9 +30,7 @@ def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[Grou
 
 def is_member(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file is one to read: by its name; hidden ones are not."""
-    return relative.lower().endswith(suffixes) and not any(
-        part.startswith((".", "_")) for part in relative.split("/")
-    )
+    return relative.lower().endswith(suffixes) and not is_hidden(relative)
 
 
 def pieces_of(
@@ -50,7 +48,7 @@ def pieces_of(
         return [Piece(location, 0, location.info().size or 0, None)]
     files = sorted(
         (entry for entry in location.files() if is_member(entry.relative, suffixes)),
-        key=lambda entry: _natural(entry.relative),
+        key=lambda entry: natural(entry.relative),
     )
     size = _batch_size(given, len(files))
     batches = [files[start : start + size] for start in range(0, len(files), size)]
@@ -74,7 +72,3 @@ def _batch_size(given: dict[str, Any], files: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise DataError(f"readOptions.{BATCH_SIZE} is {size!r}: expected a number of files, at least 1")
     return size
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

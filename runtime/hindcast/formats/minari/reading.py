@@ -25,6 +25,7 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.layout import RowError
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
 from hindcast.formats.minari.stored import Stored
+from hindcast.formats.spec import kind_of
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -233,8 +234,7 @@ def _check_same_kind(first: Block, other: Block, where: str) -> None:
         column, known = other.columns[name], first.columns[name]
         if (column.dtype, column.shape[1:]) != (known.dtype, known.shape[1:]):
             raise DataError(
-                f"{name} is {column.dtype} {list(column.shape[1:])} in {where}, and {known.dtype} "
-                f"{list(known.shape[1:])} in {first.eps_id[0]}"
+                f"{name} is {kind_of(column)} in {where}, and {kind_of(known)} in {first.eps_id[0]}"
             )
 
 

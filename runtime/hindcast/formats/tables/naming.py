@@ -13,6 +13,7 @@ from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.names import DONES, NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
+from hindcast.formatting import natural
 
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.OBS: ("observations", "observation", "state", "states"),
@@ -184,7 +185,7 @@ class _Table:
             raise DataError(
                 f"no column matches {glob!r}, which `schema` names: there are {listed(self.names)}"
             )
-        return Source(tuple(sorted(found, key=_natural)), (len(found),))
+        return Source(tuple(sorted(found, key=natural)), (len(found),))
 
     def _numbered(self, name: str, own: str) -> dict[str, Source]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
@@ -284,7 +285,3 @@ def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names
                 f"it has no column {own!r}, nor one of its other names: name it under `schema`; "
                 f"there are {listed(names)}"
             )
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
