@@ -274,7 +274,9 @@ def test_what_cannot_be_done_is_refused():
         buffer.sample(1, batch_size_B=1)
     with pytest.raises(ValueError, match="n_step is of episodes of one step"):
         buffer.sample(1, n_step=3)
-    with pytest.raises(ValueError, match=r"'obs' is float32 .* in the episodes, and float32 .* in those that are"):
+    with pytest.raises(
+        ValueError, match=r"'obs' is float32 .* in the episodes, and float32 .* in those that are"
+    ):
         buffer.add(wider(episode(1, 3)))
     with pytest.raises(ValueError, match="only one of them has infos"):
         prioritised.add(episode(1, 3, infos=True))
