@@ -42,6 +42,19 @@ def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
     assert Policy.load("best").digest == Policy.load(document["best"]["checkpoint"]).digest
     assert [trial["number"] for trial in document["trials"]] in ([1, 2], [2, 1])
     assert document["retrained"] == "again/winner/r1"
+    asked = [
+        "evaluate",
+        document["best"]["folder"],
+        "--set-aside",
+        "--explore",
+        "--model-updates",
+        "0",
+        "--json",
+    ]
+    aside = json.loads(hindcast(*asked).out)
+    assert aside["estimates"]["wis"]["value"] == document["confirmed"]["figure"]
+    refused = hindcast("evaluate", document["retrained"], "--set-aside")
+    assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refused.err
 
 
 def test_mistakes_end_it_before_anything_is_trained(hindcast, tuned):

@@ -10,6 +10,7 @@ from typing import Any
 
 from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
+from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, SpecError
@@ -23,6 +24,9 @@ _MODULES_IN = ("", "_hindcast/policy/module")
 _CHECKPOINTS_IN = ("", "checkpoints", "_hindcast/policy/checkpoints")
 _MARKS = ("spec.json", "_hindcast/spec.json")
 _LEVELS = 6
+
+SET_ASIDE = "the episodes set aside"
+"""What they are called in messages."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class OfflineEvaluation:
 
 def evaluate_checkpoint_offline(
     path: str | Path,
-    data: Sequence[str],
+    data: Sequence[str] | Dataset,
     *,
     module_class: str | None = None,
     gamma: float | None = None,
@@ -90,7 +94,7 @@ def evaluate_checkpoint_offline(
 
     Args:
         path: as of `evaluate_checkpoint`.
-        data: where the episodes are; prepared where they are not whole and in order.
+        data: the episodes, or where they are; prepared where they are not whole and in order.
         module_class: the policy's `model.moduleClass`, where it has one.
         gamma: discount; None takes that of the run's algorithm, and 0.99 where it has none.
         episodes: draw so many of them; None takes all.
@@ -103,11 +107,12 @@ def evaluate_checkpoint_offline(
     policy, module = policy_at(path, module_class)
     if gamma is None:
         gamma = _gamma_of(resolve(path))
-    dataset = open_data(list(data), watch=watch)
+    dataset = data if isinstance(data, Dataset) else open_data(list(data), watch=watch)
+    name = SET_ASIDE if isinstance(data, Dataset) else ", ".join(data)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or Options()).seed)
     chosen = replace(options or Options(), gamma=gamma)
-    report = evaluate_offline(policy, dataset, ", ".join(data), chosen, watch.progress)
+    report = evaluate_offline(policy, dataset, name, chosen, watch.progress)
     return OfflineEvaluation(module, gamma, report)
 
 
@@ -166,11 +171,15 @@ def _gamma_of(location: Location) -> float:
 
 
 def _specs_above(location: Location) -> Iterator[dict[str, Any]]:
-    """What the runs were asked for in whose folders it lies, the nearest first."""
+    return (document["spec"] for document in resources_above(location))
+
+
+def resources_above(location: Location) -> Iterator[dict[str, Any]]:
+    """The resources of the runs in whose folders the location is, the nearest first, as YAML has them."""
     folder = location
     for _ in range(_LEVELS):
         for mark in _MARKS:
             file = folder.child(mark)
             if file.exists():
-                yield json.loads(file.read_bytes())["spec"]["spec"]
+                yield json.loads(file.read_bytes())["spec"]
         folder = folder.parent()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 
-from hindcast.api import OfflineTraining
+from hindcast.api import OfflineTraining, validate_resource
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.errors import SpecError
 from hindcast.learn.algorithm import needs_for
 from hindcast.learn.checkpoint import Checkpoint
 from hindcast.pipeline.offline_data import open_sources
 from hindcast.report.results import Result
+from hindcast.run.carry_out import InFiles
+from hindcast.run.claim import title
+from hindcast.run.evaluation import resources_above
 from hindcast.run.held_out import HeldOut, Progress, those_set_aside
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.offline import Inputs, make_algorithm, offline_trainer
 from hindcast.run.trainer import Trainer
+from hindcast.storage.location import resolve
 
 
 def evaluate_set_aside(
@@ -33,6 +42,46 @@ def evaluate_set_aside(
     with _opened(resource, inputs) as (trainer, aside):
         trainer.load(checkpoint)
         return aside.result(trainer.iteration, progress)
+
+
+def episodes_set_aside(path: str | Path, data: Sequence[str] = (), watch: Watch = NOBODY) -> Dataset:
+    """The episodes that the run of a checkpoint set aside.
+
+    Args:
+        path: the checkpoint or run folder.
+        data: where the run's inputs are now, one for each; needed for those that refer to a recording.
+        watch: receives the progress of preparing the data.
+
+    Raises:
+        SpecError: it is not in the folder of a run with `evaluation.offline.setAside`, or `data` are needed.
+        DataError: the data cannot be opened.
+    """
+    for document in resources_above(resolve(path)):
+        run = validate_resource(document)
+        offline = run.spec.offline if isinstance(run, OfflineTraining) else None
+        if isinstance(run, OfflineTraining) and offline is not None and offline.set_aside is not None:
+            run = _with_data(run, data)
+            inputs = ready_inputs(run, inputs_of(run, InFiles({})), check=watch.check)
+            return those_set_aside(open_sources(inputs), offline)
+    raise SpecError(
+        f"{path} is not in the folder of a run with evaluation.offline.setAside: leave --set-aside out."
+    )
+
+
+def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
+    recorded = run.spec.recorded
+    if not data and all(source.path is not None for source in recorded):
+        return run
+    if len(data) != len(recorded):
+        raise SpecError(
+            f"--set-aside needs the data that {title(run)} was trained on: name the dataset of each of its inputs "
+            f"({len(recorded)}) with --data."
+        )
+    sources = [
+        source.model_copy(update={"path": path, "recording_ref": None})
+        for source, path in zip(recorded, data, strict=True)
+    ]
+    return run.model_copy(update={"spec": run.spec.model_copy(update={"input": sources})})
 
 
 def check_set_aside(resource: OfflineTraining, inputs: Inputs) -> None:

@@ -26,6 +26,15 @@ class RecordedFlags:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside",
+            help="Only the episodes that the checkpoint's run set aside (evaluation.offline.setAside). "
+            "--data says where its data are; default: where its inputs say.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
     gamma: Annotated[
         float | None,
         typer.Option(
@@ -84,7 +93,7 @@ def evaluate(
 
     With --data, recorded episodes evaluate the policy instead, and compare it with the policy that recorded them.
     """
-    if recorded.data is None:
+    if recorded.data is None and not recorded.set_aside:
         _refuse_without_data(recorded)
         how = (episodes or 10, seed, explore, reference_returns)
         _play(screen, checkpoint, env, module_class, how)
@@ -97,7 +106,7 @@ def evaluate(
 
 
 def _refuse_without_data(recorded: RecordedFlags) -> None:
-    given = [name for name, value in asdict(recorded).items() if value is not None]
+    given = [name for name, value in asdict(recorded).items() if value not in (None, False)]
     if given:
         raise SpecError(
             f"--{given[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET."
@@ -172,10 +181,11 @@ def _judge(
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import Fit
     from hindcast.evaluate.offline import Options
-    from hindcast.run.evaluation import evaluate_checkpoint_offline
+    from hindcast.run.evaluation import SET_ASIDE, evaluate_checkpoint_offline
+    from hindcast.run.last_evaluation import episodes_set_aside
 
     episodes, seed, explore = how
-    data: Sequence[str] = recorded.data or ()
+    data: Sequence[str] = recorded.data or (SET_ASIDE,)
     updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
     options = Options(
         explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
@@ -183,7 +193,7 @@ def _judge(
     with progress_bar(screen, "evaluating the policy") as watch:
         done = evaluate_checkpoint_offline(
             checkpoint,
-            data,
+            episodes_set_aside(checkpoint, recorded.data or (), watch) if recorded.set_aside else data,
             module_class=module_class,
             gamma=recorded.gamma,
             episodes=episodes,
