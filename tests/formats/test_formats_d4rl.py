@@ -169,7 +169,7 @@ def test_without_timeouts_the_limit_is_told(tmp_path: Path) -> None:
     assert ends == ([4, 14], [3, 8, 12, 18])
     unlimited = one(path, ReadOptions(options={"max_episode_steps": 0}))
     assert not unlimited.truncated.any()
-    with pytest.raises(DataError, match="timeouts of its own"):
+    with pytest.raises(DataError, match="its own timeouts"):
         read(write(tmp_path / "b.hdf5", arrays()), ReadOptions(options={"max_episode_steps": 4}))
 
 

@@ -1,4 +1,4 @@
-"""Recording by `evaluate()`: every call adds whole episodes to one dataset, each of them exactly once.
+"""Recording by `evaluate()`: every call adds complete episodes to one dataset, each of them exactly once.
 
 A call is a fixed set of ranges (see `record.extent`), and episode i is seeded by (seed, i), as in any recording. So a
 script that was killed and is run again finds the ranges of its first calls there, and plays only what is missing.

@@ -1,4 +1,4 @@
-"""Opening files of whole episodes as one dataset."""
+"""Opening files of complete episodes as one dataset."""
 
 from __future__ import annotations
 

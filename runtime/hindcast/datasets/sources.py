@@ -1,4 +1,4 @@
-"""Which data files a user's paths stand for: recordings, plain folders, files, globs."""
+"""Which data files a user's paths name: recordings, plain folders, files, globs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:
 
 
 def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal) -> list[Indexed]:
-    """The data files that one path of the user's stands for, indexed, in a fixed order.
+    """The data files that one of the user's paths names, indexed, in a fixed order.
 
     Args:
         location: a file, a folder (searched recursively) or a glob.
@@ -311,7 +311,7 @@ def check_distinct(locations: Iterable[Location]) -> None:
     """Make sure that no file is there twice.
 
     Raises:
-        DataError: two paths stand for the same file.
+        DataError: two paths name the same file.
     """
     seen: set[tuple[str, str]] = set()
     for location in locations:

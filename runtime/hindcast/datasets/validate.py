@@ -1,4 +1,4 @@
-"""Whether recorded values are what their spaces say; whole columns at a time."""
+"""Whether recorded values are in their spaces; a column at a time."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def describe_space(space: gym.Space | None) -> str:
 
 
 class Place(NamedTuple):
-    """Where a value stands: file, row in it, episode and timestep."""
+    """Where a value is: file, row in it, episode and timestep."""
 
     path: str
     row: int
@@ -215,7 +215,7 @@ class Place(NamedTuple):
 
 
 def place_of(block: Block, name: str, row: int, where: Where) -> Place:
-    """Where the row of a leaf's column stands."""
+    """Where the row of a leaf's column is."""
     starts = block.obs_start if per_observation(name) else block.start
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     t = int(block.t_started[episode]) + row - int(starts[episode])

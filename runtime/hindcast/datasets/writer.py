@@ -21,7 +21,7 @@ MIB = 1 << 20
 class BlockWriter:
     """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
 
-    Blocks are collected into row groups of whole episodes; a block must not be changed after it was given. An
+    Blocks are collected into row groups of complete episodes; a block must not be changed after it was given. An
     episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
     context manager it closes at the end, and aborts on an exception.
 
@@ -29,8 +29,8 @@ class BlockWriter:
         folder: where; made if it is not there.
         spec: what the blocks hold.
         stem: how the file names begin.
-        max_rows_per_file: rows in a file at most, in whole episodes; a row is an episode or fragment, or a
-            timestep where the layout has one row for each. An episode of more rows has a file of its own. No
+        max_rows_per_file: rows in a file at most, in complete episodes; a row is an episode or fragment, or a
+            timestep where the layout has one row for each. An episode of more rows gets a separate file. No
             limit by default.
         max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
             larger.

@@ -78,7 +78,7 @@ def concatenate(values: Sequence[Nested]) -> Nested:
 
 
 def extend(value: Nested, new: Nested) -> Nested:
-    """The batch and new samples behind it, in the batch's dtypes where these can hold them.
+    """The batch and new samples after it, in the batch's dtypes where these can hold them.
 
     Raises:
         ValueError: samples of another structure or shape.

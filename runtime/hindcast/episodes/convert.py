@@ -1,7 +1,7 @@
 """Between episodes (`SingleAgentEpisode`) and their columnar form (`Block`).
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
-output a column of its own (its leaves likewise: `state_out/h`), and the infos, when any of them says
+output a separate column (its leaves likewise: `state_out/h`), and the infos, when any of them says
 something, JSON text. Ids, times and custom data are the block's `details`. The lookback is not part of the steps
 and stays behind.
 """
@@ -87,11 +87,11 @@ def block_to_episodes(
     known = {Columns.OBS: space_struct(observation_space), Columns.ACTIONS: space_struct(action_space)}
     roots = dict.fromkeys([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *map(root, block.columns)])
     roots.pop(Columns.INFOS, None)
-    whole = {name: nested.unflatten(block.columns, name, known.get(name)) for name in roots}
-    outputs = [name for name in whole if name not in _OWN_COLUMNS]
+    nested_columns = {name: nested.unflatten(block.columns, name, known.get(name)) for name in roots}
+    outputs = [name for name in nested_columns if name not in _OWN_COLUMNS]
     episodes = []
     for i in range(block.num_episodes):
-        own = {name: batched.take(column, block.rows_of(name, i)) for name, column in whole.items()}
+        own = {name: batched.take(column, block.rows_of(name, i)) for name, column in nested_columns.items()}
         episode = SingleAgentEpisode(
             str(block.eps_id[i]),
             observations=own[Columns.OBS],

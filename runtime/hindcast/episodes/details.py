@@ -1,6 +1,6 @@
 """What an episode holds in addition to its steps, as JSON text: who acted, when it was played, and the user's own data.
 
-Only what says something is in it. A value that JSON has no form for stands as an object whose first key begins
+Empty fields are left out. A value that JSON cannot represent becomes an object whose first key begins
 with `$`: `{"$array": "<base64>", "dtype": "<f4", "shape": [3]}`, `{"$bytes": …}`, `{"$tuple": […]}`.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 NOTHING: Final = ""
-"""The text of an episode that carries nothing."""
+"""The text of an episode without details."""
 FIELDS: Final = (
     "agent_id",
     "module_id",
@@ -29,12 +29,12 @@ _STORABLE: Final = "biufcU"
 
 
 def to_text(**fields: Any) -> str:
-    """The fields, of `FIELDS`, as text; `None` and empty custom data say nothing.
+    """The fields, of `FIELDS`, as text; `None` and empty custom data are left out.
 
     Raises:
         ValueError: a value other than numbers, text, bytes, arrays, and lists, tuples and dicts of such.
     """
-    given = {name: fields[name] for name in FIELDS if _says_something(fields.get(name))}
+    given = {name: fields[name] for name in FIELDS if _is_given(fields.get(name))}
     if not given:
         return NOTHING
     try:
@@ -44,7 +44,7 @@ def to_text(**fields: Any) -> str:
 
 
 def from_text(text: str) -> dict[str, Any]:
-    """The inverse of `to_text`: the fields that say something; arrays are read-only.
+    """The inverse of `to_text`: the fields that are not empty; arrays are read-only.
 
     Raises:
         ValueError: text that `to_text` did not make.
@@ -54,10 +54,10 @@ def from_text(text: str) -> dict[str, Any]:
     try:
         return {str(name): _restored(value) for name, value in orjson.loads(text).items()}
     except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"an object that stands for no value: {text[:200]}") from error
+        raise ValueError(f"an object that represents no value: {text[:200]}") from error
 
 
-def _says_something(value: Any) -> bool:
+def _is_given(value: Any) -> bool:
     return value is not None and not (isinstance(value, Mapping) and not value)
 
 

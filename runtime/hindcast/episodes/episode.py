@@ -149,7 +149,7 @@ class SingleAgentEpisode(EpisodeAccess):
 
     @property
     def has_infos(self) -> bool:
-        """Whether any info dict says something."""
+        """Whether any info dict is not empty."""
         return self._infos != self._blank_infos and any(self.infos.get())
 
     @property
@@ -298,7 +298,7 @@ class SingleAgentEpisode(EpisodeAccess):
         return parts.cut(self, len_lookback_buffer)
 
     def slice(self, slice_: builtins.slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """A run of steps as an episode of its own: `episode[2:5]` has three steps and four observations.
+        """A run of steps as a separate episode: `episode[2:5]` has three steps and four observations.
 
         Negative bounds count from the end and may reach into the lookback buffer; bounds beyond the data are
         cut to it. The slice is terminated or truncated if it has the last step of an episode that is.

@@ -5,7 +5,7 @@ All getters take indices in the same way:
 * an int is one timestep, a list or a slice several, None all (without the lookback buffer);
 * a negative index counts from the end, and reaches into the lookback buffer where it goes beyond the start;
   with `neg_index_as_lookback=True`, -1 is the last timestep before the episode's first;
-* `fill` stands for timesteps out of range; without it an index out of range is an IndexError, and a slice is
+* `fill` replaces timesteps out of range; without it an index out of range is an IndexError, and a slice is
   cut to what there is;
 * `one_hot_discrete=True` encodes discrete values as float32 one-hot vectors (it needs the space).
 

@@ -1,4 +1,4 @@
-"""Reading a buffer: timesteps by index, slice and list, what stands for missing ones, one-hot encoding."""
+"""Reading a buffer: timesteps by index, slice and list, replacements for missing ones, one-hot encoding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BufferReads:
             indices: one timestep; a slice or a list of them; None for all (without the lookback). A negative
                 index counts from the end and may reach into the lookback.
             neg_index_as_lookback: -1 is then the last item before timestep 0.
-            fill: what stands for items that are out of range: a number or text (given the space's shape and
+            fill: replaces items that are out of range: a number or text (given the space's shape and
                 dtype; without a space a list answers the bare value), or a nested value. Without it an index
                 out of range is an error, and a slice is cut to what there is.
             one_hot_discrete: encode discrete values as float32 one-hot vectors.

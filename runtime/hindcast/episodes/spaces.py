@@ -47,7 +47,7 @@ class Kind(ABC):
 
     @abstractmethod
     def to_json(self, space: Any) -> Json:
-        """The fields, besides the type."""
+        """The fields, without the type."""
 
     @abstractmethod
     def from_json(self, data: Json) -> gym.Space:
@@ -55,7 +55,7 @@ class Kind(ABC):
 
     @abstractmethod
     def to_state(self, space: Any) -> State:
-        """The fields, besides the kind."""
+        """The fields, without the kind."""
 
     @abstractmethod
     def from_state(self, state: Mapping[str, Any]) -> gym.Space:
@@ -276,7 +276,7 @@ class _Text(Kind):
 
 
 class _Composite(Kind):
-    """Spaces with parts, which stand under `spaces`: in a list, or by key."""
+    """Spaces with parts, which are under `spaces`: in a list, or by key."""
 
     def to_json(self, space: Any) -> Json:
         return {"spaces": _each(space_to_json, space.spaces)}

@@ -154,7 +154,7 @@ class Layout(Protocol):
         """The rows as stored episodes and fragments, one each.
 
         Args:
-            table: whole row groups, with the file's `columns`.
+            table: complete row groups, with the file's `columns`.
             spec: what the leaves hold.
             leaves: which to decode.
 

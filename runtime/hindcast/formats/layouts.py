@@ -28,7 +28,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
 }
 """Those that are opened directly."""
 EXPORTED_LAYOUTS: Final = (COLUMNS_LAYOUT, JSON_LAYOUT, CSV_LAYOUT, SAMPLE_BATCH_LAYOUT)
-"""Those written for other tools; to be trained on they are prepared, like anybody's tables."""
+"""Those written for other tools; for training they are prepared, like other tables."""
 _ENCODERS: Final[dict[str, Callable[[DataSpec], Encoder]]] = {
     ARROW_EPISODES: ArrowEncoder,
     MESSAGEPACK_EPISODES: MessagePackEncoder,

@@ -47,7 +47,7 @@ def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     """What is read of a folder's recursive listing, in the listing's order.
 
     Hidden files are left out. Files that only together are data (Minari's, a folder of images) are one
-    place. With "Auto" each place is still to be asked for its format, and may have none.
+    place. With "Auto" the format of each place is still to be detected, and it may have none.
 
     Args:
         entries: what `Location.list(recursive=True)` gave.

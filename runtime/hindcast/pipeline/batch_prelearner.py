@@ -117,7 +117,7 @@ def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs:
 
 
 def episodes_of_rows(rows: Rows, schema: Mapping[str, str] | None = None) -> list[SingleAgentEpisode]:
-    """Rows of timesteps as episodes: those of one id are one, in the order of `t`, or as they stand.
+    """Rows of timesteps as episodes: those of one id are one, in the order of `t`, or in stored order.
 
     Args:
         rows: column -> `[rows, ...]`: `obs`, `actions`, `rewards`, `new_obs`, `terminateds` …
@@ -166,7 +166,7 @@ def episodes_of_batches(rows: Rows) -> list[SingleAgentEpisode]:
 
 
 def episodes_of_items(rows: Rows) -> list[SingleAgentEpisode]:
-    """Rows of whole episodes as RLlib's recorder writes them (`item`)."""
+    """Rows of complete episodes as RLlib's recorder writes them (`item`)."""
     if Columns.OBS in rows:
         return episodes_of_rows(rows)
     states = read_states([memoryview(cell) for cell in rows["item"]])

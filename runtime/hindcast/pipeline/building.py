@@ -1,6 +1,6 @@
 """`WindowBuilder`: blocks to `WindowData`.
 
-It runs in the background, so it copies with numpy, which lets go of the GIL and needs no further threads.
+It runs in the background, so it copies with numpy, which releases the GIL and needs no further threads.
 """
 
 from __future__ import annotations

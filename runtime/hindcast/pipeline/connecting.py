@@ -115,9 +115,9 @@ def _over_episodes(pieces: list[Any], given: Given) -> EpisodeConnector:
 
 
 def _pieces(made: Any, name: str) -> Iterator[Any]:
-    """What stands for an entry: connectors over blocks and batches, and pieces over episodes.
+    """The connectors of an entry, over blocks and batches, and pieces over episodes.
 
-    A pipeline's default pieces behind the user's last one are left out: a training does what they do.
+    A pipeline's default pieces after the user's last one are left out: a training does what they do.
     """
     if isinstance(made, list | tuple):
         for each in made:

@@ -1,8 +1,8 @@
 """RLlib's connector pieces for learners, by its names: those that pipelines are built of, and those without need here.
 
 A training takes columns to batches by itself, without these: in `spec.pipeline.connectors` the `Add…` pieces say which
-columns batches hold besides those that the algorithm needs. In a pipeline of the user's own, and where a piece of the
-user's stands behind them, they do what RLlib's do, on the episodes of a unit.
+columns batches hold in addition to those that the algorithm needs. In a custom pipeline, and before a custom piece,
+they do what RLlib's do, on the episodes of a unit.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class FrameStackingLearner(ConnectorV2):
                 f"observations of shape {list(frames.shape[1:])} cannot be stacked: they must be [height, width, 1]"
             )
         before = np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype)
-        whole = np.concatenate([before, frames])[..., 0]
-        return np.stack([whole[k : k + len(frames)] for k in range(self.num_frames)], axis=-1)
+        padded = np.concatenate([before, frames])[..., 0]
+        return np.stack([padded[k : k + len(frames)] for k in range(self.num_frames)], axis=-1)
 
 
 class _WithoutNeed(ConnectorV2):

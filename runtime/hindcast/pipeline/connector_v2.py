@@ -25,7 +25,7 @@ class ConnectorV2:
     episodes, or adds columns to `batch`, which starts empty, by `add_batch_item` and `add_n_batch_items`; it returns
     the batch. What it is given:
 
-    * `rl_module["default_policy"]`, the policy's network with the weights that the run began with, a copy of its own.
+    * `rl_module["default_policy"]`, the policy's network with the weights that the run began with, as a separate copy.
       (What follows from weights in training is an algorithm's `targets`.)
     * `episodes`, complete, in NumPy form; their number and lengths must stay.
     * `shared_data`, a dictionary for all pieces that see the same episodes; `shared_data["context"]` is the `Context`.
@@ -164,7 +164,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         return self
 
     def insert_after(self, name_or_class: str | type, connector: Any) -> Self:
-        """Add a piece behind another.
+        """Add a piece after another.
 
         Raises:
             ValueError: there is no such piece.

@@ -2,7 +2,7 @@
 
 A connector has a scope. `step` and `episode` connectors turn a `Block` into a `Block` of the same episodes,
 on a data worker, as a pure function of the block and the generator they are given; `episode` says that it
-needs whole episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
+needs complete episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
 another, on the learner; what they remember is in the checkpoint.
 """
 
@@ -36,7 +36,7 @@ class Context:
         epoch: number of the pass over the data, from 0; for batch connectors 0.
         place: id of the unit; for batch connectors the items delivered before the batch.
         stochastic: whether the connector may use `rng`.
-        metrics: logs numbers for results, where they stand under `learner_connector`.
+        metrics: logs numbers for results, where they are under `learner_connector`.
     """
 
     seed: int
@@ -77,12 +77,12 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What messages say the file and line of."""
+        """The function whose file and line messages give."""
         return type(self).__call__
 
     def adds(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002

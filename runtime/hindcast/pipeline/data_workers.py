@@ -51,7 +51,7 @@ _PER_EPISODE = ("eps_id", *PER_EPISODE)
 class DataWorkers:
     """An `Executor` whose data workers are Ray actors; Ray must be connected.
 
-    Blocks are the same, in the same order, for any number of workers, whichever of them die meanwhile. The workers
+    Blocks are the same, in the same order, for any number of workers, whichever of them die. The workers
     start with the first stream and end with the last one.
 
     Args:

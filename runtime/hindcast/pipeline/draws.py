@@ -189,7 +189,7 @@ class DrawsFeed(ABC):
 
     @abstractmethod
     def _held(self) -> Batch:
-        """Tensors that belong to the position besides the priorities."""
+        """Tensors that belong to the position in addition to the priorities."""
 
     def _drawn(self, index: Tensor) -> None:  # noqa: B027
         """Called with the items of each batch."""

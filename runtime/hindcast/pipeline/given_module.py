@@ -66,7 +66,7 @@ class ModuleSpec:
         return self.rl_module_specs[module_id]
 
     def build(self) -> MultiRLModule:
-        """A module of its own, with the weights that the run began with."""
+        """A separate copy, with the weights that the run began with."""
         return MultiRLModule(frozen_copy(self._module))
 
 

@@ -66,7 +66,7 @@ class Needs:
             before each one's first step: `state_in` as stored, or else `state_out` of the step before, which is zero
             before an episode's first. "zero": the module begins with its own.
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
-        targets: whether the algorithm computes further columns over whole episodes (`Algorithm.targets`), when a
+        targets: whether the algorithm computes further columns over complete episodes (`Algorithm.targets`), when a
             window is entered.
         targets_every: updates after which they are recomputed while the window is in use; None never does.
         sampling: see above. Targets are of windows, which only "epochs" has.

@@ -66,7 +66,7 @@ class Source(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input of a training, whose data are whole episodes in order.
+    """An input of a training, whose data are complete episodes in order.
 
     Attributes:
         path: where they are.
@@ -84,7 +84,7 @@ class Input(NamedTuple):
 def open_sources(inputs: Sequence[Input]) -> list[Source]:
     """Open the recorded inputs of a training, which may be none.
 
-    With weights, every input is a source of its own; without, all are one dataset.
+    With weights, every input is a separate source; without, all are one dataset.
 
     Raises:
         SpecError: some have a weight and others none.
@@ -167,7 +167,7 @@ class OfflineData:
         executor: where units are read; in this process if None.
         connectors: ready connectors, run after those of `pipeline`.
         share: the part of each batch that is this learner's.
-        live: what the policy plays in the meantime, mixed with `sources` by weight.
+        live: what the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
 
     Attributes:
@@ -317,7 +317,7 @@ class OfflineData:
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """See `Feed`.
 
-        Where batches are changed as a whole, by connectors of scope `batch` or a `sample` of the user's, each
+        If batches are changed, by connectors of scope `batch` or a custom `sample`, each
         learner makes the whole batch and keeps its part: the result does not depend on the number of learners.
         """
         if type(self).sample is not OfflineData.sample:

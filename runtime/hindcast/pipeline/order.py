@@ -2,7 +2,7 @@
 
 An epoch is a permutation of all items: units are permuted by Philox(seed, epoch), consecutive units form
 windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows and epochs concatenate
-without a gap, so one integer, the number of items consumed, says where a run stands. An item is a timestep or a
+without a gap, so one integer, the number of items consumed, says how far a run has come. An item is a timestep or a
 sequence (`needs.Needs`).
 """
 
@@ -56,7 +56,7 @@ class Order:
         nbytes: `[U]` bytes of each unit in memory.
         seed: another seed gives another order.
         window_steps: most timesteps in a window.
-        window_bytes: most bytes in a window. A unit beyond either limit is a window of its own.
+        window_bytes: most bytes in a window. A unit beyond either limit is a separate window.
         replacement: draw a window's items uniformly with replacement, as many as it has.
         items: `[U]` items of each unit; its timesteps if None.
 

@@ -63,7 +63,7 @@ class OfflinePreLearner:
     """Read, map to episodes, validate, run the connectors.
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`:
-    override `_map_to_episodes`, or `__call__`, and take options of your own in `__init__`, passing the others
+    override `_map_to_episodes`, or `__call__`, and take your own options in `__init__`, passing the others
     on (`spec.pipeline.preLearnerKwargs`). Whatever these do, the episodes keep their number and lengths: the
     order of batches is made from those that the dataset says. What makes episodes of files that hold no
     timesteps (text, images, binary) is `map_rows`.
@@ -182,7 +182,7 @@ class OfflinePreLearner:
 
     @classmethod
     def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:  # noqa: ARG003
-        """Hook: the rows of text, images or binary files as whole episodes, once, before training.
+        """Hook: the rows of text, images or binary files as complete episodes, once, before training.
 
         Args:
             rows: one array for each column, `[R, …]`, R rows. Always `path`, the file, as `str`. With the format
@@ -269,7 +269,7 @@ class OfflinePreLearner:
             return self._checked(connected, block.length, context.connector)
 
     def _checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
-        """What a step of the user's makes of a unit; of the first one it makes it twice."""
+        """The result of a custom step for a unit; for the first unit it is run twice and compared."""
         new = make()
         check_episodes(new, lengths)
         if step not in self._tried:

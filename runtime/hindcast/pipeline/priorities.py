@@ -87,7 +87,7 @@ class Priorities:
         places = torch.zeros_like(mass, dtype=torch.int64)
         for sums in reversed(self._sums):
             ends = _children(sums, places).double().cumsum(1)
-            # Rounding may have put the mass at the end, behind the last place that has a priority.
+            # Rounding may have put the mass at the end, after the last place that has a priority.
             mass = torch.minimum(mass, torch.nextafter(ends[:, -1], mass.new_zeros(()))).unsqueeze(1)
             child = torch.searchsorted(ends, mass, right=True).clamp(max=_FANOUT - 1)
             before = ends.gather(1, (child - 1).clamp(min=0)).masked_fill(child == 0, 0.0)

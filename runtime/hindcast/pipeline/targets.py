@@ -1,4 +1,4 @@
-"""Targets: columns that an algorithm computes over the whole episodes of a window."""
+"""Targets: columns that an algorithm computes over the complete episodes of a window."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class WindowData:
         length: `[N]` int64, steps of each episode.
         terminated: `[N]` bool, whether the environment ended the episode.
         truncated: `[N]` bool, whether it was cut off.
-        t_started: `[N]` int64, the timestep at which it starts; 0 for a whole episode.
+        t_started: `[N]` int64, the timestep at which it starts; 0 for a complete episode.
         obs_row: `[S]` int64, row of each step's observation; its next observation is the row after.
         recipe: what a batch holds.
     """

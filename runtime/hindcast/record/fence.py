@@ -1,7 +1,7 @@
-"""Keeps a recording apart from the runners of an earlier one that was killed and that may still write.
+"""Keeps a recording separate from the runners of an earlier one that was killed and may still write.
 
-A runner in a process of its own shares a lock on the folder of commits for as long as it lives; who records there
-waits until nobody else has it. Otherwise a runner that outlived its driver by a moment could commit a file that
+A runner in a separate process holds a shared lock on the folder of commits as long as it lives; a new recording
+waits until nobody holds it. Otherwise a runner that outlived its driver by a moment could commit a file that
 the next driver has just deleted as an orphan. Where the folder has a guard there are no locks: it refuses such a
 commit, also on machines and file systems whose locks nobody else would see.
 """

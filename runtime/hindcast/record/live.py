@@ -24,7 +24,7 @@ class LivePlayer:
         states: episodes have the policy's recurrent state after each step.
         explore: sample actions; False takes the policy's mode.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
-        callbacks: "package.module:Class" of the user's, called with episodes.
+        callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: gets what they log.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""`EnvRunner`: plays whole episodes, given by index, in B slots at once.
+"""`EnvRunner`: plays complete episodes, given by index, in B slots at once.
 
 Matrix kernels may round a row by the size of the batch and by the row's place in it. So the policy always sees all B
 slots, and episode i always runs in slot i mod B: its numbers depend neither on how many others still run nor on which
@@ -82,7 +82,7 @@ class EnvRunner:
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         explore: sample from the policy; False takes its mode.
         states: episodes have the policy's recurrent state after each step, `state_out/…`.
-        callbacks: "package.module:Class" of the user's, called with episodes.
+        callbacks: "package.module:Class" of callbacks, called with episodes.
 
     Attributes:
         slots: the environments.
@@ -126,8 +126,8 @@ class EnvRunner:
     def rollout(self, first: int, steps: int) -> list[Episode]:
         """Exactly `steps` steps in every slot, from fresh episodes numbered from `first`.
 
-        A slot that is free takes the next number, so that every slot is busy to the end: a rollout is always made
-        whole, and what it holds follows from `first`, `steps`, B and the policy. What still runs at the end comes last,
+        A free slot takes the next number, so that every slot is busy to the end: a rollout is always made completely,
+        and its content follows from `first`, `steps`, B and the policy. What is still running at the end comes last,
         neither terminated nor truncated.
         """
         episodes = list(self._finished([itertools.count(first)] * self.slots.width, steps))

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AtomicFile:
     """A file being written. It exists under its name only after `commit`.
 
     Locally it is written under a temporary name, fsynced, renamed. Elsewhere it is collected here, in memory and then
-    in a temporary file, and put there as a whole by `commit`: nothing that was given up is ever sent.
+    in a temporary file, and uploaded in one piece by `commit`: nothing that was given up is ever sent.
 
     As a context manager it commits at the end, and aborts on an exception.
 

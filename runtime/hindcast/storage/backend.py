@@ -13,7 +13,7 @@ class Backend(Protocol):
 
     Attributes:
         root: how URIs in it begin; two of one root are the same place.
-        is_foreign: a client that the user brought: it has exceptions of its own, and may not create conditionally.
+        is_foreign: a client that the user gave: it has its own exceptions, and may not create conditionally.
     """
 
     @property
@@ -48,7 +48,7 @@ class Backend(Protocol):
 
 
 class Store(Backend, Protocol):
-    """Storage that takes whole files; the machine's own is written through `AtomicFile`."""
+    """Storage that takes complete files; local files are written through `AtomicFile`."""
 
     def put(self, path: str, content: IO[bytes]) -> None:
         """Make or replace a file, all or nothing."""

@@ -36,7 +36,7 @@ Mark = dict[str, Any]
 
 
 class Lease:
-    """The right to change what is in a folder, until somebody else's mark has a higher number. It pickles.
+    """The right to change what is in a folder, until another mark has a higher number. It pickles.
 
     Args:
         folder: of the marks.
@@ -108,7 +108,7 @@ class Lease:
                 _file(self.folder, number).delete()
 
     def end(self) -> None:
-        """Give the right back: nobody holds it then."""
+        """Give the right back."""
         self.check()
         _file(self.folder, self.number).delete()
 
@@ -177,7 +177,7 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
 
 
 def _renew(lease: Lease, token: str, ended: threading.Event) -> None:
-    """Renew the mark regularly, until the lease has ended or somebody else has it."""
+    """Renew the mark regularly, until the lease has ended or another process has it."""
     while not ended.wait(_RENEWED_EVERY_S):
         try:
             lease.check()

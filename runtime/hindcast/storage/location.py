@@ -221,7 +221,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or a store of obstore's.
 
     Raises:
-        StorageError: an unknown scheme or one with one slash behind it, a driver that is not installed or fails, or a
+        StorageError: an unknown scheme or one followed by a single slash, a driver that is not installed or fails, or a
             secret in the URI.
     """
     if isinstance(path, Location):

@@ -1,4 +1,4 @@
-"""Files in a bucket, through obstore, which retries what can pass and puts objects whole, on request conditionally."""
+"""Files in a bucket, through obstore: it retries transient failures, and can create objects exclusively."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ObjectFiles:
         else:
             level = self._whole(lambda: obstore.list_with_delimiter(self._store, path or None))
             objects, folders = level["objects"], set(level["common_prefixes"])
-        markers = {path, *folders}  # consoles make empty objects that stand for folders
+        markers = {path, *folders}  # consoles make empty objects to represent folders
         files = [_file(found) for found in objects if found["size"] or found["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
 
@@ -107,7 +107,7 @@ class ObjectFiles:
         )
 
     def _whole(self, listing: Callable[[], Result]) -> Result:
-        """A listing, asked for again while its answer breaks off: the one failure that obstore does not retry."""
+        """A listing, requested again if its answer breaks off: the one failure that obstore does not retry."""
         end, pause = time.monotonic() + patience(), FIRST_PAUSE_S
         while True:
             try:

@@ -1,6 +1,6 @@
 """Buckets by URI; credentials, endpoints and regions come from the environment, by the clouds' own names.
 
-Everything after the bucket's name is taken as it stands: names of objects may hold `?`, `#`, `%` and spaces.
+Everything after the bucket's name is taken literally: names of objects may hold `?`, `#`, `%` and spaces.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class UserFiles:
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         lists_folders = (
             self._filesystem.type_name != "gcs"
-        )  # that of pyarrow: only where an object stands for one
+        )  # that of pyarrow: only if an object represents one
         selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
         found = list(self._filesystem.get_file_info(selector))
         return found if lists_folders else _with_folders(path.strip("/"), found, recursive)

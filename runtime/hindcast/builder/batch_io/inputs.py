@@ -60,7 +60,7 @@ class ReadInputs:
         """`input_` with the folder of what it gave in each reader's place.
 
         Raises:
-            SpecError: it made no reader, or one that never ends.
+            SpecError: it did not make a reader, or one that never ends.
             UserCodeError: it raised, or returned something other than a batch.
         """
         given = options["input_"]

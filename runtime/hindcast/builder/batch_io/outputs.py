@@ -25,7 +25,7 @@ class WrittenOutput:
         path: of the folder.
 
     Raises:
-        UserCodeError: it raised, or made no writer.
+        UserCodeError: it raised, or did not make a writer.
     """
 
     def __init__(self, creator: Callable[[IOContext], Any], options: Mapping[str, Any]) -> None:

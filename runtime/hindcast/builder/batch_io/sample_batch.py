@@ -85,7 +85,7 @@ class SampleBatch(dict[str, Any]):
         return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def concat(self, other: Mapping[str, Any]) -> SampleBatch:
-        """The timesteps, and the other batch's behind them."""
+        """The timesteps, and the other batch's after them."""
         return self.concat_samples([self, other])
 
     @staticmethod

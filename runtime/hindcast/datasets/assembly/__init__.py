@@ -1,1 +1,1 @@
-"""Rows of any kind, put in order and made whole episodes."""
+"""Rows of any kind, put in order and made complete episodes."""

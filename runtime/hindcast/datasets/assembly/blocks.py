@@ -1,4 +1,4 @@
-"""Rows in order to blocks of whole episodes."""
+"""Rows in order to blocks of complete episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hindcast.formats.rows import ACTORS
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
-    """Whole episodes, with what was found; no block where none is left.
+    """Complete episodes, with what was found; no block where none is left.
 
     Args:
         steps: all rows of these episodes, in stored order.

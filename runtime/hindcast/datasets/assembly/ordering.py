@@ -36,7 +36,7 @@ class Order:
 
 
 def in_order(steps: Steps, rules: Rules) -> Order:
-    """The rows of whole episodes in order.
+    """The rows of complete episodes in order.
 
     Args:
         steps: in stored order; one row at least.
@@ -252,7 +252,7 @@ def _after(where: Bool) -> Bool:
 
 
 def _cuts_found(steps: Steps, rules: Rules, index: I64, restart: Bool, gap: Bool) -> dict[Kind, Finding]:
-    """What cutting episodes at `[K - 1]` restarts and gaps is reported as; a filter makes gaps of its own."""
+    """What cutting episodes at `[K - 1]` restarts and gaps is reported as; gaps made by a filter are not reported."""
     where: dict[Kind, Bool] = {"restarts": _after(restart)}
     if not rules.is_filtered:
         where["gaps"] = _after(gap)

@@ -89,7 +89,7 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
 
     Args:
         steps: rows of episodes.
-        index: `[K]` rows of the steps; those of an episode stand together.
+        index: `[K]` rows of the steps; those of an episode are adjacent.
         heads: `[K]` where a run begins.
     """
     starts = np.flatnonzero(heads)
@@ -122,7 +122,7 @@ def distinct_rows(steps: Steps, rows: I64) -> I64:
 
 
 def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
-    """What runs of rows hold, wherever they stand."""
+    """The content of runs of rows, wherever they are."""
     index = np.concatenate(runs)
     stops = np.cumsum([len(run) for run in runs])
     bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]

@@ -142,7 +142,7 @@ class Steps:
         return replace(self, columns={**self.columns, name: none})
 
     def torn_apart(self) -> str | None:
-        """The id of an episode whose rows do not stand together; None if all episodes' do."""
+        """The id of an episode whose rows are not adjacent; None if all episodes' are."""
         heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
         episodes, counts = np.unique(self.episode[heads], return_counts=True)
         return str(self.names[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
@@ -177,7 +177,7 @@ def _difference(one: Steps, other: Steps) -> str | None:
             "`columns`"
         )
     if (one.t is None) != (other.t is None):
-        return "only one has the column 't'; give each as an input of its own"
+        return "only one has the column 't'; give each as a separate input"
     for name, column in one.columns.items():
         found = other.columns[name]
         if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):

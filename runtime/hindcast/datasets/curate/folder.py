@@ -91,7 +91,7 @@ def _mark_of(state: Location) -> dict[str, Any] | None:
         return None
     try:
         found = orjson.loads(location.read_bytes())
-    except ValueError:  # damaged: nobody's
+    except ValueError:  # damaged
         return {}
     return found if isinstance(found, dict) else {}
 

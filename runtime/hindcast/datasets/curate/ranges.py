@@ -1,4 +1,4 @@
-"""The unit of conversion: a range of episodes, which is written whole or not at all."""
+"""The unit of conversion: a range of episodes, which is written complete or not at all."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Target:
     Attributes:
         folder: where.
         format: one of `FORMATS`.
-        rows_per_file: most rows of a file, in whole episodes; no limit by default.
+        rows_per_file: most rows of a file, in complete episodes; no limit by default.
         file_bytes: most bytes of a file, about.
         compression: of the files; None is the format's own default.
         compress_columns: columns that SampleBatch packs.

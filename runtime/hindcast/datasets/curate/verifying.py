@@ -53,7 +53,7 @@ def verify(spec: DataSpec, content: Content, target: Target, watch: Watch) -> st
 def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
     """The data in the target's folder, each file compared with its checksum.
 
-    Exported layouts are prepared for it, in the cache, like anybody's files.
+    Exported layouts are prepared for it, in the cache, like files of other tools.
     """
     try:
         if not target.is_exported:

@@ -20,7 +20,7 @@ _First = tuple[str, int, str]  # file, row, episode
 
 
 class Ends:
-    """Ids, lengths, flags and beginnings of episodes, of whole blocks at a time."""
+    """Ids, lengths, flags and beginnings of episodes, one block at a time."""
 
     def __init__(self) -> None:
         self.episodes = self.terminated = self.truncated = 0

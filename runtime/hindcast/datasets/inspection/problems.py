@@ -43,7 +43,7 @@ class Problem(Stored):
 
     Attributes:
         severity: see above.
-        kind: its name, which stays; docs/data/inspect.md says of each what to do.
+        kind: its stable name; docs/data/inspect.md says what to do about each.
         message: the sentence.
         path: the file, where there is one.
         row: row in the file, where there is one.
@@ -57,7 +57,7 @@ class Problem(Stored):
 
 
 def problem_of(path: str, error: DataError) -> Problem:
-    """What stands for a file that cannot be read: its kind and row, where the error knows them."""
+    """The problem of a file that cannot be read, with its kind and row if the error has them."""
     kind: Kind = error.kind if isinstance(error, RowError) else "unreadable"
     row = error.row if isinstance(error, RowError) else None
     message = str(error) if path in str(error) else f"{path}: {error}"

@@ -52,7 +52,7 @@ class Sample:
     Args:
         dataset: what is looked at.
         sample_limit: about how many steps to read; all if None. The ids and ends of episodes are read of all units
-            where that costs little: where they are columns of their own.
+            if that costs little, that is, if they are separate columns.
         progress: called after each unit.
     """
 

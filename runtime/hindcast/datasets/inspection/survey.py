@@ -47,7 +47,7 @@ def survey(
     columns: Sequence[str] | None = None,
     verify: bool = False,
 ) -> Survey:
-    """Find the files that paths stand for and look into the footer of each.
+    """Find the files that paths name and read the footer of each.
 
     Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
 

@@ -1,4 +1,4 @@
-"""Rows and whole episodes on their way between tasks: a cell each, with the partition that they go to."""
+"""Rows and complete episodes on their way between tasks: a cell each, with the partition that they go to."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     """The timesteps that pass, in pieces of their episodes; each piece has its own final observation.
 
     Args:
-        block: whole episodes.
+        block: complete episodes.
         terms: comparisons of columns with one value a timestep, `eps_id`, `agent_id`, `module_id`, `t`,
             `terminateds` and `truncateds` among them.
 

@@ -64,7 +64,7 @@ class Parts:
 
 
 def episodes_in_order(parts: Parts, partition: int) -> Iterator[Steps | Block]:
-    """What begins in a partition: whole episodes' rows, as one, and blocks.
+    """What begins in a partition: complete episodes' rows, as one, and blocks.
 
     Raises:
         DataError: damaged data, files that differ, or an id whose rows are not adjacent.
@@ -102,7 +102,7 @@ def _from(parts: Parts, first: int) -> Iterator[tuple[int, Steps | Block]]:
 
 
 def _last_row(found: list[Steps | Block]) -> list[Steps | None]:
-    """The last row of a part; None if it ends with whole episodes; nothing of an empty part."""
+    """The last row of a part; None if it ends with complete episodes; nothing of an empty part."""
     return [
         None if isinstance(last, Block) else last.take(np.array([len(last) - 1])).compact()
         for last in found[-1:]

@@ -32,7 +32,7 @@ class Job:
         parts: what is read, in stored order.
         rules: how rows become episodes.
         spec: spaces and environment, as far as the data say them; no leaves.
-        in_order: the rows of each episode stand together, so that partitions are cut from the rows as they are stored.
+        in_order: the rows of each episode are adjacent, so that partitions are cut from the rows as they are stored.
             Otherwise rows are brought together by their episode's id.
     """
 
@@ -76,12 +76,12 @@ class Job:
                 if (found.eps_id is not None) != self.rules.is_grouped:
                     raise DataError(
                         f"{found.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
-                        f"{self.parts[0].path}: give each as an input of its own"
+                        f"{self.parts[0].path}: give each as a separate input"
                     )
                 yield found
 
     def scatter(self, number: int) -> tuple[list[tuple[int, Steps]], list[tuple[int, Block]]]:
-        """A part's rows and whole episodes, each with the partition that they go to."""
+        """A part's rows and complete episodes, each with the partition that they go to."""
         steps: list[tuple[int, Steps]] = []
         blocks: list[tuple[int, Block]] = []
         for found in self.read(number):
@@ -97,7 +97,7 @@ class FirstLook(NamedTuple):
 
     Attributes:
         is_grouped: whether rows say which episode they belong to.
-        may_be_in_order: whether the rows of an episode stand together, as far as these go.
+        may_be_in_order: whether the rows of an episode are adjacent, as far as these show.
     """
 
     is_grouped: bool

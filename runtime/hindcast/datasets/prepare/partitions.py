@@ -55,13 +55,13 @@ def is_made(folder: Location, number: int) -> bool:
 
 
 def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence[Block]) -> None:
-    """Make a partition of rows that were brought together, and of whole episodes.
+    """Make a partition of rows that were brought together, and of complete episodes.
 
     Args:
         job: the preparation.
         number: of the partition.
         steps: its rows, in any order.
-        blocks: its whole episodes.
+        blocks: its complete episodes.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.

@@ -1,4 +1,4 @@
-"""Preparing on Ray Data: larger than memory, on as many CPUs as there are. All that is Ray Data's own stands here.
+"""Preparing on Ray Data: larger than memory, on as many CPUs as there are. Everything specific to Ray Data is here.
 
 Rows in order are read where they are: a task makes several partitions, one after the other. Of other rows each part's
 are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of a partition

@@ -19,7 +19,7 @@ class Reading:
         paths: files, folders and globs; rows of one episode may be in several of them.
         format: as `InputSource.format` names it.
         options: for the format's reader.
-        prepare: how rows become whole episodes.
+        prepare: how rows become complete episodes.
         actions_normalized: whether Box actions are in [-1, 1]; None takes it from the data.
         filesystem: where the paths are, if they do not say it themselves.
     """
@@ -40,7 +40,7 @@ class Reading:
         mapper_kwargs: Mapping[str, Any] | None = None,
         mapper_given: Mapping[str, Any] | None = None,
     ) -> Reading:
-        """What an input of a training asks for.
+        """What an input of a training describes.
 
         Args:
             source: the input.
@@ -64,7 +64,7 @@ class Reading:
 
     @property
     def is_plain(self) -> bool:
-        """Whether whole episodes can be opened as they are."""
+        """Whether complete episodes can be opened as they are."""
         return (
             self.format in ("Auto", "Parquet")
             and not self.options.filter

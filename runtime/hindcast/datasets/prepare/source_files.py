@@ -56,7 +56,7 @@ class Found(NamedTuple):
 
 
 def find(reading: Reading) -> list[Place]:
-    """The places that the paths stand for, in order.
+    """The places that the paths name, in order.
 
     Raises:
         DataError: nothing is there, or something is named twice.
@@ -143,7 +143,7 @@ def digest_of(data: list[str], reading: Reading) -> str:
 
 
 def _method_source(options: ReadOptions) -> dict[str, str]:
-    """The code of a function of the user's that reads."""
+    """The code of the user's function that reads."""
     method = options.options.get("method")
     if not isinstance(method, str) or ":" not in method:
         return {}

@@ -69,7 +69,7 @@ def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.
     Args:
         block: what to encode.
         spec: what its columns must hold.
-        schema: `arrow_schema(spec)`, where it is at hand.
+        schema: `arrow_schema(spec)`, if already known.
 
     Raises:
         DataError: a column that the spec does not have, lacks, or has with another dtype or shape.

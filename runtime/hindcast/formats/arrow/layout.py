@@ -80,7 +80,7 @@ class ArrowEncoder(ParquetEncoder):
         taken = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
         if taken:
             raise DataError(
-                f"a model output is named {taken[0]!r}, which is a column of its own in this layout"
+                f"a model output is named {taken[0]!r}, which this layout uses for another column"
             )
         self._spec = spec
         self._schema = arrow_schema(spec)

@@ -58,7 +58,7 @@ class ColumnsEncoder(ParquetEncoder):
                 yield (_without_first_info(piece) if continued else piece), continued
 
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`; the column of infos is there only in pieces of a block where any says something."""
+        """See `Encoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
         arrays, steps = self._steps.arrays(block), block.num_steps
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),

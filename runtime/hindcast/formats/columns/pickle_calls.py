@@ -76,7 +76,7 @@ def call(function: Any, arguments: Any) -> Any:
         return b""
     if function is Callee.ENCODE and arguments[1] in ("latin1", "latin-1"):
         return arguments[0].encode("latin-1")
-    raise Refused("a pickle that calls what makes no array")
+    raise Refused("a pickle with a call that does not make an array")
 
 
 def ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:

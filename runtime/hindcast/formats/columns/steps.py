@@ -38,7 +38,7 @@ class Steps:
         taken = [name for name in roots if name in NO_OUTPUTS - _OWN]
         if taken:
             raise DataError(
-                f"a model output is named {taken[0]!r}, which is a column of its own in this layout"
+                f"a model output is named {taken[0]!r}, which this layout uses for another column"
             )
         self._spec, self._layout = spec, layout
         outputs = [name for name in roots if name not in _OWN]

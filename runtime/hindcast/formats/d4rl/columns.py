@@ -91,7 +91,7 @@ def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
 
 
 def _stored(location: Location, file: h5.Group) -> dict[str, Dataset]:
-    """All arrays of steps by their paths; single values say something of the file."""
+    """All arrays of steps by their paths; single values describe the file."""
     stored: dict[str, Dataset] = {}
     for name in h5.names(location, file):
         if name in _UNREAD:
@@ -102,7 +102,7 @@ def _stored(location: Location, file: h5.Group) -> dict[str, Dataset]:
 
 
 def _own_name(path: str) -> str:
-    """`infos/qpos` is the output `qpos`: an output may have no name of a column of its own."""
+    """`infos/qpos` is the output `qpos`: an output may not have the name of another column."""
     name = path.removeprefix(_INFOS)
     if name == _LOG_PROBS:
         return Columns.ACTION_LOGP

@@ -138,7 +138,7 @@ def _ends(location: Location, file: File, own: _Options, start: int, stop: int) 
             "episodes end by 'terminals'"
         )
     if file.timeouts is not None and own.max_episode_steps is not None:
-        raise DataError(f"{location} has timeouts of its own: leave readOptions.{_MAX_STEPS} out")
+        raise DataError(f"{location} has its own timeouts: leave readOptions.{_MAX_STEPS} out")
     terminated = flags(location, file.terminals, start, stop)
     timeouts = None if file.timeouts is None else flags(location, file.timeouts, start, stop)
     return ends_of(terminated, timeouts, own.max_episode_steps or 0)

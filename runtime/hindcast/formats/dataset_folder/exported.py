@@ -52,7 +52,7 @@ def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
 
 
 def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
-    """What the commits say; of Columns those of earlier versions say nothing, and the files do."""
+    """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
     if not commits or commits[0].exported is not None:
         return commits[0].exported if commits else None
     files = [file for commit in commits for file in commit.files]

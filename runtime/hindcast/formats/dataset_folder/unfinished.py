@@ -1,4 +1,4 @@
-"""Recordings without a manifest: what of them is there, and what was asked for."""
+"""Recordings without a manifest: what exists of them, and what was requested."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def _mark(location: Location) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(location.read_bytes())
-    except ValueError:  # damaged: it says nothing
+    except ValueError:  # damaged
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,1 +1,1 @@
-"""Text, images and binary files: their rows become episodes by a class of the user's."""
+"""Text, images and binary files: a class of the user's makes episodes of their rows."""

@@ -101,11 +101,11 @@ def _decoded(rows: U8, feature: _Feature) -> NDArray[Any]:
         for i, (start, stop) in enumerate(feature.spans):
             out[:, i] = [row.tobytes() for row in rows[:, start:stop]]
         return out
-    whole = np.zeros((len(rows), len(feature.spans)), dtype=np.uint64)
+    integers = np.zeros((len(rows), len(feature.spans)), dtype=np.uint64)
     for i, (start, stop) in enumerate(feature.spans):
         for shift, column in enumerate(range(start, stop)):
-            whole[:, i] |= (rows[:, column].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * shift)
-    return whole.view(np.int64)
+            integers[:, i] |= (rows[:, column].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * shift)
+    return integers.view(np.int64)
 
 
 def _parsed(message: bytes) -> dict[str, _Feature]:

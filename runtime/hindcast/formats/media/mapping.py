@@ -47,7 +47,7 @@ def mapper_source(options: ReadOptions) -> str | None:
 
 
 def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
-    """What the class makes of the rows: one block, or none where it makes no episode.
+    """What the class makes of the rows: one block, or none if it makes no episodes.
 
     Args:
         rows: `[R, …]` by column, as `OfflinePreLearner.map_rows` describes them.

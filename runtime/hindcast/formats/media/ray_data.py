@@ -41,7 +41,7 @@ class RayData(Format):
     name = "RayData"
 
     def recognises(self, location: Location) -> bool:  # noqa: ARG002
-        """Anything: it is read so only where it is asked for."""
+        """Anything: this format is used only if it is named."""
         return True
 
     def groups(self, entries: Sequence[Entry]) -> list[Group]:
@@ -111,7 +111,7 @@ def _method(options: ReadOptions) -> Callable[..., Any]:
     name = options.options.get(METHOD)
     if not isinstance(name, str):
         raise SpecError(
-            f"{_FIELD} is missing: name a read method of Ray Data ('read_numpy'), or a function of your own, "
+            f"{_FIELD} is missing: name a read method of Ray Data ('read_numpy'), or your own function, "
             '"package.module:name", called with the path.'
         )
     if ":" in name:

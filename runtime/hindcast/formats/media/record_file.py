@@ -61,7 +61,7 @@ def lengths_of(location: Location) -> I64:
 
 
 def records_of(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:
-    """Records that stand together.
+    """Adjacent records.
 
     Args:
         location: the file.

@@ -35,7 +35,7 @@ _NUMBERS: Final = (
 
 
 class _Part(NamedTuple):
-    """Records that stand together: where the first begins, its number, and `[R]` the bytes of each."""
+    """Adjacent records: where the first begins, its number, and `[R]` the bytes of each."""
 
     start: int
     first: int

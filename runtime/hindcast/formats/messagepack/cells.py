@@ -44,7 +44,7 @@ class State(NamedTuple):
         length: its steps.
         terminated: whether the environment ended it.
         truncated: whether it was cut off.
-        buffers: by column, those that were asked for.
+        buffers: by column, those that were requested.
         spaces: packed observation and action space.
         details: text of `episodes.details`.
     """
@@ -138,7 +138,7 @@ class CellReader:
                 self._take(name, buffers)
 
     def _take(self, column: str, buffers: dict[str, Buffer]) -> None:
-        """One buffer, kept if it was asked for."""
+        """One buffer, kept if it was requested."""
         unpack = self._unpacker.unpack
         found: dict[Any, Any] = {}
         buffer = Buffer(0, 0)

@@ -77,7 +77,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
 
 
 def columns_of(states: Sequence[State]) -> list[str]:
-    """The columns of states; infos only when any of them says something."""
+    """The columns of states; infos only if any of them is not empty."""
     names = dict.fromkeys(name for state in states for name in state.buffers)
     if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
         del names[Columns.INFOS]

@@ -22,7 +22,7 @@ from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, kind_of
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
-_LONGEST = 512 << 20  # RLlib trains on whole episodes only, and Arrow has cells of 2 GiB
+_LONGEST = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
 
 
 class MessagePackEpisodes:

@@ -55,7 +55,7 @@ class Payload(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The byte behind it."""
+        """The byte after it."""
         return self.start + self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -73,7 +73,7 @@ def scan(item: bytes) -> list[Payload]:
 
 
 def _scan(item: bytes, at: int, path: tuple[str, ...], found: list[Payload]) -> int:
-    """Notes the payloads of the value at a position; returns the position behind it."""
+    """Notes the payloads of the value at a position; returns the position after it."""
     tag = item[at]
     if tag in _PLAIN:
         stored, result = _PLAIN[tag]
@@ -101,7 +101,7 @@ def _scan(item: bytes, at: int, path: tuple[str, ...], found: list[Payload]) -> 
 
 
 def _scan_array(item: bytes, at: int, count: int, path: tuple[str, ...], found: list[Payload]) -> int:
-    """The map of an array or a NumPy scalar; `at` is behind its header."""
+    """The map of an array or a NumPy scalar; `at` is after its header."""
     fields: dict[bytes, object] = {}
     start = stop = -1
     for _ in range(count):
@@ -131,7 +131,7 @@ def _scan_array(item: bytes, at: int, count: int, path: tuple[str, ...], found: 
 
 
 def _length(item: bytes, at: int, small: int) -> tuple[int, int]:
-    """The length in a header, and the position behind the header; `small` is the tag of short ones."""
+    """The length in a header, and the position after the header; `small` is the tag of short ones."""
     tag = item[at]
     if small <= tag < small + 16:
         return tag - small, at + 1

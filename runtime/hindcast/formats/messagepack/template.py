@@ -5,7 +5,7 @@ Most items of a column have the same bytes except for a few spans, the payloads:
 are a `[T, stride]` matrix whose other bytes are all equal, which is checked, and whose payloads are the column.
 
 Spans: an item that begins with the template's bytes has the template's length, because every length in MessagePack
-stands before what it measures. So a strip whose items all equal the template outside the payloads is nothing else.
+comes before what it measures. So a strip whose items all equal the template outside the payloads is nothing else.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def restore(value: dict[Any, Any]) -> Any:
-    """The array or scalar that a map stands for; other maps stay.
+    """The array or scalar that a map represents; other maps stay.
 
     Raises:
         Refused: object arrays, structured arrays, maps that do not fit themselves.

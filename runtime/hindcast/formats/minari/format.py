@@ -79,7 +79,7 @@ class Minari(Format):
         return metadata_of(location).spec
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
-        """Blocks of whole episodes.
+        """Blocks of complete episodes.
 
         Raises:
             DataError: damage, with file and path inside.

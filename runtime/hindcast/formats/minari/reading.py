@@ -71,7 +71,7 @@ def check_installed(location: Location) -> None:
 
 
 def read(location: Location, folder: Path, stored: Stored, with_infos: bool) -> Block:
-    """Whole episodes.
+    """Complete episodes.
 
     Args:
         location: of the dataset, for sentences.
@@ -159,7 +159,7 @@ def _columns(record: Mapping[str, Any], metadata: MinariMetadata, where: str) ->
                 f"{where} in {name} holds arrays of {list(column.shape[1:])}, expected {list(shape)}"
             )
     rewards = _array(record["rewards"], f"{where} in rewards")
-    # Rewards that happen to be whole in all of an episode were stored as integers.
+    # Rewards that happen to be whole numbers in all of an episode were stored as integers.
     columns[Columns.REWARDS] = rewards.astype(np.float64) if rewards.dtype.kind in "biu" else rewards
     return columns
 

@@ -22,7 +22,7 @@ _SMALLEST_IMAGE: Final = 32  # pixels a side, as Minari has it
 
 
 class Episode(NamedTuple):
-    """Its number, its bytes, and, where it has files of its own, these, relative to the dataset's folder."""
+    """Its number, its bytes, and, if it has separate files, their paths relative to the dataset's folder."""
 
     number: int
     nbytes: int

@@ -77,7 +77,7 @@ class ParquetFile:
                 metadata_collector=self._metadata,
                 **encoder.options(schema),
             )
-        except BaseException:  # it writes a magic number at once, which a full disk has no room for
+        except BaseException:  # it writes a magic number at once, for which a full disk has no room
             self._sink.alive = False
             self._sink.file.abort()
             raise

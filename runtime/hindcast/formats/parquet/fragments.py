@@ -23,7 +23,7 @@ def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> I
     """The block in pieces: runs of ordinary episodes, and each fragment of an episode that is too long.
 
     Args:
-        block: whole episodes.
+        block: complete episodes.
         nbytes: `[N]` bytes of each.
         episode_bytes: an episode of more is cut into fragments of at most half of this.
 
@@ -44,21 +44,21 @@ def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> I
 
 
 def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, bool]]:
-    whole = block.take([episode])
-    steps = int(whole.length[0])
+    long = block.take([episode])
+    steps = int(long.length[0])
     bounds = [steps * i // count for i in range(count + 1)]
     for first, last in pairwise(bounds):
         columns = {
-            leaf: column[first : last + per_observation(leaf)] for leaf, column in whole.columns.items()
+            leaf: column[first : last + per_observation(leaf)] for leaf, column in long.columns.items()
         }
         final = np.array([last == steps])
         fragment = replace(
-            whole,
+            long,
             columns=columns,
             length=np.array([last - first]),
-            t_started=whole.t_started + first,
-            terminated=whole.terminated & final,
-            truncated=whole.truncated & final,
+            t_started=long.t_started + first,
+            terminated=long.terminated & final,
+            truncated=long.truncated & final,
         )
         yield fragment, first > 0
 

@@ -44,7 +44,7 @@ def passing(
     """The rows that pass, and `[R]` their numbers in the file.
 
     Args:
-        table: rows of a file that stand together.
+        table: adjacent rows of a file.
         keep: `expression_of(terms)`.
         terms: the filter.
         first: number of the table's first row.

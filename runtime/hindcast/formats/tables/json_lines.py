@@ -185,7 +185,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 
 def _with_numbers(value: Any) -> Any:
-    """The value with "NaN", "Infinity" and "-Infinity" as the numbers that they stand for."""
+    """The value with "NaN", "Infinity" and "-Infinity" as numbers."""
     return _mapped(value, lambda leaf: _NUMBERS.get(leaf, leaf) if isinstance(leaf, str) else leaf)
 
 

@@ -136,8 +136,8 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
     description = described(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
-            f"{location} holds whole episodes, one a row: leave `format` out, and give tables of timesteps as an "
-            "input of their own"
+            f"{location} holds complete episodes, one per row: leave `format` out, and give tables of timesteps as a "
+            "separate input"
         )
     metadata = file.metadata
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))

@@ -71,10 +71,10 @@ class TextFile:
 
 
 class TextEncoder:
-    """What the encoders of all text have in common.
+    """What the encoders of text share.
 
     Attributes:
-        header: what stands at the beginning of each file.
+        header: the beginning of each file.
     """
 
     suffix: str
@@ -82,7 +82,7 @@ class TextEncoder:
     header = b""
 
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `Encoder.pieces`: all whole."""
+        """See `Encoder.pieces`: never cut."""
         yield block, False
 
     def open(self, location: Location, schema: pa.Schema, compression: str) -> TextFile:  # noqa: ARG002

@@ -35,7 +35,7 @@ class JsonEncoder(TextEncoder):
         self._order, self._between = _skeleton([Columns.EPS_ID, *self._steps.leaves])
 
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`; a row has `infos` only where they say something."""
+        """See `Encoder.encode`; a row has `infos` only if they are not empty."""
         arrays = self._steps.arrays(block)
         parts: list[Any] = []
         for name, before in zip(self._order, self._between, strict=False):
@@ -77,7 +77,7 @@ def nest(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def _skeleton(names: Sequence[str]) -> tuple[list[str], list[bytes]]:
-    """The leaves as they follow each other in a line; what stands before each, and before the last brace."""
+    """The leaves as they follow each other in a line; the text before each, and before the last brace."""
     tree = nest(dict.fromkeys(names, orjson.Fragment(_PLACE)))
     return list(_paths(tree, "")), orjson.dumps(tree)[:-1].split(_PLACE)
 

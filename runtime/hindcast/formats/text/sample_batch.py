@@ -50,7 +50,7 @@ class SampleBatchEncoder(TextEncoder):
         self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`; the column of infos is there only in blocks where any says something."""
+        """See `Encoder.encode`; there is a column of infos only in blocks in which any is not empty."""
         leaves = self._steps.leaves
         arrays = self._steps.arrays(block)
         columns = {
