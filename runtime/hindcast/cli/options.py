@@ -1,10 +1,25 @@
-"""Options shared by several commands: a dataclass, which a command takes as one argument."""
+"""Options shared by several commands, one by one or as a dataclass that a command takes as one argument."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy).")
+]
+ModuleClass = Annotated[
+    str | None, typer.Option(help="package.module:Class of the policy's network, if custom.")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
+]
+KubeContext = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+]
 
 
 def with_options(**groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, SupportsFloat
 from urllib.parse import urlsplit
 
@@ -122,9 +121,7 @@ class PolicyClient:
     def __enter__(self) -> PolicyClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, method: str, **document: Any) -> Any:

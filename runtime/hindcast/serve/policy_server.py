@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -136,9 +135,7 @@ class PolicyServer:
     def __enter__(self) -> PolicyServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _decide(self, episode_id: str, observation: Any) -> Actions:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.options import with_options
+from hindcast.cli.options import Checkpoint, ModuleClass, with_options
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -60,20 +60,14 @@ class RecordedFlags:
 @command
 @with_options(recorded=RecordedFlags)
 def evaluate(
-    checkpoint: Annotated[
-        str,
-        typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
-    ],
+    checkpoint: Checkpoint,
     recorded: RecordedFlags,
     *,
     screen: Screen,
     env: Annotated[
         str | None, typer.Option(help="Environment id or package.module:EnvClass. Default: that of the run.")
     ] = None,
-    module_class: Annotated[
-        str | None,
-        typer.Option(help="package.module:Class of the policy's network, if custom."),
-    ] = None,
+    module_class: ModuleClass = None,
     episodes: Annotated[
         int | None,
         typer.Option(min=1, help="Episodes to play (default: 10) or, with --data, to draw (default: all)."),

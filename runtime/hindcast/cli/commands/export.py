@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.options import KubeContext, ModuleClass
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -27,17 +28,12 @@ def export(
             help="onnx: for any ONNX runtime. torch: a program of torch.export. safetensors: weights and JSON.",
         ),
     ] = "onnx",
-    module_class: Annotated[
-        str | None,
-        typer.Option(help="package.module:Class of the policy's network, if custom."),
-    ] = None,
+    module_class: ModuleClass = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of training/NAME. Default: the context's."),
     ] = None,
-    kube_context: Annotated[
-        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
-    ] = None,
+    kube_context: KubeContext = None,
 ) -> None:
     """Export a policy for use without Hindcast, and compare its actions with the original's.
 

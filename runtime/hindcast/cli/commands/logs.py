@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.options import KubeContext, Namespace
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -26,12 +27,8 @@ def logs(
     screen: Screen,
     attempt: Annotated[int | None, typer.Option(min=1, help="Attempt number. Default: the latest.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
-    ] = None,
-    kube_context: Annotated[
-        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
-    ] = None,
+    namespace: Namespace = None,
+    kube_context: KubeContext = None,
 ) -> None:
     """Show the log of an attempt's driver: live, or from storage once its pods are gone."""
     from hindcast.cli.cluster.target import is_target, parse_target

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.options import Checkpoint, ModuleClass
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -16,10 +17,7 @@ _SWITCH_S: Final = 0.0002
 
 @command
 def serve(
-    checkpoint: Annotated[
-        str,
-        typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy)."),
-    ],
+    checkpoint: Checkpoint,
     *,
     screen: Screen,
     log: Annotated[str, typer.Option(metavar="DATASET", help="Folder for the log; a path or a URI.")],
@@ -35,10 +33,7 @@ def serve(
     explore: Annotated[
         bool, typer.Option("--explore/--greedy", help="Sample actions, or take the most likely ones.")
     ] = True,
-    module_class: Annotated[
-        str | None,
-        typer.Option(help="package.module:Class of the policy's network, if custom."),
-    ] = None,
+    module_class: ModuleClass = None,
 ) -> None:
     """Serve a policy's actions over HTTP, and log them, until Ctrl-C or SIGTERM.
 

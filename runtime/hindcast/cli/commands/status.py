@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hindcast.cli.command import command
+from hindcast.cli.options import KubeContext, Namespace
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ TARGET_HELP = "For example training/clone, recording/data, otr/clone or OfflineT
 def status(
     resource: Annotated[str, typer.Argument(metavar="KIND/NAME", help=TARGET_HELP)],
     screen: Screen,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
-    ] = None,
-    kube_context: Annotated[
-        str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
-    ] = None,
+    namespace: Namespace = None,
+    kube_context: KubeContext = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Update when something changes, until the run is finished.")
     ] = False,
