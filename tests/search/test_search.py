@@ -114,13 +114,16 @@ def test_an_interrupted_search_resumes_and_repeats_nothing(
     assert figures[0] == figures[1] == figures[2]
 
 
-def test_a_search_is_extended_by_seeds_and_its_folder_holds_no_other(walks: Path, folder: Path) -> None:
+def test_a_search_is_extended_and_its_folder_holds_no_other(walks: Path, folder: Path) -> None:
     one = search(base(walks), {"config.lr": [1e-3]}, output=folder, confirm=0)
     two = search(base(walks), {"config.lr": [1e-3]}, output=folder, confirm=0, seeds=2)
     assert two.trials[0].runs[0] == one.trials[0].runs[0]
+    longer = search(base(walks, stop={"updates": 5}), {"config.lr": [1e-3]}, output=folder, confirm=0)
+    assert (one.run.updates, longer.run.updates) == (3, 5)
     for other in (
         {"over": {"config.lr": [1e-2]}},
         {"by": "pdis"},
+        {"given": base(walks, {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "clip": 2})},
         {"given": base(walks, model={"fcnetHiddens": [8]})},
     ):
         with pytest.raises(OutputConflict, match="holds another search"):

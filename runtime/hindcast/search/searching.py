@@ -62,8 +62,8 @@ def search(
     """Train with different settings, and choose one by held-out episodes, without an environment.
 
     Each run is an ordinary training in `<output>/trial-<number>-seed-<seed>`, one after the other. The same call after
-    an interruption resumes; runs that are finished are not repeated. More `trials` (of draws) or `seeds` extend a
-    search.
+    an interruption resumes; runs that are finished are not repeated. More `trials` (of draws), more `seeds` or a higher
+    `stop` extend a search.
 
     Args:
         given: a YAML file with one OfflineTraining, the resource, or a config; it has `evaluation.offline`.
@@ -102,6 +102,7 @@ class _Searching:
         self._identity = {
             "resource": self._name,
             "courseHash": course_hash(plan.base),
+            "evaluation": planning.document_of(plan.base)["spec"]["evaluation"],
             "over": [
                 [path, str(values) if isinstance(values, Range) else list(values)]
                 for path, values in plan.over.items()
@@ -140,8 +141,8 @@ class _Searching:
         file = self._folder.child(SEARCH_FILE)
         if file.exists() and orjson.loads(file.read_bytes()).get("search") != self._identity:
             raise OutputConflict(
-                f"{self._folder} holds another search: it has other data, values, or settings that are the same in "
-                "all trials; give another folder (--output)."
+                f"{self._folder} holds another search: its training, evaluation or values are others; give another "
+                "folder (--output)."
             )
 
     def _check(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
