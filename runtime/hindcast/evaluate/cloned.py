@@ -8,8 +8,9 @@ twice: without a tenth of the episodes, which says for how long and how well it 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ _ROWS = 1 << 13
 
 @dataclass(frozen=True, kw_only=True)
 class CloneFit(FitOptions):
-    """How the behaviour is cloned: with as many updates as give the least loss on a tenth of the episodes.
+    """How the behaviour is cloned: for as long as the loss on a tenth of the episodes falls.
 
     Attributes:
         updates: most updates of each of the two fits.
@@ -107,9 +108,13 @@ class Clone:
         return best_at
 
     def _repeat(self, steps: Tensor, options: CloneFit, updates: int) -> None:
-        for update in self._fitting(steps, options, begun=options.updates):
-            if update == updates:
-                break
+        """Learn as much as in the first `updates` of the first fit, the rate decaying to 0: what is left of noise in
+        the weights would multiply along each episode.
+        """
+        learnt = math.sin(math.pi * updates / options.updates) * options.updates / math.pi
+        as_much = round(updates + learnt)  # of equal sum of learning rates
+        for _ in self._fitting(steps, replace(options, updates=as_much), begun=options.updates):
+            pass
 
     def _fitting(self, steps: Tensor, options: CloneFit, begun: int) -> Iterator[int]:
         return fit(

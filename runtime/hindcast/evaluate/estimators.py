@@ -170,26 +170,31 @@ def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
     """
     rewards = evidence.discounts * evidence.rewards
     returns = evidence.sums(rewards)
-    found = {"behaviour": _left_out_of_mean(returns)}
+    found = {"behaviour": left_out_of_mean(returns)}
     if evidence.values is not None:
-        found["dm"] = _left_out_of_mean(evidence.values.states[evidence.first])
+        found["dm"] = left_out_of_mean(evidence.values.states[evidence.first])
     if evidence.log_ratio is None:
         return found
     weights = episode_weights(evidence, clip)
     last = weights[evidence.first + evidence.length - 1]
     with np.errstate(invalid="ignore", divide="ignore"):
         found |= {
-            "is": _left_out_of_mean(last * returns),
+            "is": left_out_of_mean(last * returns),
             "wis": _left_out_of_shares(last / last.sum(), returns),
-            "pdis": _left_out_of_mean(evidence.sums(weights * rewards)),
+            "pdis": left_out_of_mean(evidence.sums(weights * rewards)),
             "pdwis": _left_out_of_weighted(evidence, weights, rewards),
         }
         if evidence.values is not None:
             surprises = evidence.discounts * surprise(evidence)
             corrections = evidence.sums(weights * surprises)
-            found["dr"] = found["dm"] + _left_out_of_mean(corrections)
+            found["dr"] = found["dm"] + left_out_of_mean(corrections)
             found["wdr"] = found["dm"] + _left_out_of_weighted(evidence, weights, surprises)
     return found
+
+
+def left_out_of_mean(values: F64) -> F64:
+    """`[N]` the mean of `[N]` values, less the same without each."""
+    return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
 def surprise(evidence: Evidence) -> F64:
@@ -221,10 +226,6 @@ def _weighted(evidence: Evidence, weights: F64, terms: F64, counts: F64) -> F64:
         both = counts[:, :n] @ np.stack([held * terms[steps], held], 1)
         total += both[:, 0] / (both[:, 1] + ended)
     return total
-
-
-def _left_out_of_mean(values: F64) -> F64:
-    return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
 def _left_out_of_shares(shares: F64, values: F64) -> F64:

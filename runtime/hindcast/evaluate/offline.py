@@ -27,6 +27,7 @@ from hindcast.evaluate.estimators import (
     episode_weights,
     estimates,
     left_out,
+    left_out_of_mean,
     surprise,
 )
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
@@ -92,7 +93,7 @@ class Estimate:
     Attributes:
         value: the estimate.
         interval: Student's, by leaving out one episode at a time (`intervals.jackknife`). Of `dm`, by its model's
-            members, and wider by what the model misses. None where the estimate rests on one episode.
+            members, and wider by the most that the model misses. None where the estimate rests on one episode.
         bootstrap: percentiles of the estimate over resamples of the episodes; None of `dm`, and where some resamples
             say nothing. It is too narrow where a few episodes have most of the weight.
     """
@@ -355,19 +356,28 @@ class _Case:
             assert self._options.fit is not None
             assert self._model is not None
             freedom = 2 * (self._options.fit.members - 1)
-            return Estimate(value, student(value, self._model.spread, level, freedom, abs(self._missed)))
+            return Estimate(value, student(value, self._model.spread, level, freedom, self._most_missed))
         interval = jackknife(value, self._contributions[name], level)
         return Estimate(value, interval, percentiles(values[1:], level))
 
-    @property
-    def _missed(self) -> float:
+    @cached_property
+    def _misses(self) -> tuple[float, F64]:
         """What the model's first values lack on average, by what the recorded rewards say: 0 of one that is right.
 
-        Weighted by ratios where there are any, else as if the policy did what was recorded.
+        Weighted by ratios where there are any, else as if the policy did what was recorded. And `[N]` the
+        contributions of the episodes to it, see `left_out`.
         """
-        if "wdr" in self._found:
-            return float(self._found["wdr"][0] - self._found["dm"][0])
-        return float(self._all.sums(self._all.discounts * surprise(self._all)).mean())
+        found, contributions = self._found, self._contributions
+        if "wdr" in found:
+            return float(found["wdr"][0] - found["dm"][0]), contributions["wdr"] - contributions["dm"]
+        of_episodes = self._all.sums(self._all.discounts * surprise(self._all))
+        return float(of_episodes.mean()), left_out_of_mean(of_episodes)
+
+    @property
+    def _most_missed(self) -> float:
+        """The same at the far end of its interval; as it is where that rests on one episode."""
+        missed, contributions = self._misses
+        return max(map(abs, jackknife(missed, contributions, self._options.level) or (missed,)))
 
     def _verdict(self) -> Verdict:
         """By ratios and model where there are both, else by ratios, else by the model."""
@@ -379,7 +389,7 @@ class _Case:
         gains = found[by] - found["behaviour"] - beyond
         if by == "dm":
             assert self._model is not None
-            spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._missed)
+            spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._misses[0])
             return by_spread(float(gains[0]), spread, by, self._why_no_ratios)
         return by_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
 
