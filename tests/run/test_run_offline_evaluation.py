@@ -47,13 +47,13 @@ def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(folder: object, data: object, stop: dict[str, Any] | None = None, **given: Any) -> Any:
     """A training of three short iterations, each of which is judged."""
-    algorithm = given.pop("algorithm", "BC")
+    algorithm, config = given.pop("algorithm", "BC"), given.pop("config", CONFIG)
     evaluation = {"heldOut": 0.4, "interval": 1, **given}
     return training(
         folder,
         data,
         algorithm=algorithm,
-        config=CONFIG,
+        config=config,
         pipeline=SHORT,
         evaluation={"offline": {name: value for name, value in evaluation.items() if value is not None}},
         stop=stop or {"iterations": 3},
@@ -149,6 +149,17 @@ def test_the_algorithms_own_critics_say_what_they_expect(tmp_path: Path, walks: 
     assert signals["critic_initial_value"] == pytest.approx(float(found[0, starts].amax(-1).mean()), rel=1e-5)
     assert signals["critic_mean_q"] == pytest.approx(float(taken.mean()), rel=1e-5)
     assert signals["critic_max_q"] == pytest.approx(float(taken.max()), rel=1e-5)
+
+
+def test_a_policy_that_samples_without_a_density_is_judged(tmp_path: Path) -> None:
+    folder = tmp_path / "moves"
+    record(recording(folder, environment={"id": "toy_environments:Continuous"}, duration={"episodes": 10}))
+    asked = {"algorithm": "FQL", "config": {}, "estimates": ["dm"], "explore": True, "modelUpdates": 5}
+    train(judged(tmp_path / "runs", folder, **asked, stop={"iterations": 1}))
+    (said,) = evaluations(tmp_path / "runs")
+    assert said["estimates"]["dm"]["value"] == said["estimated_return"]
+    assert "imitation_loss" not in said["signals"]
+    assert "critic_initial_value" in said["signals"]
 
 
 def test_judging_changes_nothing_of_the_training_and_happens_once_when_it_is_due(

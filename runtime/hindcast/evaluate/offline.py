@@ -118,9 +118,10 @@ class OfflineReport:
         refused: name of an estimate -> why it is not there.
         calibration: of the behaviour's clone; None where its log-probabilities were recorded, or are not needed.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
-        signals: cheap figures by name: `action_agreement` (discrete actions), `imitation_loss`, `td_error` (root mean
-            square), `mean_q`, `max_q`; `critic_initial_value`, `critic_mean_q`, `critic_max_q` of the critics that the
-            policy was trained with, where they are given.
+        signals: cheap figures by name: `action_agreement` (discrete actions), `imitation_loss` (not of policies that
+            sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`;
+            `critic_initial_value`, `critic_mean_q`, `critic_max_q` of the critics that the policy was trained with,
+            where they are given.
         verdict: in one sentence.
     """
 
@@ -395,9 +396,11 @@ class _Case:
 
     def _signals(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        if self._target.module.action_head.discrete:
+        head = self._target.module.action_head
+        if head.discrete:
             found["action_agreement"] = self._mean(self._agrees)
-        found["imitation_loss"] = self._mean(self._imitates)
+        if head.stochastic or not head.noise_size:
+            found["imitation_loss"] = self._mean(self._imitates)
         if self._all.values is not None:
             found["td_error"] = float(np.sqrt(np.square(surprise(self._all)).mean()))
             found["mean_q"] = float(self._all.values.taken.mean())
