@@ -37,7 +37,9 @@ INSTEAD: Final = {
         ("MultiAgentEpisode", "MultiAgentEnv", "MultiAgentEnvRunner", "PolicySpec", "MultiRLModule"), _AGENTS
     ),
     **dict.fromkeys(("EnvRunner", "SingleAgentEnvRunner", "EnvRunnerGroup", "RolloutWorker"), _RUNNERS),
-    **dict.fromkeys(("Catalog", "PPOCatalog", "DQNCatalog", "SACCatalog"), _CATALOGS),
+    **dict.fromkeys(("Catalog", "ModelCatalog", "PPOCatalog", "DQNCatalog", "SACCatalog"), _CATALOGS),
+    "MultiAgentSampleBatchBuilder": "write SampleBatchBuilder, with different eps_ids for each agent",
+    **dict.fromkeys(("ExternalEnv", "PolicyServerInput"), "write PolicyServer, or run `hindcast serve`"),
     **dict.fromkeys(
         (
             "ReplayBuffer",
@@ -49,7 +51,7 @@ INSTEAD: Final = {
     ),
     **dict.fromkeys(
         ("ImportanceSampling", "WeightedImportanceSampling", "DirectMethod", "DoublyRobust"),
-        "write .evaluation(offline_evaluation_held_out=0.1, offline_evaluation_estimates=[...]), or run "
+        "write .evaluation(offline_evaluation_held_out=0.1, off_policy_estimation_methods=[...]), or run "
         "`hindcast evaluate`",
     ),
     "MixedInput": "write .offline_data(input_={{path: share}})",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -387,6 +389,36 @@ class TestTraining:
         assert report.progress is not None
         assert (report.progress.iteration, report.stage) == (3, "Training")
         assert (tmp_path / "runs/test/r1/logs/test-r1-1.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("piece", "found"),
+    [
+        (
+            {"pipeline": {"connectors": ["wrong_pieces:GlobalNumpyNoise"]}},
+            ("from context.rng", "def __call__"),
+        ),
+        ({"pipeline": {"preLearner": "wrong_pieces:RaisingLearner"}}, ("raised LookupError", "raise Lookup")),
+        ({"algorithm": "wrong_pieces:ChangesTheBatch"}, ("changes the batch's 'obs'", "class Changes")),
+        ({"model": {"moduleClass": "module_toys:Wide"}}, ("expected shape [3, 3]", "def _forward")),
+        ({"callbacks": ["test_run_callbacks:Raising"]}, ("raised KeyError", "raise KeyError")),
+    ],
+)
+def test_a_mistake_in_a_custom_piece_reaches_the_status(
+    piece: dict[str, Any], found: tuple[str, str], tmp_path: Path, walks: Path, channel: Told
+) -> None:
+    """One of each kind, in the pool that it runs in; `tests/run/test_run_wrong_pieces.py` has all."""
+    said, line = found
+    if "algorithm" in piece:
+        piece = {**piece, "config": {}, "customConfig": {"trainBatchSizePerLearner": 32}}
+    resource = training(tmp_path / "runs", walks, stop={"iterations": 1}, **piece)
+    assert carry_out(resource, tmp_path, channel) == 6
+    outcome = outcome_of(channel)
+    assert (outcome.state, outcome.reason) == ("Failed", "UserCodeFailed")
+    assert said in outcome.message
+    place = re.search(r"(/\S+\.py):(\d+)", outcome.message)
+    assert place is not None, outcome.message
+    assert line in Path(place[1]).read_text().splitlines()[int(place[2]) - 1], outcome.message
 
 
 class Crashing(Walk):

@@ -1,4 +1,4 @@
-"""A user's own piece that misbehaves is told in one sentence, with the file and line of what is wrong."""
+"""A custom piece that misbehaves is one sentence with its file and line, on one machine and in a cluster's status."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wrong_pieces
+from hindcast.cluster.outcome import classify
 from hindcast.errors import UserError
 from support import train, training
 
@@ -111,6 +112,9 @@ def test_is_told_in_a_sentence(name: str, walks: Path, tmp_path: Path) -> None:
     said = str(error.value)
     assert expected in said
     assert "\n" not in said
+    reported = classify(error.value)  # what the status of a cluster shows
+    reason = "InvalidData" if name == "NaN" else "UserCodeFailed"  # a NaN may come from the data
+    assert (reported.state, reported.reason, reported.message) == ("Failed", reason, said)
     place = re.search(re.escape(str(Path(wrong_pieces.__file__))) + r":(\d+)", said)
     assert place is not None, said
     assert line in Path(wrong_pieces.__file__).read_text().splitlines()[int(place[1]) - 1]
