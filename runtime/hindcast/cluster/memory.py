@@ -28,7 +28,8 @@ _LIMITS: Final = (
 )
 _FIELDS: Final = "spec.cluster.resources"
 _NO_LIMIT: Final = 1 << 60
-_ANSWER_S: Final = 30.0
+_ANSWER_S: Final = 120.0
+"""How long pods may take to answer: on busy nodes it takes a minute until a process for the question has started."""
 
 
 class Memory(NamedTuple):
