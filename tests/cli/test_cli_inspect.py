@@ -56,7 +56,7 @@ ZERO = np.zeros(40)
         (None, ["--strict-warnings"], 0, ""),
         (ZERO, [], 0, ""),
         (ZERO, ["--strict"], 0, ""),
-        (ZERO, ["--strict-warnings"], 3, "data has 1 warning, the first: all 40 rewards looked at are 0"),
+        (ZERO, ["--strict-warnings"], 3, "data has 1 warning, the first: all 40 inspected rewards are 0"),
         (NAN, [], 0, ""),
         (NAN, ["--strict"], 3, "data has 1 error, the first: data/s-000.parquet, row 0 (episode e0), t = 0"),
         (NAN, ["--strict", "--full"], 3, "data has 1 error, the first: data/s-000.parquet, row 0"),
@@ -149,7 +149,7 @@ def test_the_page_holds_the_figures_and_needs_nothing_else(hindcast, here):
     assert any("return" in alt for alt in images.alts)
     assert len(images.links) == 2 * len(images.alts) >= 8
     assert "1 warning found" in html
-    assert "all 40 rewards looked at are 0" in html
+    assert "all 40 inspected rewards are 0" in html
     assert "hindcast inspect data --full --strict" in html
 
 

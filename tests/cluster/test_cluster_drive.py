@@ -301,7 +301,7 @@ class TestRecording:
         assert carry_out(resource, tmp_path, channel) == 1
         outcome = outcome_of(channel)
         assert (outcome.state, outcome.reason) == ("Lost", "WorkerLost")
-        assert "runners died before a range of episodes was done" in outcome.message
+        assert "runners died before they finished a range of episodes" in outcome.message
 
     @pytest.mark.usefixtures("slow")
     def test_a_superseded_attempt_ends_without_a_word(self, tmp_path: Path, channel: Told) -> None:

@@ -152,7 +152,7 @@ def test_other_data_are_refused_unless_replaced(tmp_path, many):
     target = Target(resolve(tmp_path / "out"))
     write(many, target)
     other = many.select(range(3))
-    with pytest.raises(OutputConflict, match=r"made of something else.*--replace"):
+    with pytest.raises(OutputConflict, match=r"made from something else.*--replace"):
         write(other, target)
     with pytest.raises(OutputConflict, match="--replace"):
         write(many, replace(target, format="Columns"))

@@ -238,7 +238,7 @@ def test_episodes_that_are_odd(kit, tmp_path, layout):
     )
     assert odd["unfinished"].severity == "info"
     assert odd["unfinished"].row == 3
-    assert odd["zero-rewards"].message.startswith("all 9 rewards looked at are 0")
+    assert odd["zero-rewards"].message.startswith("all 9 inspected rewards are 0")
 
 
 def test_ids_are_compared_over_all_files(kit, tmp_path):

@@ -15,7 +15,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 
-NOTE = "actions are taken as the environment's own; if they are in [-1, 1], set actionsNormalized: true"
+NOTE = "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_both_kinds_are_no_one_dataset_unless_actions_are_discrete(
     path = write_files(tmp_path / "rllib", recorded)
     readings = [Reading((path,)), Reading((path,), actions_normalized=False)]
     with pytest.raises(
-        DataError, match="the actions are normalised in one and the environment's own in the other"
+        DataError, match="the actions are normalised in one and in the environment's units in the other"
     ):
         open_data(readings)
     one, other = (dataclasses.replace(open_data(reading).spec, leaves={}) for reading in readings)

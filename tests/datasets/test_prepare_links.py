@@ -46,7 +46,7 @@ def test_links_in_a_circle_end(data):
 
 def test_a_link_to_nothing_is_refused_by_name(data):
     (data / "broken.parquet").symlink_to("nowhere")
-    sentence = r"broken.parquet is a link to nowhere, which does not exist: mend the link, or delete it"
+    sentence = r"broken.parquet is a link to nowhere, which does not exist: fix the link, or delete it"
     with pytest.raises(DataError, match=sentence):
         open_dataset(data)
     with pytest.raises(DataError, match=sentence):

@@ -68,7 +68,7 @@ def with_null(values: list[Any], *rows: int) -> list[Any]:
     return [None if row in rows else value for row, value in enumerate(values)]
 
 
-WAY_OUT = "mend it, or take its episode out of the data"
+WAY_OUT = "fix it, or remove its episode from the data"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ WAY_OUT = "mend it, or take its episode out of the data"
         (
             "terminateds",
             with_null(steps()["terminateds"], 7),
-            "'terminateds' is null: expected true or false; mend it, or name another column by `schema`",
+            "'terminateds' is null: expected true or false; fix it, or name another column by `schema`",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_column_that_cannot_be_read_can_be_left_out(
     path = write(tmp_path, is_whole, custom=values)
     for look in (opened, lambda path: inspect_data(Reading((path,)))):
         with pytest.raises(
-            DataError, match=f"'custom' {said}.*; mend it, or leave the column out by `columns`"
+            DataError, match=f"'custom' {said}.*; fix it, or leave out the column with `columns`"
         ):
             look(path)
     columns = ["obs", "actions", "rewards"]
@@ -180,7 +180,7 @@ class TestNullNextObservations:
     def test_elsewhere_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 4))
         with pytest.raises(
-            DataError, match=rf"row {4 + (not is_whole)}: 'new_obs' is null in a row that ends no"
+            DataError, match=rf"row {4 + (not is_whole)}: 'new_obs' is null in a row that does not end an"
         ):
             opened(path, ignore_final_observation=True)
 

@@ -33,9 +33,9 @@ def refusal(path: Path) -> str:
         ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
         ("a.pkl", b"\x80\x05\x95", "a pickle"),
-        ("a.txt", b"eps_id,t\ne,0\n", "text whose name does not say of which kind: name it by `format`"),
+        ("a.txt", b"eps_id,t\ne,0\n", "text of an unknown format: name it by `format`"),
         ("a.jsonl", b"# my log\n" + LINE, "text that begins with '# my log': JSON begins with"),
-        ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', which no known format does"),
+        ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
     ],
 )
 def test_what_a_file_is(tmp_path, name, content, said):

@@ -92,5 +92,5 @@ def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
 
 
 def test_a_file_that_is_named_twice_is_refused(path: str) -> None:
-    with pytest.raises(DataError, match="is named twice by the paths: its episodes would count double"):
+    with pytest.raises(DataError, match="is named twice by the paths: its episodes would count twice"):
         open_data(Reading((path, path), format="CSV"))

@@ -140,7 +140,7 @@ def test_steps_before_an_unknown_observation_are_left_out_when_told(tmp_path: Pa
     assert not rows.columns["new_obs"][terminal].any()
     assert D4RL.notes(resolve(tmp_path / "a.hdf5"), options) == (
         "the final observation of 2 episodes is zeros: there are no next_observations",
-        "left out 2 steps whose next observation is not stored, as timeout_steps: Drop asks",
+        "left out 2 steps whose next observation is not stored, as timeout_steps: Drop requests",
     )
     assert rows.row[rows.truncated].tolist() == (timed_out - 1).tolist()
     assert rows.row[rows.terminated].tolist() == (np.cumsum(LENGTHS)[[0, 2]] - 1).tolist()
@@ -191,7 +191,7 @@ def test_columns_schema_and_filter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"rewards": np.zeros(3)}, "3 rows at /rewards, and 19 of the others"),
+        ({"rewards": np.zeros(3)}, "3 rows at /rewards, and 19 elsewhere"),
         ({"terminals": np.full(19, 2)}, "row 0: /terminals is 2"),
         ({"terminals": np.zeros((19, 2))}, "where flags are expected"),
         ({"observations": None}, "neither|no column 'obs'"),

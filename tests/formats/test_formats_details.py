@@ -203,7 +203,7 @@ def test_rows_out_of_order_keep_them(kit, tmp_path):
 
 def test_what_messagepack_cannot_hold_is_refused(kit, tmp_path):
     block = told(kit.block([3]), [to_text(custom_data={"x": (1, 2)})])
-    with pytest.raises(DataError, match=r"episode e0 carries .* no form for \(a tuple"):
+    with pytest.raises(DataError, match=r"episode e0 has .* cannot represent \(a tuple"):
         kit.write(tmp_path, block, layout="episodes/messagepack")
     assert not list(tmp_path.glob("*"))
 

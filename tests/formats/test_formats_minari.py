@@ -210,7 +210,7 @@ def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> No
 
 def test_options_that_change_nothing_are_refused(tmp_path: Path) -> None:
     make("hdf5")
-    with pytest.raises(DataError, match="`schema` names obs, but Minari says itself"):
+    with pytest.raises(DataError, match="`schema` names obs, but Minari defines its own columns"):
         read(place(tmp_path), ReadOptions(schema={"obs": "state"}))
     with pytest.raises(DataError, match="Minari takes no read options; got 'limit'"):
         read(place(tmp_path), ReadOptions(options={"limit": 1}))

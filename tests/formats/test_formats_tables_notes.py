@@ -35,8 +35,8 @@ def test_a_done_that_stands_alone(tmp_path: Path, name: str) -> None:
         path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
     else:
         path.write_text(json.dumps([step] if name == "array.json" else step))
-    assert "'done' says that an episode is over, and not why" in notes_of(path)
-    assert "unless its 'info' tells of a time limit" in notes_of(path)
+    assert "'done' says that an episode is over, but not why" in notes_of(path)
+    assert "unless its 'info' reports a time limit" in notes_of(path)
     assert "'done' says" not in notes_of(path, schema={"terminateds": "done"})
     assert any("'done' says" in note for note in open_data(path).notes)
 

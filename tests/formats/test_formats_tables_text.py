@@ -57,7 +57,9 @@ def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, numbe
     else:
         text = lines(rows) if name == "a.json" else json.dumps(rows)
     path = write(tmp_path / name, text)
-    with pytest.raises(DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that int64"):
+    with pytest.raises(
+        DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that does not fit into int64"
+    ):
         read_table(path)
     floats = read_table(path, options={"column_types": {"action": "float64"}}).columns["actions"]
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
@@ -234,7 +236,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
         ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be made double"),
         ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
-        ("a.csv", 'obs,action,reward\n1,2,"3\n', "has a quote .* without its partner"),
+        ("a.csv", 'obs,action,reward\n1,2,"3\n', "has an unmatched quote"),
         ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "records in 1 lines"),
         ("a.csv", "obs,a\rction,reward\n1,2,3\n", "no column 'actions'"),
         ("a.csv", "obs;action;reward\n1;2;3\n", "no column 'obs'"),

@@ -298,7 +298,7 @@ def test_frames_in_csv_are_refused():
     ids = np.array(["e"], dtype=object)
     spec = DataSpec.of_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
     with pytest.raises(
-        DataError, match=r"'obs' has 21,168 numbers a timestep, and CSV takes 1,024 .* write Columns"
+        DataError, match=r"'obs' has 21,168 numbers per timestep, and CSV takes 1,024 .* write Columns"
     ):
         encoder_of("CSV", spec)
     encoder_of("JSON", spec)

@@ -214,7 +214,7 @@ def test_a_store_that_is_not_there(monkeypatch):
 
 def test_wrong_keys_are_told_apart(s3, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StorageError, match="the secret key is not that of the account"):
+    with pytest.raises(StorageError, match="the secret key does not match the account"):
         resolve(s3.uri).list()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     with pytest.raises(StorageError, match="the store does not know the access key"):

@@ -31,7 +31,7 @@ def open_dataset(
     Args:
         paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
             columns to read.
-        filesystem: a file system of `pyarrow.fs` or fsspec, or a store of obstore's, in which the paths are.
+        filesystem: a file system of `pyarrow.fs` or fsspec, or an obstore store, in which the paths are.
         verify: read all files of recordings and compare their checksums (sizes are always compared).
 
     Raises:
@@ -68,6 +68,6 @@ def notes_on_repeated(repeated: int) -> Iterator[str]:
     if repeated:
         yield (
             f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
-            "same id and the same content), as recorders leave them that write their buffer again and again: "
-            "each counts once"
+            "same id and the same content), as recorders that rewrite "
+            "their buffer leave them: each counts once"
         )

@@ -318,5 +318,5 @@ def check_distinct(locations: Iterable[Location]) -> None:
         path = os.path.realpath(location.path) if location.is_local else location.path
         key = (location.backend.root, path)
         if key in seen:
-            raise DataError(f"{location} is named twice by the paths: its episodes would count double")
+            raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
         seen.add(key)

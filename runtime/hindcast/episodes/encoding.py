@@ -50,7 +50,7 @@ def one_hot(value: Nested, space: spaces.Space) -> Nested:
     Discrete(n) becomes float32 `[n]`, MultiDiscrete float32 `[sum of n]`; leading dimensions stay.
 
     Raises:
-        ValueError: a value outside its space, or nested otherwise.
+        ValueError: a value outside its space, or nested differently.
     """
     return map_leaves(_one_hot_leaf, space_struct(space), value)
 
@@ -92,7 +92,7 @@ def _common(leaf: NDArray[Any], fill: Any) -> np.dtype:
 
 def _full(leaf: LeafType, fill: Any) -> NDArray[Any]:
     if is_composite(fill):
-        raise ValueError(f"fill={fill!r} is nested otherwise than the data")
+        raise ValueError(f"fill={fill!r} is nested differently from the data")
     try:
         return np.full(leaf.shape, fill, dtype=leaf.dtype)
     except (TypeError, ValueError) as error:

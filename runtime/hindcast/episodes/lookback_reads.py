@@ -135,5 +135,5 @@ class BufferReads:
     def _out_of_range(self, index: Any, look: bool) -> IndexError:
         return IndexError(
             f"index {index} (neg_index_as_lookback={look}) is out of range: there are {len(self)} timesteps "
-            f"and {self.lookback} of lookback; give fill=… to have a value in its place"
+            f"and {self.lookback} of lookback; pass fill=… to get a value instead"
         )

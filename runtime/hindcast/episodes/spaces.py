@@ -153,7 +153,7 @@ def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
     try:
         return flatten(space_struct(space), root)
     except ValueError as error:
-        raise DataError(f"the space {space} cannot be taken apart: {error}") from error
+        raise DataError(f"the space {space} cannot be flattened: {error}") from error
 
 
 class _Box(Kind):

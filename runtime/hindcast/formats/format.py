@@ -146,7 +146,7 @@ def check_no_schema(options: ReadOptions, form: str) -> None:
     """
     if options.schema:
         names = ", ".join(sorted(options.schema))
-        raise DataError(f"`schema` names {names}, but {form} says itself what its columns are: leave it out")
+        raise DataError(f"`schema` names {names}, but {form} defines its own columns: leave it out")
 
 
 def is_hidden(relative: str) -> bool:

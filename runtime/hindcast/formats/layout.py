@@ -22,7 +22,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
 Fault = Literal["unreadable", "goes-on"]
-LEAVE_OUT: Final = "mend it, or leave the column out by `columns`"
+LEAVE_OUT: Final = "fix it, or leave out the column with `columns`"
 
 
 class CellError(Exception):

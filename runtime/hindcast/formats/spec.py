@@ -164,9 +164,7 @@ class DataSpec:
             if self.leaves[name] != other.leaves[name]:
                 return f"{name!r} is {self.leaves[name]} in one and {other.leaves[name]} in the other"
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
-            return (
-                "the actions are normalised in one and the environment's own in the other (actionsNormalized)"
-            )
+            return "the actions are normalised in one and in the environment's units in the other (actionsNormalized)"
         for what in ("observation_space", "action_space"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine is not None and theirs is not None and mine != theirs:

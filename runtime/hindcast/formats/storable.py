@@ -26,7 +26,7 @@ def storable(dtype: Any, kind: Any = b"") -> np.dtype:
         Refused: objects, structures, dates and other dtypes without a fixed binary form.
     """
     if kind == b"O" or (isinstance(dtype, str) and _OBJECT.match(dtype)):
-        raise Refused("an object array, which is a pickle: Hindcast unpickles nothing that it reads")
+        raise Refused("an object array, which is a pickle: Hindcast never unpickles data")
     if kind != b"" or not isinstance(dtype, str) or not _STORABLE.match(dtype):
         raise Refused(f"an array of the dtype {dtype!r}: allowed are booleans, integers, floats and text")
     try:

@@ -62,7 +62,7 @@ def _unknown(name: str) -> str:
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return (
         f"there is no Gymnasium environment {name!r}{hint} "
-        'Give a registered id, or your own class as "package.module:EnvClass".'
+        'Give a registered id, or a custom class as "package.module:EnvClass".'
     )
 
 
@@ -72,7 +72,7 @@ def _wrap(environment: gym.Env, wrapper: Named) -> gym.Env:
     factory = import_object(name, where) if ":" in name else getattr(gym.wrappers, name, None)
     if factory is None:
         raise SpecError(
-            f"{where}: gymnasium.wrappers has no {name!r}; your own is given as package.module:Class."
+            f"{where}: gymnasium.wrappers has no {name!r}; give a custom one as package.module:Class."
         )
     with calling(f"wrapper {name!r}"):
         return cast(gym.Env, factory(environment, **options))

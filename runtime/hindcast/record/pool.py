@@ -107,7 +107,8 @@ def record_on_ray(
                         deaths += 1
                         if deaths > _MOST_DEATHS * runners:
                             raise WorkerLost(
-                                f"{deaths} runners died before a range of episodes was done, the last one with: {error}"
+                                f"{deaths} runners died before they finished a range of episodes, the last one with: "
+                                f"{error}"
                             ) from error
                         idle.append(actor_class.remote(task, policy, on_episode))
                         continue

@@ -68,7 +68,7 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
     if isinstance(space, gym.spaces.Box | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         return int(np.prod(space.shape))
     raise SpecError(
-        f"spec.policy.random: {leaf} has the space {space}, which a random policy cannot draw from."
+        f"spec.policy.random: {leaf} has the space {space}, from which a random policy cannot draw."
     )
 
 

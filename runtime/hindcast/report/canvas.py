@@ -56,7 +56,6 @@ DARK = Theme(
     "dark", "#171b21", "#e9ecf0", "#98a2ad", "#2b313a",
     ("#56B4E9", "#FF8A4C", "#35C49A", "#E39BC4", "#F0C04A", "#9BD3F5", "#7d8792"),
 )  # fmt: skip
-THEMES = (LIGHT, DARK)
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ _OF_STORES: Final = tuple(
         ),
         (
             r"SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate the request",
-            "the secret key is not that of the account: check the credentials in the environment",
+            "the secret key does not match the account: check the credentials in the environment",
         ),
         (r"EXPIRED_TOKEN|ExpiredToken", "the credentials have expired: renew them"),
         (
             r"AuthenticationException|DefaultAzureCredential|[Dd]efault credentials|NoCredentials"
             r"|Unable to locate cred|performing token request|latest/(?:api/token|meta-data)|metadata/identity",
-            "no credentials were found: give them by environment variables",
+            "no credentials were found: set environment variables",
         ),
         (
             r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|UNAUTHENTICATED|Authorization\w*Failure"
@@ -70,7 +70,7 @@ _OF_STORES: Final = tuple(
         (
             r"[Cc]ould not connect|[Ff]ailed to connect|Fail to get a new connection|curlCode: 7\b|Connection refused"
             r"|error trying to connect|tcp connect error",
-            "nothing answers at the endpoint: see whether the store runs, and check the endpoint",
+            "nothing answers at the endpoint: check the endpoint, and that the store is running",
         ),
         (
             r"curlCode: 28|[Tt]imed? ?out|DEADLINE_EXCEEDED|REQUEST_TIMEOUT|stalled",

@@ -80,9 +80,7 @@ class Lease:
                 may_take(folder, holder)
             if _file(folder, number + 1).create_exclusive(orjson.dumps(mark)):
                 return cls(folder, number + 1, mark["token"], superseded)
-        raise OutputConflict(
-            f"{folder.parent()} is being taken over by other runs again and again: stop all but one."
-        )
+        raise OutputConflict(f"{folder.parent()} is repeatedly taken over by other runs: stop all but one.")
 
     def check(self) -> None:
         """Check that the right still stands: one small request, two if marks may overwrite each other.

@@ -34,7 +34,7 @@ _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
 _KNOWN_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 _HDFS_NEEDS: Final = (
     "; it needs Java and Hadoop's native client (JAVA_HOME, HADOOP_HOME and CLASSPATH), "
-    "webhdfs://host:port/folder does without"
+    "webhdfs://host:port/folder needs neither"
 )
 
 Guard = Callable[[], None]
@@ -218,7 +218,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
     Args:
         path: a plain path (relative ones start at the current folder, `~` is the home folder), a URI, or,
             with `filesystem`, a path inside that file system (its scheme, if any, is dropped).
-        filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or a store of obstore's.
+        filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or an obstore store.
 
     Raises:
         StorageError: an unknown scheme or one followed by a single slash, a driver that is not installed or fails, or a
@@ -242,8 +242,8 @@ def _by_uri(scheme: str, uri: str) -> Location:
         return replace(_inside(given, rest), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
-            f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and give them by "
-            "environment variables"
+            f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and "
+            "set environment variables"
         )
     if bucket := bucket_of(scheme, rest):
         return Location(bucket.backend, bucket.path, uri)
@@ -297,7 +297,7 @@ def _inside(filesystem: Any, path: str) -> Location:
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
-            "give a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore's"
+            "give a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):
         return Location(LocalFiles(), _absolute(stripped), path)
@@ -336,7 +336,7 @@ def missing(location: Location) -> DataError:
     target = link_target(location.path) if location.is_local else None
     if target is not None:
         return DataError(
-            f"{location} is a link to {target}, which does not exist: mend the link, or delete it"
+            f"{location} is a link to {target}, which does not exist: fix the link, or delete it"
         )
     if location.uri.startswith(("http://", "https://")):
         return DataError(

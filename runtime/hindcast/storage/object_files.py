@@ -25,7 +25,7 @@ class ObjectFiles:
     """The objects of a bucket as files and folders; see `storage.backend.Store`.
 
     Args:
-        store: any store of obstore's.
+        store: any obstore store.
         root: how URIs in it begin, without a slash at the end: `s3://bucket`.
         reopen: makes the same in another process, from that process's environment; by default `store` travels, with
             the credentials that are in it.

@@ -47,9 +47,7 @@ def in_order(steps: Steps, rules: Rules) -> Order:
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
-        raise rules.refuse(
-            steps, 0, "the data have no 't', which prepare.order is to go by; name it by `schema`"
-        )
+        raise rules.refuse(steps, 0, "the data have no 't', which prepare.order uses; name it by `schema`")
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
@@ -58,8 +56,8 @@ def in_order(steps: Steps, rules: Rules) -> Order:
         raise rules.refuse(
             steps,
             0,
-            "there is neither 't' nor 'new_obs', so nothing tells which of the rows that pass the filter follow each "
-            "other; name one of them by `schema`",
+            "there is neither 't' nor 'new_obs', so the order of the rows that pass the filter is unknown; "
+            "name one of them by `schema`",
         )
     steps = replace(steps, t=None)
     return (
@@ -112,8 +110,9 @@ def _check_joined(steps: Steps, index: I64, same: Bool, rules: Rules) -> None:
         raise rules.refuse(
             steps,
             int(index[places[0] + 1]),
-            f"the observation is not the next observation of {last}'s last row, and no id says that both are of one "
-            "episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins another episode",
+            f"the observation is not the next observation of {last}'s last row, and no id says that both are of "
+            "the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins "
+            "another episode",
         )
 
 
@@ -206,7 +205,7 @@ def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> d
 def _chained(steps: Steps, rules: Rules) -> Order:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
     if not chaining.has_next(steps):
-        raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain goes by")
+        raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain uses")
     rows = distinct_rows(steps, np.arange(len(steps)))
     links = chaining.link(steps.take(rows))
     if links.ambiguous.any():
@@ -214,7 +213,7 @@ def _chained(steps: Steps, rules: Rules) -> Order:
         raise rules.refuse(
             steps,
             row,
-            "an observation occurs twice in the episode, so its rows cannot be chained; take another order",
+            "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",
         )
     order = np.lexsort((links.place, links.chain, steps.episode[rows]))
     index, chain = rows[order], links.chain[order]

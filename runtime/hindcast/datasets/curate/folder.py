@@ -99,7 +99,7 @@ def _mark_of(state: Location) -> dict[str, Any] | None:
 def _described(found: Mapping[str, Any] | None) -> str:
     resource = (found or {}).get("resource")
     if resource == "hindcast data":
-        return "data that were made of something else, or otherwise"
+        return "data that were made from something else, or with other options"
     return f"the recording of {resource}" if resource else "a recording"
 
 

@@ -66,7 +66,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
         DataError: nothing to write.
     """
     if not dataset.num_episodes:
-        raise DataError(f"no episodes are left to write to {target.folder}: choose otherwise")
+        raise DataError(f"no episodes are left to write to {target.folder}: select other ones")
     check(target.folder, _made_of(dataset, target), target.replace)
 
 
@@ -207,7 +207,9 @@ def _refusal(target: Target, difference: str, finished: bool) -> DataError:
     if finished:
         return DataError(f"{what}: run it again with --replace")
     clear(target.folder)
-    return DataError(f"{target.format} cannot hold these data: {what}; nothing was kept, take another format")
+    return DataError(
+        f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
+    )
 
 
 def _content(target: Target) -> Content:

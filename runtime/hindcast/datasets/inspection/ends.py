@@ -73,7 +73,7 @@ class Ends:
             (
                 "ended-twice",
                 "warning",
-                "both a terminal state and a cut: terminated is taken where it matters",
+                "both a terminal state and a cut: they count as terminated",
             ),
             ("no-beginning", "warning", "no beginning: they start after t = 0"),
             ("unfinished", "info", "neither a terminal state nor a cut at their end: they count as cut off"),

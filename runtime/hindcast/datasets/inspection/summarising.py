@@ -172,7 +172,7 @@ def _problems(sample: Sample) -> Iterator[Problem]:
     rewards = sample.leaves.get(Columns.REWARDS)
     if rewards is not None and rewards.rows and rewards.zeros == rewards.rows:
         message = (
-            f"all {formatting.whole(rewards.rows)} rewards looked at are 0: returns and values are 0 too"
+            f"all {formatting.whole(rewards.rows)} inspected rewards are 0: returns and values are 0 too"
         )
         yield Problem(severity="warning", kind="zero-rewards", message=message)
     for note in sample.dataset.notes:
@@ -191,7 +191,7 @@ def _repeated(sample: Sample) -> Iterator[Problem]:
     eps_id = sample.dataset.read(unit, []).eps_id[episode]
     occur = "episode id occurs" if count == 1 else "episode ids occur"
     message = (
-        f"{formatting.whole(count)} {occur} more than once: episodes may be there twice "
+        f"{formatting.whole(count)} {occur} more than once: episodes may be stored twice "
         f"(first: {eps_id}, again in {path}, row {row})"
     )
     yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)

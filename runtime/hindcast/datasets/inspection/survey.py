@@ -162,7 +162,7 @@ def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Ite
             if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
                 message = (
                     f"{entry.location} is in a recording that does not list it, so it is not read: its range "
-                    "is not complete, or it was put there; run the recording again, or move it away"
+                    "is not complete, or somebody put it there; run the recording again, or move it away"
                 )
                 path = str(entry.location)
                 yield Problem(severity="warning", kind="unlisted", message=message, path=path)

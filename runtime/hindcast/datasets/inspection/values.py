@@ -149,7 +149,7 @@ class _Wrong:
         if self.rows > 1:
             message += f"; and {formatting.plural(self.rows - 1, 'more row')}"
         if self._severity == "info":
-            message += " (recorded before scaling or clipping, most often)"
+            message += " (usually recorded before scaling or clipping)"
         return Problem(
             severity=self._severity,
             kind=self._kind,

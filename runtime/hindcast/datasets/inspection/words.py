@@ -15,7 +15,7 @@ def facts(summary: Summary) -> dict[str, str]:
         "format": ", ".join(summary.layouts) or None,
         "prepared": None
         if summary.prepared is None
-        else f"into {summary.prepared}, which all below is about",
+        else f"into {summary.prepared}, which the following describes",
         "episodes": formatting.whole(summary.episodes),
         "timesteps": formatting.whole(summary.timesteps),
         "looked at": _looked_at(summary) if sampled else None,

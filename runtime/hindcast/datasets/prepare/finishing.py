@@ -69,7 +69,7 @@ def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
     return (
-        "actions are taken as the environment's own; if they are in [-1, 1], set actionsNormalized: true",
+        "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true",
     )
 
 

@@ -17,7 +17,7 @@ from hindcast.storage.location import Location
 _HEAD: Final = 4096
 _SHOWN: Final = 40
 _READ: Final = (
-    "what is read is Parquet, JSON and CSV (plain or gzip), RLlib's SampleBatch, Minari, D4RL and TFRecord"
+    "supported are Parquet, JSON and CSV (plain or gzip), RLlib's SampleBatch, Minari, D4RL and TFRecord"
 )
 _KNOWN: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
@@ -128,10 +128,10 @@ def _kind(location: Location, head: bytes) -> str:
         return f"is {named}"
     line = _first_line(head)
     if line is None:
-        return f"begins with {head[:4]!r}, which no known format does"
+        return f"begins with {head[:4]!r}, unlike any known format"
     if location.name.endswith(_JSON):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
-    return "is text whose name does not say of which kind: name it by `format` (--format CSV)"
+    return "is text of an unknown format: name it by `format` (--format CSV)"
 
 
 def _first_line(head: bytes) -> str | None:

@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     """A column's leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
 
-    Numbers, booleans and text; lists and tensors of one shape; RLlib's compressed and pickled cells.
+    Numbers, booleans and text; lists and tensors of equal shapes; RLlib's compressed and pickled cells.
 
     Args:
         column: as read.
@@ -60,7 +60,7 @@ def _of_extension(storage: pa.ChunkedArray, name: str, extension: str, metadata:
         return _of_samples(unpickle_cells(storage.to_pylist()), name)
     if extension not in _TENSORS:
         raise DataError(
-            f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of one shape"
+            f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of equal shapes"
         )
     return {name: _tensors(storage, _shape(metadata, name), name)}
 
@@ -109,7 +109,7 @@ def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDAr
     flat = _numbers(column, name)
     if flat.ndim != 2 or (len(flat) and flat.shape[1] != np.prod(shape, dtype=np.int64)):
         raise CellError(
-            0, f"{name!r} has {list(flat.shape[1:])} numbers a row: expected tensors of {list(shape)}"
+            0, f"{name!r} has {list(flat.shape[1:])} numbers per row: expected tensors of {list(shape)}"
         )
     return flat.reshape(len(flat), *shape)
 
@@ -124,7 +124,7 @@ def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         row += len(chunk)
     shapes = [part.shape[1:] for part in parts if len(part)]
     if len(set(shapes)) > 1:
-        raise CellError(0, f"{name!r} has rows of the shapes {sorted(set(shapes))}: all must have one")
+        raise CellError(0, f"{name!r} has rows of the shapes {sorted(set(shapes))}: all must have the same")
     filled = [part for part in parts if len(part)]
     if not filled:
         return _of_chunk(pa.array([], column.type), name)

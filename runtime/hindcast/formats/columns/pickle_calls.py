@@ -52,7 +52,7 @@ def callee(module: Any, name: Any) -> Callee:
     """
     known = _NAMES.get((module, name))
     if known is None:
-        raise Refused(f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast runs nothing that it reads")
+        raise Refused(f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast never runs code in data")
     return known
 
 

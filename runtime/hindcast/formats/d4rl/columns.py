@@ -55,7 +55,7 @@ def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File
     names = {path: _own_name(path) for path in stored}
     paths = {own: path for path, own in names.items()}
     if len(paths) < len(names):
-        raise DataError(f"{location} has two datasets that would get one name, among {sorted(names)}")
+        raise DataError(f"{location} has two datasets that would get the same name, among {sorted(names)}")
     try:
         schema = {own: names.get(theirs, theirs) for own, theirs in options.schema.items()}
         plan = plan_of(list(paths), replace(options, schema=schema))
@@ -113,7 +113,7 @@ def _check_lengths(location: Location, found: dict[str, Dataset | None], rows: i
     for dataset in found.values():
         if dataset is not None and h5.rows(location, dataset) != rows:
             raise DataError(
-                f"{location} has {dataset.shape[0]} rows at {dataset.name}, and {rows} of the others: copy it again"
+                f"{location} has {dataset.shape[0]} rows at {dataset.name}, and {rows} elsewhere: copy it again"
             )
     if not rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")

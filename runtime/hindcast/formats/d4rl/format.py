@@ -154,7 +154,7 @@ def _check_final(location: Location, file: File, ends: Ends, own: _Options, opti
     others = len(ends.starts()) - terminated
     raise DataError(
         f"{location} has no 'next_observations', so the observation after an episode's last step is not in it: set "
-        f"ignoreFinalObservation: true to take zeros, which nothing looks at after a terminal step "
+        "ignoreFinalObservation: true to use zeros, which have no effect after a terminal step "
         f"({formatting.plural(terminated, 'episode')}); where an episode continues after its last step ({others}), "
         f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
     )
@@ -165,7 +165,7 @@ def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
     zeros = terminated if own.drops else episodes
     final = f"the final observation of {formatting.plural(zeros, 'episode')} is zeros: there are no next_observations"
     dropped = formatting.plural(episodes - terminated, "step")
-    left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop asks"
+    left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop requests"
     return tuple(
         note for note, holds in ((final, zeros), (left_out, own.drops and episodes > terminated)) if holds
     )

@@ -52,7 +52,7 @@ def lengths_of(location: Location) -> I64:
     wrong = np.flatnonzero(sums != fields[:, 8:].copy().view("<u4").ravel())
     if len(wrong):
         raise DataError(
-            f"{location} is damaged, truncated, compressed or no TFRecord file: the header of record {wrong[0]} "
+            f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {wrong[0]} "
             "does not fit its checksum"
         )
     if at != size:

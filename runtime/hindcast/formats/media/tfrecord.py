@@ -168,9 +168,7 @@ def _text(name: str, values: NDArray[np.object_]) -> pa.Array:
 def _numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray[Any]:
     sizes = {len(value) for value in values}
     if len(sizes) != 1 or next(iter(sizes)) % dtype.itemsize or not next(iter(sizes)):
-        raise ExampleError(
-            0, f"{name!r} holds {sorted(sizes)[:4]} bytes, which do not make arrays of {dtype}"
-        )
+        raise ExampleError(0, f"{name!r} holds {sorted(sizes)[:4]} bytes, which are not arrays of {dtype}")
     return np.frombuffer(b"".join(values), dtype.newbyteorder("<")).reshape(len(values), -1).astype(dtype)
 
 

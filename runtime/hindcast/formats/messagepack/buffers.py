@@ -58,5 +58,5 @@ def unpack_items(strip: memoryview, count: int) -> list[Any]:
     unpacker.feed(strip)
     items = list(unpacker)
     if len(items) != count or unpacker.tell() != len(strip):
-        raise Refused(f"{len(items)} items where {count} are announced")
+        raise Refused(f"{len(items)} items where {count} were announced")
     return items

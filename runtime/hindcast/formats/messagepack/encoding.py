@@ -65,7 +65,7 @@ class StateEncoder:
         """Each episode's state.
 
         Raises:
-            DataError: columns that do not fit the spec; details that MessagePack has no form for.
+            DataError: columns that do not fit the spec; details that MessagePack cannot represent.
         """
         self._spec.check_names(block)
         strips = {
@@ -129,7 +129,7 @@ def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
         packed = {key: pack(values.get(name), exactly=True) for key, name in DETAILS.items()}
     except (TypeError, OverflowError, Refused) as error:
         raise DataError(
-            f"episode {block.eps_id[i]} carries custom data or an id that MessagePack has no form for ({error}): "
+            f"episode {block.eps_id[i]} has custom data or an id that MessagePack cannot represent ({error}): "
             "write Episodes"
         ) from error
     return (

@@ -137,7 +137,7 @@ def _count(location: Location, data: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
-        raise DataError(f"{location}: {key} is {value!r}, expected a number of them")
+        raise DataError(f"{location}: {key} is {value!r}, expected a number")
     return int(value)
 
 

@@ -172,7 +172,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
         return np.array([*values, None], dtype=object)[:-1]
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
-        raise DataError(f"{where} holds values that are missing, or no numbers")
+        raise DataError(f"{where} holds values that are missing or not numbers")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -209,7 +209,7 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
         expected = steps + per_observation(name)
         if len(column) != expected:
             raise DataError(
-                f"{where} has {len(column)} entries of {name}, and {steps} rewards, which ask for {expected}"
+                f"{where} has {len(column)} entries of {name}, and {steps} rewards, expected {expected}"
             )
     for name, flag in flags.items():
         if flag[:-1].any():
@@ -244,7 +244,7 @@ def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[n
     missing = observations - len(texts)
     if missing not in (0, 1):
         raise DataError(
-            f"{where}: infos have {len(texts)} entries, where {observations} observations ask for as many, or for "
+            f"{where}: infos have {len(texts)} entries, expected {observations}, one per observation, or "
             "one less"
         )
     return np.array([EMPTY_INFO] * missing + texts, dtype=object)

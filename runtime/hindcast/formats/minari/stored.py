@@ -88,7 +88,7 @@ def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
         folder = location.parent().child(str(missing))
         raise DataError(f"{folder} holds no .{metadata.format} file: copy the dataset again")
     if metadata.spec.observation_space is None or metadata.spec.action_space is None:
-        raise DataError(f"{location} does not say the dataset's spaces: copy it again")
+        raise DataError(f"{location} does not name the dataset's spaces: copy it again")
     return Stored(
         metadata,
         [

@@ -84,9 +84,7 @@ class SampleBatch(Format):
 def _of_flags(plan: Plan) -> tuple[str, ...]:
     if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
         return ()
-    return (
-        "no flag says that an episode ended: they count as unfinished, where RLlib takes them for terminated",
-    )
+    return ("no flag says that an episode ended: they count as unfinished, but as terminated in RLlib",)
 
 
 def _batches(

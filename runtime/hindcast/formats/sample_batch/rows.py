@@ -152,7 +152,7 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
         if len(array) != len(roles):
             raise CellError(
                 0,
-                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or mend it",
+                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or fix it",
             )
 
 

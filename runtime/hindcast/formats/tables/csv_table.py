@@ -138,7 +138,7 @@ def _hint(names: Sequence[str], delimiter: str) -> str:
         return ""
     shown = json.dumps(likely) if likely == "\t" else likely
     return (
-        f"; its header is one name with {likely!r} in it: if that divides the columns, say so by "
+        f"; its header is one name with {likely!r} in it: if that separates the columns, set "
         f"readOptions.delimiter (--read-option 'delimiter={shown}')"
     )
 
@@ -189,5 +189,5 @@ def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellErro
     where = f"{names[int(column[1])]!r}: " if column is not None and int(column[1]) < len(names) else ""
     reason = _ROW.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be made")
-    hint = "; say its type under `readOptions: {column_types: …}`, or mend it" if where else ""
+    hint = "; say its type under `readOptions: {column_types: …}`, or fix it" if where else ""
     return CellError(row, f"{where}{reason}{hint}")

@@ -26,8 +26,8 @@ from hindcast.formats.tables.json_lines import json_cells
 from hindcast.formats.tables.naming import ROLES, Plan, Source
 
 _WAY_OUT = (
-    "is null where its episode ends: set ignoreFinalObservation: true (--ignore-final-observation), with which the "
-    "final observation is zeros, or fill it"
+    "is null where its episode ends: set ignoreFinalObservation: true (--ignore-final-observation), which uses "
+    "zeros as final observation, or fill it"
 )
 
 _NUMBER: Final = re.compile(
@@ -35,7 +35,7 @@ _NUMBER: Final = re.compile(
 )
 
 
-_FILL: Final = "mend it, or take its episode out of the data"
+_FILL: Final = "fix it, or remove its episode from the data"
 _OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
@@ -243,7 +243,7 @@ def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[
             if (null & ~ended).any():
                 row = int(np.flatnonzero(null & ~ended)[0])
                 raise CellError(
-                    row, f"{then!r} is null in a row that ends no episode: fill it, or flag the end"
+                    row, f"{then!r} is null in a row that does not end an episode: fill it, or flag the end"
                 )
             if not zero_final:
                 raise CellError(int(np.flatnonzero(null)[0]), f"{then!r} {_WAY_OUT}")

@@ -18,7 +18,7 @@ _TIME_LIMIT: Final = "TimeLimit.truncated"
 
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
-_EXPECTED: Final = "expected true or false; mend it, or name another column by `schema`"
+_EXPECTED: Final = "expected true or false; fix it, or name another column by `schema`"
 
 
 def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:

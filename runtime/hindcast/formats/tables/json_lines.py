@@ -124,7 +124,7 @@ def _refuse_twice(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise CellError(row, f"its {key!r} is there twice")
+            raise CellError(row, f"its {key!r} occurs twice")
         found[key] = value
     return found
 
@@ -146,7 +146,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
     expected = f"expected {kind}" if kind is not None else "the rows before it hold other types"
     raise CellError(
         row,
-        f"{name!r} is {shown}: {expected}; say its type under `readOptions: {{column_types: …}}`, or mend it",
+        f"{name!r} is {shown}: {expected}; say its type under `readOptions: {{column_types: …}}`, or fix it",
     )
 
 
@@ -154,8 +154,8 @@ def beyond_int64(row: int, name: str, number: object) -> CellError:
     """The error for a whole number that does not fit into int64."""
     return CellError(
         row,
-        f"{name!r} is {number}, a whole number that int64 does not hold and a float would round: write it as text, or "
-        "say float64 for it under `readOptions: {column_types: …}`",
+        f"{name!r} is {number}, a whole number that does not fit into int64 and that a float would round: write it as "
+        "text, or say float64 for it under `readOptions: {column_types: …}`",
     )
 
 

@@ -92,14 +92,12 @@ class Plan:
         """How ambiguous columns were interpreted."""
         notes = []
         if self.only_done is not None:
-            unless = (
-                "" if self.end_infos is None else f", unless its {self.end_infos!r} tells of a time limit"
-            )
+            unless = "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
             notes.append(
-                f"{self.only_done!r} says that an episode is over, and not why: taken for terminated{unless}"
+                f"{self.only_done!r} says that an episode is over, but not why: read as terminated{unless}"
             )
         if self.left_out:
-            notes.append(f"the columns {listed(self.left_out)} are not read: others have their place")
+            notes.append(f"the columns {listed(self.left_out)} are not read: other columns replace them")
         return tuple(notes)
 
 
@@ -282,6 +280,6 @@ def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names
     for own in () if columns is not None else _NEEDED:
         if own not in there:
             raise DataError(
-                f"it has no column {own!r}, nor one of its other names: name it under `schema`; "
+                f"it has no column {own!r}, nor an alias of it: name it under `schema`; "
                 f"there are {listed(names)}"
             )

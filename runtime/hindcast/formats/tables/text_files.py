@@ -111,8 +111,8 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
 def _check_quotes(location: Location, text: bytes, quote: bytes | None) -> None:
     if quote is not None and text.count(quote) % 2:
         raise DataError(
-            f"{location} has a quote ({quote.decode()}) without its partner: double those within text, "
-            "or say `quote_char: false` under `readOptions`"
+            f"{location} has an unmatched quote ({quote.decode()}): double those within text, "
+            "or set `quote_char: false` under `readOptions`"
         )
 
 

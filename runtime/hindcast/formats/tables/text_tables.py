@@ -140,7 +140,7 @@ class TextTables(Format):
                 table = self.parse(data, part._replace(header=header), options)
                 if len(table) != count:
                     raise DataError(
-                        f"there are {len(table)} records in {count} lines from row {first} on: expected one a line"
+                        f"there are {len(table)} records in {count} lines from row {first} on: expected one per line"
                     )
                 plan = _plan(part.names or table.column_names, table, options, part.leaves)
                 table = _with_declared_types(table, plan, options)
@@ -179,7 +179,7 @@ def _plan(names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: M
     odd = [name for name in new if name not in info_names(options)]
     if odd:
         raise DataError(
-            f"it has the column {odd[0]!r} in some rows only: the first ones have {listed(names)}"
+            f"it has the column {odd[0]!r} only in some rows: the first ones have {listed(names)}"
         )
     return plan_of([*names, *new], options, empty_leaves(leaves))
 

@@ -92,7 +92,7 @@ def _names(name: str, leaf: Leaf) -> list[str]:
     """`obs[0]`, `obs[1]`, … of a vector; `obs[0,0]`, … of a matrix; a complex number is a pair."""
     if _width(leaf) > MOST_NUMBERS:
         raise DataError(
-            f"{name!r} has {_width(leaf):,} numbers a timestep, and CSV takes {MOST_NUMBERS:,} at most (a column for "
+            f"{name!r} has {_width(leaf):,} numbers per timestep, and CSV takes {MOST_NUMBERS:,} at most (a column for "
             "each): write Columns, or Episodes"
         )
     shape = (*leaf.shape, 2) if leaf.dtype is not None and leaf.dtype.kind == "c" else leaf.shape
