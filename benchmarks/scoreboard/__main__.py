@@ -2,11 +2,13 @@
 
     python benchmarks/scoreboard data FOLDER
     python benchmarks/scoreboard run FOLDER --rllib PYTHON [--minutes 60] [--only hindcast pendulum medium IQL]
+    python benchmarks/scoreboard judge FOLDER [--minutes 60] [--only pendulum medium IQL]
     python benchmarks/scoreboard table
 
 `data` makes the recordings (a minute of CPU time for Pendulum). `run` trains the pieces that `results/` does not have,
-with one thread, until the minutes are over: called again, it goes on. `table` writes docs/scoreboard.md and its picture
-from `results/`.
+with one thread, until the minutes are over: called again, it resumes. `judge` does the same with estimates: it trains
+our policies again, keeps them in FOLDER, and judges each by recorded episodes that it was not trained on. `table`
+writes docs/scoreboard.md and its picture from `results/`.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from data import make, returns
-from tasks import ENVIRONMENTS, Piece, pieces
+from judging import judge
+from tasks import ENVIRONMENTS, JUDGES, OURS, UNJUDGED, Piece, pieces
 from training import train
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """One of the three."""
+    """One of the four."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,6 +44,11 @@ def main() -> None:
     run.add_argument("--minutes", type=float, default=60.0)
     run.add_argument("--only", nargs="*", default=[], help="names that a piece must have, such as IQL")
     run.set_defaults(carry_out=run_pieces)
+    judged = commands.add_parser("judge")
+    judged.add_argument("folder", type=Path)
+    judged.add_argument("--minutes", type=float, default=60.0)
+    judged.add_argument("--only", nargs="*", default=[], help="names that a piece must have, such as IQL")
+    judged.set_defaults(carry_out=judge_pieces)
     table = commands.add_parser("table")
     table.set_defaults(carry_out=write_table)
     arguments = parser.parse_args()
@@ -56,29 +66,49 @@ def make_data(arguments: argparse.Namespace) -> None:
 
 def run_pieces(arguments: argparse.Namespace) -> None:
     """Those that are still to be trained, while there is time."""
+    for piece in _open(arguments, ""):
+        result = train(piece, arguments.folder.absolute(), arguments.rllib)
+        _append(file_of(piece.environment), result)
+        returns = result["evaluations"][-1]["returns"]
+        print(*piece, f"{sum(returns) / len(returns):.1f}", f"{result['cpu_seconds']} s", flush=True)
+
+
+def judge_pieces(arguments: argparse.Namespace) -> None:
+    """Those of ours that are still to be judged, while there is time."""
+    folder = arguments.folder.absolute()
+    for piece in _open(arguments, JUDGES):
+        if piece.who == OURS and piece.algorithm not in UNJUDGED:
+            found = judge(piece, ENVIRONMENTS[piece.environment], folder)
+            _append(file_of(piece.environment, JUDGES), found)
+            print(*piece, f"{found['truth']:.1f}", f"{found['cpu_seconds']} s", flush=True)
+
+
+def _open(arguments: argparse.Namespace, kind: str) -> Iterator[Piece]:
+    """Pieces without a result of the kind, while there is time."""
     torch.set_num_threads(1)
     ends = time.monotonic() + 60 * arguments.minutes
     for piece in pieces():
         if time.monotonic() > ends:
-            break
-        if set(arguments.only) <= set(map(str, piece)) and piece not in finished(piece.environment):
-            result = train(piece, arguments.folder.absolute(), arguments.rllib)
-            with file_of(piece.environment).open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            returns = result["evaluations"][-1]["returns"]
-            print(*piece, f"{sum(returns) / len(returns):.1f}", f"{result['cpu_seconds']} s", flush=True)
+            return
+        if set(arguments.only) <= set(map(str, piece)) and piece not in finished(piece.environment, kind):
+            yield piece
 
 
-def finished(environment: str) -> set[Piece]:
+def finished(environment: str, kind: str) -> set[Piece]:
     """The pieces whose results are there."""
-    file = file_of(environment)
+    file = file_of(environment, kind)
     lines = file.read_text().splitlines() if file.exists() else []
     return {Piece(**{name: found[name] for name in Piece._fields}) for found in map(json.loads, lines)}
 
 
-def file_of(environment: str) -> Path:
-    """Where an environment's results stand, a line each."""
-    return RESULTS / f"{environment}.jsonl"
+def file_of(environment: str, kind: str = "") -> Path:
+    """Where an environment's results of a kind are, a line each."""
+    return RESULTS / f"{environment}{kind}.jsonl"
+
+
+def _append(file: Path, found: dict[str, Any]) -> None:
+    with file.open("a") as lines:
+        lines.write(json.dumps(found) + "\n")
 
 
 def write_table(_arguments: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tasks import ENVIRONMENTS, Environment, Stage
+from tasks import ENVIRONMENTS, JUDGES, Environment, Stage
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
@@ -25,8 +25,9 @@ def make(name: str, folder: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     carry_out(home / "sac.json", [expert(environment, home)])
     parts = {
-        data: [(f"{data}-{number}", stage) for number, stage in enumerate(stages)]
+        data + kind: [(f"{data}{kind}-{number}", stage) for number, stage in enumerate(stages)]
         for data, stages in environment.data.items()
+        for kind in ("", JUDGES)
     }
     recordings = [recording(environment, home, *part) for each in parts.values() for part in each]
     carry_out(home / "recordings.json", recordings)
@@ -68,6 +69,7 @@ def recording(environment: Environment, home: Path, name: str, stage: Stage) -> 
         "environment": {"id": environment.id},
         "policy": {"random": {}} if stage.updates is None else {"checkpoint": {"path": str(checkpoint)}},
         "duration": {"episodes": stage.episodes},
+        "seed": int(JUDGES in name),
         "output": {"path": str(home / name)},
     }
     return {"apiVersion": VERSION, "kind": "OfflineRecording", "metadata": {"name": name}, "spec": spec}

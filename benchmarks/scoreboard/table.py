@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tasks import BATCH, D3RLPY, ENVIRONMENTS, OURS, SHARED, UPDATES_OF, Environment
+from estimates import estimates_section
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, SHARED, UPDATES_OF, Environment
 
 from hindcast.evaluate.intervals import student
 from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
@@ -98,7 +99,7 @@ def write(results: Path) -> None:
     for name, environment in ENVIRONMENTS.items():
         board = read(results, name, environment)
         (DOCS / f"scoreboard-{name}.png").write_bytes(render(picture(board), LIGHT))
-        sections.append(section(name, board))
+        sections.append(section(name, board, judged(results, name)))
     (DOCS / "scoreboard.md").write_text(HEAD + "\n".join(sections))
 
 
@@ -107,6 +108,12 @@ def read(results: Path, name: str, environment: Environment) -> Board:
     lines = (results / f"{name}.jsonl").read_text().splitlines()
     recorded = json.loads((results / f"{name}-data.json").read_text())
     return Board(environment, [json.loads(line) for line in lines], recorded)
+
+
+def judged(results: Path, name: str) -> list[dict[str, Any]]:
+    """What held-out recordings say of an environment's policies; nothing where none were judged."""
+    file = results / f"{name}{JUDGES}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 HEAD = f"""# Scoreboard
@@ -124,7 +131,7 @@ are means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
 """
 
 
-def section(name: str, board: Board) -> str:
+def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> str:
     """An environment's part of the page."""
     environment = board.environment
     data = list(environment.data)
@@ -142,7 +149,19 @@ def section(name: str, board: Board) -> str:
     )
     picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
     return "\n".join(
-        [f"## {environment.id}", "", picture_line, "", about, "", *lines, "", verdict(board), ""]
+        [
+            f"## {environment.id}",
+            "",
+            picture_line,
+            "",
+            about,
+            "",
+            *lines,
+            "",
+            verdict(board),
+            "",
+            *estimates_section(environment, judgements),
+        ]
     )
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 SEEDS = (0, 1, 2)
 OURS, D3RLPY = "hindcast", "d3rlpy"
+JUDGES = "-judges"
+"""Ends the names of recordings of the same behaviour that policies are judged by and never trained on."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,12 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 }
 """The paper's: d3rlpy gets a scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself. Where a
 few heavily weighted actions lie at their bounds, a mean without bounds strays."""
+
+GREEDY = ("TD3BC", "ReBRAC")
+"""Policies without a density: all others are judged offline as they sample."""
+
+UNJUDGED = ("DecisionTransformer",)
+"""Policies with a memory, which no model judges, and whose ratios over 200 steps say nothing."""
 
 EXPLORING = ("FQL",)
 """Policies that are evaluated as they sample: FQL's maps noise to actions, as its authors evaluate it."""

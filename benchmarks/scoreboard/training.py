@@ -16,6 +16,7 @@ from tasks import BATCH, BETAS, D3RLPY, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS
 
 import hindcast
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.record.seeding import reset_seed
 
@@ -47,29 +48,34 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     }
 
 
+def trained(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningAlgorithm:
+    """One of our pieces after its training, to be closed: restored where it was kept in the data's folder, else trained
+    now and kept.
+
+    Args:
+        piece: which.
+        folder: of the data.
+        judges: episodes for `evaluate_offline`.
+        explore: whether they are to judge the policy as it samples.
+    """
+    config = _config(piece, folder / piece.environment / piece.data)
+    config.evaluation(offline_evaluation_input=str(judges), offline_evaluation_explore=explore)
+    place = folder / piece.environment / "trained" / f"{piece.data}-{piece.algorithm}-{piece.seed}"
+    algorithm = config.build_algo()
+    if place.exists():
+        algorithm.restore_from_path(place)
+        return algorithm
+    for _ in range(piece.updates // _every(piece)):
+        algorithm.train()
+    algorithm.save_to_path(place)
+    return algorithm
+
+
 def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
-    every = environment.every * piece.updates // environment.updates
-    rates = dict.fromkeys(RATES[piece.trained], environment.rate)
-    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.trained, {})}
-    model = {
-        "fcnet_hiddens": list(environment.hidden),
-        "fcnet_activation": "relu",
-        **MODELS.get(piece.trained, {}),
-    }
-    if piece.trained == "ReBRAC":
-        options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}
-    config = (
-        getattr(hindcast, f"{piece.trained}Config")()
-        .environment(environment.id)
-        .training(**options)
-        .rl_module(model_config=model)
-        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=every)
-        .debugging(seed=piece.seed)
-    )
     found = []
-    with config.build_algo() as algorithm:
-        for iteration in range(1, piece.updates // every + 1):
+    with _config(piece, path).build_algo() as algorithm:
+        for iteration in range(1, piece.updates // _every(piece) + 1):
             algorithm.train()
             report = evaluate_policy(
                 algorithm.get_policy(),
@@ -80,11 +86,38 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
             )
             found.append(
                 {
-                    "updates": iteration * every,
+                    "updates": iteration * _every(piece),
                     "returns": [round(each, 2) for each in report.returns],
                 }
             )
     return found
+
+
+def _every(piece: Piece) -> int:
+    """Updates between evaluations."""
+    environment = ENVIRONMENTS[piece.environment]
+    return environment.every * piece.updates // environment.updates
+
+
+def _config(piece: Piece, path: Path) -> Any:
+    environment = ENVIRONMENTS[piece.environment]
+    rates = dict.fromkeys(RATES[piece.trained], environment.rate)
+    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.trained, {})}
+    model = {
+        "fcnet_hiddens": list(environment.hidden),
+        "fcnet_activation": "relu",
+        **MODELS.get(piece.trained, {}),
+    }
+    if piece.trained == "ReBRAC":
+        options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}
+    return (
+        getattr(hindcast, f"{piece.trained}Config")()
+        .environment(environment.id)
+        .training(**options)
+        .rl_module(model_config=model)
+        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=_every(piece))
+        .debugging(seed=piece.seed)
+    )
 
 
 def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
