@@ -51,6 +51,7 @@ def assert_close(left, right, **tolerance):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_is_computed_without(name):
     space = CASES[name][2]
@@ -62,6 +63,7 @@ def test_all_that_can_be_compiled_are_tried():
     assert {name for name, kind in REGISTRY.items() if kind.compiled} == CASES.keys()
 
 
+@pytest.mark.slow
 def test_it_goes_on_bit_for_bit():
     whole = updated(learner("IQL", "aot_eager"), range(8), BOX)
     first, second = learner("IQL", "aot_eager"), learner("IQL", "aot_eager")

@@ -277,6 +277,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(100)
 @given(value=st.dictionaries(st.text(min_size=1, max_size=40), plain, min_size=1, max_size=4))
 def test_reading_gives_back_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:

@@ -113,6 +113,7 @@ class TestTraining:
         ):
             config.build_algo()
 
+    @pytest.mark.slow
     def test_evaluation_beside_training_belongs_to_the_iteration_before(self, walks: Path) -> None:
         config = clone(walks).evaluation(evaluation_parallel_to_training=True)
         with clone(walks).build_algo() as algo:
@@ -466,6 +467,7 @@ class TestEnvironments:
             with config.build_algo() as algo:
                 assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
 
+    @pytest.mark.slow
     def test_local_class_is_sent_to_the_processes_that_evaluate(self, walks: Path) -> None:
         class Sent(Walk):
             """Not to be imported."""

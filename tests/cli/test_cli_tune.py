@@ -27,6 +27,7 @@ def tuned(walks, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_search_prints_its_table_and_the_winner(hindcast, tuned):
     asked = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
     called = hindcast(*asked, "--take", "best")

@@ -33,6 +33,7 @@ def convert(source: Path, folder: Path, form: str, **options: object) -> Written
     return convert_data(Reading((str(source),)), Target(resolve(folder), form, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @examples(8)
 @given(recording=recordings())
 def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):

@@ -186,6 +186,7 @@ def test_a_filter_names_the_columns_that_there_are(tmp_path, table):
         opened(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
 
 
+@pytest.mark.slow
 def test_numbers_that_are_whole_in_one_file_only(tmp_path, monkeypatch, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     ones = pa.array([1] * 14)

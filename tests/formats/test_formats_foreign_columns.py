@@ -387,6 +387,7 @@ def test_no_rows(tmp_path):
         prepared(write(tmp_path, table().slice(0, 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "LZ4 cells", "t"])
 def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
     """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""

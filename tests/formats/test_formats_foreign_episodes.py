@@ -414,6 +414,7 @@ def test_no_rows_and_mixed_layouts(kit, tmp_path):
         open_dataset(folder)
 
 
+@pytest.mark.slow
 def test_damage_anywhere_is_found_or_harmless(tmp_path):
     """Without checksums in the file a number may change unseen; a row never goes unseen, and nothing crashes."""
     states = [state(f"e{i}", 3 + i) for i in range(4)]

@@ -209,6 +209,7 @@ class TestFiles:
         policy.save("memory://models-test/checkpoint/module")
         assert Policy.load("memory://models-test/checkpoint").digest == policy.digest
 
+    @pytest.mark.slow
     def test_ray_is_not_needed(self, tmp_path: Path) -> None:
         _policy().save(tmp_path)
         code = (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING, World, pod, reference
@@ -242,6 +243,7 @@ def latched(before: dict[str, object], world: World, *, extended: bool) -> bool:
     return stays and (extended or all(newest.get(run["revision"], run) == run for run in ended))
 
 
+@pytest.mark.slow
 @examples(150)
 @example(script=[*[_up] * 7, _end("Succeeded", "Succeeded"), _extend, _up], dies=[], share=0.0, slow=False)
 @given(happenings, deaths, st.floats(0, 0.999), st.booleans())

@@ -124,6 +124,7 @@ def test_a_training_tells_them(walks: Path, tmp_path: Path, events: list[str]) -
     assert [result["doubled"] for result in results] == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_beside_training_they_hear_when_it_begins_and_when_it_is_collected(
     walks: Path, tmp_path: Path, events: list[str]
 ) -> None:

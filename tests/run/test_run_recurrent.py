@@ -170,7 +170,7 @@ def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_p
     expert = {"algorithm": "PPO", "model": {"recurrent": "lstm"}, "stop": {"iterations": 1}}
     with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
-    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
     toy = {
         "algorithm": "algorithm_toys:NStepQ",
