@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +253,29 @@ def test_a_wrong_token_is_refused_and_not_repeated(
     said = f"{caplog.text}{raised.value}{''.join(capfd.readouterr())}"
     assert "secret" not in said
     assert TOKEN not in said
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"POST /health SPDY/3\r\n\r\n", b"400"),
+        (b"PUT /health HTTP/1.1\r\n\r\n", b"501"),
+        (b"GET /health HTTP/1.1\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n", b"431"),
+        (b"GET /health HTTP/1.1\r\n" + b"".join(b"X%d: 1\r\n" % n for n in range(200)) + b"\r\n", b"431"),
+        (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /health HTTP/1.1\r\nCONNECTION: Close\r\n\r\n", b"200"),
+    ],
+    ids=["no request", "another protocol", "another verb", "a long line", "many headers", "1.0", "closes"],
+)
+def test_what_is_sent_is_answered_and_the_connection_closed(
+    listening: HttpServer, request_: bytes, status: bytes
+) -> None:
+    with socket.create_connection((listening.host, listening.port), timeout=10) as connection:
+        connection.sendall(request_)
+        with suppress(ConnectionResetError):  # what was not read any more
+            answer = connection.makefile("rb").readline()
+            assert answer.split()[1] == status
 
 
 def test_whether_it_is_there(listening: HttpServer) -> None:

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -29,6 +28,8 @@ from hindcast.storage.failures import reason_of
 
 _IDLE_S: Final = 300.0
 _REMEMBERED: Final = 10_000
+_LONGEST_LINE: Final = 1 << 16
+_MOST_HEADERS: Final = 100
 _FIELDS: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "start_episode": (set(), {"episode_id"}),
     "get_action": ({"episode_id", "observation"}, set()),
@@ -111,6 +112,29 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # head and body leave together
     timeout = _IDLE_S
 
+    raw_requestline: bytes
+    headers: dict[str, str]  # type: ignore[assignment]  # by their names in lower case
+
+    def parse_request(self) -> bool:
+        """The request's first line and headers; the base class's parser, made for e-mail, took a fifth of the time."""
+        self.requestline = str(self.raw_requestline, "iso-8859-1").rstrip()
+        self.command, self.path, self.request_version = "", "", self.protocol_version
+        words = self.requestline.split()
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            self._send(*_refusal(400, "this is not a request of HTTP/1"), close=True)
+            return False
+        self.command, self.path, self.request_version = words
+        self.headers = {}
+        while (line := self.rfile.readline(_LONGEST_LINE)) not in (b"\r\n", b"\n", b""):
+            if not line.endswith(b"\n") or len(self.headers) == _MOST_HEADERS:
+                self._send(*_refusal(431, "the request's headers are too large"), close=True)
+                return False
+            name, _, value = line.decode("iso-8859-1").partition(":")
+            self.headers[name.strip().lower()] = value.strip()
+        stays_open = self.request_version != "HTTP/1.0"
+        self.close_connection = not stays_open or self.headers.get("connection", "").lower() == "close"
+        return self.headers.get("expect", "").lower() != "100-continue" or self.handle_expect_100()
+
     def do_POST(self) -> None:
         """A method of the policy."""
         self._send(*self.answering.post(self.path.strip("/"), self.headers, self._body))
@@ -126,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: they carry the token."""
 
     def _body(self, most: int) -> bytes:
-        length = self.headers.get("Content-Length", "")
+        length = self.headers.get("content-length", "")
         if not length.isdecimal():
             self.close_connection = True
             raise _Refused(411, "the request has no Content-Length")
@@ -135,8 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(413, f"the request has {length} bytes; at most {most} are allowed")
         return self.rfile.read(int(length))
 
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
+    def _send(self, status: int, body: bytes, close: bool = False) -> None:
+        self.close_connection |= close
+        self.send_response_only(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
@@ -167,16 +192,16 @@ class _Answering:
         self._under_way: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
 
-    def post(self, method: str, headers: Message, body: Callable[[int], bytes]) -> Answer:
+    def post(self, method: str, headers: Mapping[str, str], body: Callable[[int], bytes]) -> Answer:
         """Status and document."""
         try:
             data = body(self._most)  # read even if refused: the next request follows it
-            given = headers.get("Authorization", "").removeprefix("Bearer ").encode()
+            given = headers.get("authorization", "").removeprefix("Bearer ").encode()
             if not hmac.compare_digest(given, self._token):
                 return _refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")
             if method not in _FIELDS:
                 return _refusal(404, f"there is no method {method!r}; the methods are {', '.join(_FIELDS)}")
-            return self._once(headers.get("Idempotency-Key"), lambda: self._call(method, data))
+            return self._once(headers.get("idempotency-key"), lambda: self._call(method, data))
         except _Refused as refused:
             return _refusal(refused.status, str(refused))
 
