@@ -76,9 +76,8 @@ class Driver(Script):
     """
 
     def __init__(self, resource: OfflineRecording | OfflineTraining, folder: Path, *kill_at: object) -> None:
-        file = folder / "resource.yaml"  # JSON is YAML
-        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
-        super().__init__("driver.py", file, *(each for each in kill_at if each is not None))
+        given = (each for each in kill_at if each is not None)
+        super().__init__("driver.py", written(resource, folder), *given)
 
 
 class Learner(Script):
@@ -92,9 +91,15 @@ class Learner(Script):
     """
 
     def __init__(self, resource: OfflineTraining, folder: Path, rank: int, *kill_at: object) -> None:
-        file = folder / "resource.yaml"
-        file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
-        super().__init__("driver.py", "--learner", rank, 2, folder / "store", file, *kill_at)
+        store = folder / "store"
+        super().__init__("driver.py", "--learner", rank, 2, store, written(resource, folder), *kill_at)
+
+
+def written(resource: OfflineRecording | OfflineTraining, folder: Path) -> Path:
+    """The resource's file in the folder."""
+    file = folder / "resource.yaml"  # JSON is YAML
+    file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))
+    return file
 
 
 def adopt_orphans(adopt: bool) -> None:

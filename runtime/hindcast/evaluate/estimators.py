@@ -22,6 +22,7 @@ Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -134,28 +135,13 @@ def estimates(evidence: Evidence, counts: F64, clip: float | None = None) -> dic
         resample are all 0.
     """
     drawn = counts.sum(1)
-    rewards = evidence.discounts * evidence.rewards
-    returns = evidence.sums(rewards)
-    found = {"behaviour": counts @ returns / drawn}
-    if evidence.values is not None:
-        of_start = evidence.values.states[evidence.first]
-        found["dm"] = counts @ of_start / drawn
-    if evidence.log_ratio is None:
-        return found
-    weights = episode_weights(evidence, clip)
-    last = weights[evidence.first + evidence.length - 1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found |= {
-            "is": counts @ (last * returns) / drawn,
-            "wis": counts @ (last * returns) / (counts @ last),
-            "pdis": counts @ evidence.sums(weights * rewards) / drawn,
-            "pdwis": _weighted(evidence, weights, rewards, counts),
-        }
-        if evidence.values is not None:
-            surprises = evidence.discounts * surprise(evidence)
-            found["dr"] = found["dm"] + counts @ evidence.sums(weights * surprises) / drawn
-            found["wdr"] = found["dm"] + _weighted(evidence, weights, surprises, counts)
-    return found
+    return _each(
+        evidence,
+        clip,
+        mean=lambda values: counts @ values / drawn,
+        weighted_mean=lambda weights, values: counts @ (weights * values) / (counts @ weights),
+        weighted_sum=lambda weights, terms: _weighted(evidence, weights, terms, counts),
+    )
 
 
 def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
@@ -168,27 +154,52 @@ def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
     Returns:
         name -> `[N]`, for the names of `estimates`. Not finite where no other episode has a weight.
     """
+    return _each(
+        evidence,
+        clip,
+        mean=left_out_of_mean,
+        weighted_mean=lambda weights, values: _left_out_of_shares(weights / weights.sum(), values),
+        weighted_sum=lambda weights, terms: _left_out_of_weighted(evidence, weights, terms),
+    )
+
+
+def _each(
+    evidence: Evidence,
+    clip: float | None,
+    *,
+    mean: Callable[[F64], F64],
+    weighted_mean: Callable[[F64, F64], F64],
+    weighted_sum: Callable[[F64, F64], F64],
+) -> dict[str, F64]:
+    """All estimates, made of three kinds of means, which say what is computed of each: resamples, or contributions.
+
+    Args:
+        evidence: what they are computed from.
+        clip: see `episode_weights`.
+        mean: of `[N]` values.
+        weighted_mean: of `[N]` values, by `[N]` weights.
+        weighted_sum: over time, of the means of `[S]` terms by `[S]` weights, see `_weighted`.
+    """
     rewards = evidence.discounts * evidence.rewards
     returns = evidence.sums(rewards)
-    found = {"behaviour": left_out_of_mean(returns)}
+    found = {"behaviour": mean(returns)}
     if evidence.values is not None:
-        found["dm"] = left_out_of_mean(evidence.values.states[evidence.first])
+        found["dm"] = mean(evidence.values.states[evidence.first])
     if evidence.log_ratio is None:
         return found
     weights = episode_weights(evidence, clip)
     last = weights[evidence.first + evidence.length - 1]
     with np.errstate(invalid="ignore", divide="ignore"):
         found |= {
-            "is": left_out_of_mean(last * returns),
-            "wis": _left_out_of_shares(last / last.sum(), returns),
-            "pdis": left_out_of_mean(evidence.sums(weights * rewards)),
-            "pdwis": _left_out_of_weighted(evidence, weights, rewards),
+            "is": mean(last * returns),
+            "wis": weighted_mean(last, returns),
+            "pdis": mean(evidence.sums(weights * rewards)),
+            "pdwis": weighted_sum(weights, rewards),
         }
         if evidence.values is not None:
             surprises = evidence.discounts * surprise(evidence)
-            corrections = evidence.sums(weights * surprises)
-            found["dr"] = found["dm"] + left_out_of_mean(corrections)
-            found["wdr"] = found["dm"] + _left_out_of_weighted(evidence, weights, surprises)
+            found["dr"] = found["dm"] + mean(evidence.sums(weights * surprises))
+            found["wdr"] = found["dm"] + weighted_sum(weights, surprises)
     return found
 
 

@@ -161,14 +161,17 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 def best_first(trials: list[Trial], by: str) -> list[Trial]:
     """By their figures; those without one last, equals in order."""
-    sign = 1 if by == LOSS else -1
-    return sorted(trials, key=lambda trial: (trial.figure is None, sign * (trial.figure or 0.0)))
+    return sorted(trials, key=lambda trial: (trial.figure is None, _cost(trial.figure, by)))
 
 
 def best_run(trial: Trial, by: str) -> Run:
     """The run with the best figure."""
-    sign = 1 if by == LOSS else -1
-    return min(trial.runs, key=lambda run: sign * (run.figure or 0.0))
+    return min(trial.runs, key=lambda run: _cost(run.figure, by))
+
+
+def _cost(figure: float | None, by: str) -> float:
+    """The less the better: a loss, or an estimate's negative."""
+    return (1 if by == LOSS else -1) * (figure or 0.0)
 
 
 def with_interval(figure: float | None, interval: Interval | None) -> str:

@@ -110,9 +110,9 @@ def _table(found: "Search") -> "Table":
 
 def _row(trial: "Trial") -> list[str]:
     from hindcast.formatting import significant
+    from hindcast.search.found import with_interval
     from hindcast.search.space import shown
 
-    figure = "none" if trial.figure is None else significant(trial.figure)
     errors = [run.error for run in trial.runs if run.error is not None]
     bounds = [run.figure for run in trial.runs if run.figure is not None]
     if len(trial.runs) == 1:
@@ -122,7 +122,7 @@ def _row(trial: "Trial") -> list[str]:
     return [
         str(trial.number),
         *map(shown, trial.setting.values()),
-        figure,
+        with_interval(trial.figure, None),
         spread,
         *(errors or [verdict or ""])[:1],
     ]
