@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.cli.commands.demo import PACKAGED
+from hindcast.cli.commands.run import PACKAGED
 from hindcast.cli.dataset_view import BAR_WIDTH, bar
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter

@@ -21,11 +21,10 @@ from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.pipeline.offline_data import Input
 from hindcast.report.events import Outcome, Progress
-from hindcast.run.following import follow
 from hindcast.run.interruption import interruptible
 from hindcast.run.placement import HERE
 from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun
+from hindcast.run.training import TrainingRun, follow
 
 
 class Spoken:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hindcast.models.transformer import CausalTransformer
+from hindcast.models.return_policy import CausalTransformer
 
 SIZE, HEADS = 8, 2
 

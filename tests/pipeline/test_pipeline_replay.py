@@ -7,10 +7,10 @@ from pipeline_fakes import ALL, FakeDataset, loader_of
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.items import sequences_in
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.share import Share
 from hindcast.pipeline.window import Recipe, concat_batches
 

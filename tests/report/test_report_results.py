@@ -11,8 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hindcast.errors import StorageError
-from hindcast.report.results import ResultsLog, flatten, read_results
-from hindcast.report.tensorboard import TensorBoard
+from hindcast.report.results import ResultsLog, TensorBoard, flatten, read_results
 from hindcast.storage.location import Location, resolve
 
 

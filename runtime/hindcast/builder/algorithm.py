@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
-from hindcast.builder.batch_io.inputs import ReadInputs, has_readers
-from hindcast.builder.batch_io.outputs import WrittenOutput
+from hindcast.builder.batch_io.inputs import ReadInputs, WrittenOutput, has_readers
 from hindcast.builder.groups import LearnerGroup
 from hindcast.builder.names import UnknownName
+from hindcast.builder.options import in_python, python_names
 from hindcast.builder.plan import Plan
-from hindcast.builder.python_names import in_python, python_names
 from hindcast.builder.recording import EvaluationRecording
-from hindcast.builder.restoring import load_policy, part_named
-from hindcast.builder.saving import CONFIG, OneFolder, config_json, saved_config
+from hindcast.builder.saving import CONFIG, OneFolder, config_json, load_policy, part_named, saved_config
 from hindcast.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
@@ -30,7 +28,6 @@ from hindcast.pipeline.offline_data import OfflineData
 from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
-from hindcast.run.choosing import with_evaluation
 from hindcast.run.claim import title
 from hindcast.run.env_runners import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.evaluations import Evaluations
@@ -39,6 +36,7 @@ from hindcast.run.live import players_of
 from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
+from hindcast.run.stopping import with_evaluation
 from hindcast.run.trainer import Trainer, new_learner
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.warm_start import initial_policy

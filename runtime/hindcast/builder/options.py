@@ -6,11 +6,17 @@ says what) or *refused* (there is nothing like it yet).
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic.alias_generators import to_snake
+
 from hindcast.api.options import is_custom
+from hindcast.errors import UserError
 
 Kind = Literal["mapped", "replaced", "refused"]
 
@@ -43,6 +49,9 @@ class Option(NamedTuple):
 
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
+_PATH: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
+_ALGORITHMS: Final = "config."
+"""Where a resource has the algorithm's own options."""
 _CLASSES: Final = (MODEL, MODULE)
 """Classes of option values whose fields are in the table too."""
 
@@ -103,3 +112,43 @@ def _fate(option: Option) -> str:
         return f"`{option.training}`"
     kinds = (("training", option.training), ("recording", option.recording))
     return ", ".join(f"{label}: `{field}`" for label, field in kinds if field)
+
+
+def _by_field() -> dict[str, str]:
+    """Field of a resource -> the option that says it; of several the table's first."""
+    named = [("", BY_NAME), ("model_config.", OPTIONS[MODEL]), ("rl_module_spec.", OPTIONS[MODULE])]
+    found: dict[str, str] = {}
+    for prefix, options in named:
+        for option in options.values():
+            for field in (option.training, option.recording):
+                found.setdefault(field, f"{prefix}{option.name}")
+    return found
+
+
+def in_python(sentence: str) -> str:
+    """The sentence with each field of a resource under its option's name; others stay as they are."""
+    return _PATH.sub(_option, sentence)
+
+
+@contextmanager
+def python_names() -> Iterator[None]:
+    """Errors raised in this block name options rather than fields.
+
+    Raises:
+        UserError: the one raised in the block.
+    """
+    try:
+        yield
+    except UserError as error:
+        error.args = tuple(in_python(each) if isinstance(each, str) else each for each in error.args)
+        raise
+
+
+_BY_FIELD: Final = _by_field()
+
+
+def _option(found: re.Match[str]) -> str:
+    field = found[1][1:]
+    if field.startswith(_ALGORITHMS):
+        return to_snake(field.removeprefix(_ALGORITHMS))
+    return _BY_FIELD.get(field, found[0])

@@ -13,7 +13,7 @@ from hindcast.api.options import schemas
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
-from hindcast.run.choosing import ESTIMATED_RETURN, VALIDATION_LOSS
+from hindcast.run.stopping import ESTIMATED_RETURN, VALIDATION_LOSS
 
 _AWAITED: Final = {
     "evaluation_interval": (ENV_RUNNER_RESULTS, (EPISODE_RETURN_MEAN,)),

@@ -5,16 +5,14 @@ import sys
 import typer
 
 from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
-from hindcast.cli.commands.convert import convert
-from hindcast.cli.commands.data import data
-from hindcast.cli.commands.demo import demo
+from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.export import export
 from hindcast.cli.commands.inspect import inspect
 from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
 from hindcast.cli.commands.render import render
-from hindcast.cli.commands.run import run
+from hindcast.cli.commands.run import demo, run
 from hindcast.cli.commands.serve import serve
 from hindcast.cli.commands.status import status
 from hindcast.cli.commands.train import train

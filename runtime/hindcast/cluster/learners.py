@@ -26,10 +26,9 @@ from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.report.events import Outcome
 from hindcast.run.claim import title
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
-from hindcast.run.following import follow
 from hindcast.run.machine import learner_device
 from hindcast.run.offline import Inputs
-from hindcast.run.training import TrainingRun
+from hindcast.run.training import TrainingRun, follow
 
 _MOST_RESTARTS: Final = 3
 _CPUS_PER_GPU: Final = 4

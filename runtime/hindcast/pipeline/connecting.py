@@ -1,18 +1,26 @@
-"""From `spec.pipeline.connectors` to connectors."""
+"""From `spec.pipeline.connectors` to connectors over blocks and batches.
+
+Connectors over lists of `SingleAgentEpisode`, in RLlib's form (`ConnectorV2`), work on blocks too, as one
+`EpisodeConnector`: a block becomes episodes and back, with Python objects for each, which is slow and done for
+connectors of this form only. Those that follow each other share episodes, batch and `shared_data`.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
 import gymnasium as gym
+import torch
 
 from hindcast.api.environment import Named
 from hindcast.api.sentences import nearest
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.connector_pieces import (
@@ -23,11 +31,13 @@ from hindcast.pipeline.connector_pieces import (
     default_pieces,
     is_default,
 )
-from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
-from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector
-from hindcast.pipeline.episode_connectors import EpisodeConnector
-from hindcast.pipeline.given_module import frozen_copy
-from hindcast.user_code import calling, import_object
+from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline, run_pieces
+from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, Context
+from hindcast.pipeline.contracts import check_again, check_episodes
+from hindcast.pipeline.given_module import MultiRLModule, frozen_copy
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.pipeline.module_batches import with_batch
+from hindcast.user_code import Misuse, calling, import_object, raise_as_users
 
 _FIELD: Final = "spec.pipeline.connectors"
 _SPACES: Final = ("input_observation_space", "input_action_space")
@@ -209,3 +219,75 @@ def _factory(name: str) -> Any:
 
 def _without_need(name: str) -> str:
     return f"{_FIELD}: {name} has no place here, leave it out: {WITHOUT_NEED[name]}."
+
+
+class EpisodeConnector(BlockConnector):
+    """Runs connectors over episodes on blocks.
+
+    Args:
+        pieces: any objects with the call of `ConnectorV2`.
+        observation_space: how observations are nested.
+        action_space: how actions are nested.
+        module: the policy's network, for `rl_module`.
+        next_obs: the algorithm reads `new_obs`, so that whoever changes observations in the batch must give these too.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[Any],
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        module: RLModule | None = None,
+        *,
+        next_obs: bool = False,
+    ) -> None:
+        self.pieces = pieces
+        self._spaces = (observation_space, action_space)
+        self._module = None if module is None else MultiRLModule(module)
+        self._next_obs = next_obs
+        self._tried = False
+        self.stochastic = any(bool(getattr(piece, "stochastic", False)) for piece in pieces)
+        self.columns = tuple(name for piece in pieces for name in getattr(piece, "columns", ()))
+
+    @property
+    def name(self) -> str:
+        """The classes of the connectors over episodes."""
+        return ", ".join(type(piece).__name__ for piece in self.pieces)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Of the first connector over episodes."""
+        return type(self.pieces[0]).__call__
+
+    def __call__(self, block: Block, context: Context) -> Block:
+        if len(self.pieces) > 1 and not self._tried:
+            self._tried = True
+            self._try_each(block, context)
+        return self._connected(self.pieces, block, context)
+
+    def _connected(self, pieces: Sequence[Any], block: Block, context: Context) -> Block:
+        episodes = block_to_episodes(block, *self._spaces)
+        with torch.no_grad():
+            batch = run_pieces(
+                pieces,
+                {},
+                episodes,
+                rl_module=self._module,
+                explore=False,
+                shared_data={"context": context},
+                metrics=context.metrics,
+            )
+        return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
+
+    def _try_each(self, block: Block, context: Context) -> None:
+        """Find the first piece that changes what it must not, so that it is reported by its own name."""
+        for count, piece in enumerate(self.pieces, 1):
+            try:
+                once, again = (
+                    self._connected(self.pieces[:count], block, replace(context, metrics=MetricsLogger()))
+                    for _ in range(2)
+                )
+                check_episodes(again, block.length)
+                check_again(once.columns, again.columns)
+            except (Misuse, ValueError) as error:
+                raise_as_users(error, f"connector {type(piece).__name__}", type(piece).__call__)

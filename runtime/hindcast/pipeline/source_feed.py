@@ -18,8 +18,9 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
+from hindcast.pipeline.connecting import EpisodeConnector
 from hindcast.pipeline.connectors import BlockConnector, Context, Scope
-from hindcast.pipeline.episode_connectors import EpisodeConnector
+from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.executors import Executor, Work
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
 from hindcast.pipeline.items import items_in
@@ -28,7 +29,6 @@ from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, reading_class
-from hindcast.pipeline.replay_feed import ReplayFeed
 from hindcast.pipeline.residency import choose, data_bytes
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe, WindowData

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hindcast import formatting
 from hindcast.datasets.inspection.summary import Summary
 from hindcast.datasets.inspection.words import coverage_in_words, facts
-from hindcast.report.coverage_plots import coverage_plots
-from hindcast.report.data_plots import data_plots
+from hindcast.report.data_plots import coverage_plots, data_plots
 from hindcast.report.page import Command, Page, Problem, Section, Table, Tile, write_alone
 from hindcast.report.text import recording_tiles, versions_table
 from hindcast.storage.location import resolve

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import io
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import orjson
 
-from hindcast.report.growing_file import GrowingFile
-from hindcast.report.tensorboard import TensorBoard
 from hindcast.storage.location import Location
 
 RESULTS_FILE = "results.jsonl"
 _PARTS = "results"
+_BOARDS = "tensorboard"
+_MOST_PIECES: Final = 256
 ITERATION = "training_iteration"
 
 Result = dict[str, Any]
@@ -93,3 +97,88 @@ def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _line(result: Result) -> bytes:
     return orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+class TensorBoard:
+    """Writes scalars over iterations into `<folder>/tensorboard`, at once and without a thread, so that what storage
+    refuses is said here.
+
+    Args:
+        folder: the run folder.
+        purge_from: first iteration that comes again: TensorBoard hides what an earlier process wrote of it.
+    """
+
+    def __init__(self, folder: Location, purge_from: int) -> None:
+        self._folder = folder.child(_BOARDS)
+        self._purge_from = purge_from
+        self._file: GrowingFile | None = None
+
+    def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
+        """Add one iteration.
+
+        Raises:
+            StorageError: with path and reason.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._file is None:
+            self._file = self._begun()
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._file.append(_record(Event(step=iteration, summary=Summary(value=values))))
+
+    def _begun(self) -> GrowingFile:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        if self._folder.is_local:
+            self._folder.mkdirs()
+        moment = f"{time.time_ns() // 1000:017d}"
+        name = f"events.out.tfevents.{moment}.{platform.node()}.{os.getpid()}"
+        file = GrowingFile(
+            lambda piece: self._folder.child(f"{name}.{piece:09d}"),
+            head=_record(Event(file_version="brain.Event:2")),
+        )
+        session = SessionLog(status=SessionLog.START)
+        file.append(_record(Event(step=self._purge_from, session_log=session)))
+        return file
+
+
+def _record(event: Any) -> bytes:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    event.wall_time = time.time()
+    record = io.BytesIO()
+    RecordWriter(record).write(event.SerializeToString())
+    return record.getvalue()
+
+
+class GrowingFile:
+    """What grows piece by piece: a local file; on an object store a row of objects of at most 256 pieces each.
+
+    An object is rewritten with each of its pieces; the limit keeps the total written proportional to their number.
+
+    Args:
+        name: number of a piece -> the object that begins with it; a local file is that of piece 0.
+        head: what the file, and each object, begins with.
+    """
+
+    def __init__(self, name: Callable[[int], Location], head: bytes = b"") -> None:
+        self._name = name
+        self._head = head
+        self._pieces = 0
+        self._content = b""
+
+    def append(self, piece: bytes) -> None:
+        """Add a piece; it is there when this returns.
+
+        Raises:
+            StorageError: with path and reason.
+        """
+        file = self._name(0)
+        number, self._pieces = self._pieces, self._pieces + 1
+        if file.is_local:
+            file.append_bytes(piece if number else self._head + piece)
+            return
+        begun = number % _MOST_PIECES
+        self._content = (self._content if begun else self._head) + piece
+        self._name(number - begun).write_bytes(self._content)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.datasets.inspection.sample import SAMPLE_STEPS
+from hindcast.datasets.inspection.summarising import summarise
+from hindcast.datasets.inspection.summary import Summary
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
+from hindcast.formats.dataset_folder.exported import exported_recording
+from hindcast.formats.dataset_folder.manifest import Manifest
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import data_plots
@@ -13,7 +22,6 @@ from hindcast.report.events import Outcome
 from hindcast.report.page import REPORT_FILE, Page, Problem, Section, write_page
 from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
 from hindcast.report.results import read_results
-from hindcast.report.summaries import summary_of
 from hindcast.report.text import (
     Recorded,
     checkpoint_table,
@@ -158,3 +166,34 @@ def _expert_sections(resource: OfflineRecording, folder: Location) -> list[Secti
 
 def _expert_curves(dataset: Location) -> Curves:
     return Curves(read_results(dataset.child(_EXPERT)))
+
+
+def summary_of(folder: Location) -> Summary:
+    """A summary of a dataset, or of a recording in an exported layout.
+
+    Raises:
+        DataError: it cannot be opened.
+        StorageError: storage that refuses or fails.
+    """
+    exported = exported_recording(folder)
+    return summarise(open_dataset(folder)) if exported is None else _of_exported(folder, exported)
+
+
+def _of_exported(folder: Location, manifest: Manifest) -> Summary:
+    """Sizes of all files, and the rest of some that are prepared for it and forgotten."""
+    files = manifest.files
+    episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
+    chosen = files[:: max(1, timesteps // SAMPLE_STEPS)]
+    with TemporaryDirectory() as cache:
+        reading = Reading(tuple(folder.child(file.path) for file in chosen))
+        summary = summarise(open_data(reading, cache=cache))
+    return summary.model_copy(
+        update={
+            "layouts": (manifest.layout,),
+            "episodes": episodes,
+            "timesteps": timesteps,
+            "bytes": manifest.data_spec.array_bytes(timesteps, episodes),
+            "stored_bytes": sum(file.bytes for file in files),
+            "files": len(files),
+        }
+    )

@@ -18,10 +18,10 @@ from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
-from hindcast.run.choosing import followed
 from hindcast.run.claim import title
 from hindcast.run.evaluation_function import EvaluationFunction
 from hindcast.run.placement import HERE, Placement
+from hindcast.run.stopping import followed
 from hindcast.run.training_callbacks import TrainingCallbacks
 
 _ENVIRONMENTS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -11,21 +12,14 @@ import orjson
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import remove_temporary_files
-from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
+from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
+from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
 from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.choosing import (
-    ESTIMATED_RETURN,
-    VALIDATION_LOSS,
-    figure,
-    followed,
-    own_figure,
-    with_evaluation,
-)
 from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
@@ -33,7 +27,17 @@ from hindcast.run.held_out import HeldOut, notes_on_judged
 from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.stopping import EndlessGuard, nearest_stop, reached
+from hindcast.run.stopping import (
+    ESTIMATED_RETURN,
+    VALIDATION_LOSS,
+    EndlessGuard,
+    figure,
+    followed,
+    nearest_stop,
+    own_figure,
+    reached,
+    with_evaluation,
+)
 from hindcast.run.trainer import Trainer
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.without_effect import notes_on
@@ -354,3 +358,31 @@ def _verdict(results: Sequence[Result]) -> str | None:
     """The latest sentence on whether the policy is better than the one that was recorded."""
     judged = (result.get("evaluation", {}).get("offline", {}).get("verdict") for result in reversed(results))
     return next((verdict["sentence"] for verdict in judged if verdict is not None), None)
+
+
+def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, group: Ranks) -> None:
+    """Do what the first learner broadcasts, until the end.
+
+    Args:
+        resource: what to train.
+        inputs: its data, references resolved.
+        placement: where data workers are.
+        group: the learners; this is not the first one.
+
+    Raises:
+        PeerLost: another learner ended before the training did.
+        UserError: a mistake in the resource, the data or the user's code.
+    """
+    received = group.receive()
+    if received == ["end"]:
+        return
+    trainer = offline_trainer(resource, inputs, placement, group, first_learners=received[1])
+    while (received := group.receive()) != ["end"]:
+        if received[0] == "begin":
+            trainer.begin()
+        elif received[0] == "load":
+            trainer.load(find_checkpoint(received[1]))
+        else:
+            with contextlib.suppress(Interrupted):
+                trainer.iterate()
+    trainer.close()

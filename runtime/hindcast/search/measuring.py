@@ -10,7 +10,7 @@ from hindcast.evaluate.intervals import Interval
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Outcome
 from hindcast.report.results import ITERATION, Result, read_results
-from hindcast.run.choosing import VALIDATION_LOSS
+from hindcast.run.stopping import VALIDATION_LOSS
 from hindcast.search.found import Confirmation, Run
 from hindcast.search.trials import LOSS
 from hindcast.storage.location import resolve

@@ -1,4 +1,7 @@
-"""Custom readers as the input of a training: their batches are written to a folder and trained on like any data.
+"""Custom readers as input, custom writers as output: a folder stands between them and what is trained or recorded.
+
+Batches of readers are written to a folder and trained on like any data; episodes are recorded to a folder, and a
+writer receives them at the end.
 
 A training shuffles all of its data and sees each timestep once an epoch, which needs them to be there; and its batches
 are the same when it is resumed.
@@ -12,9 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from hindcast import formatting
-from hindcast.builder.batch_io.readers import InputReader, IOContext, JsonWriter
+from hindcast.builder.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
 from hindcast.builder.batch_io.sample_batch import SampleBatch
 from hindcast.errors import SpecError, UserCodeError
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 
 Creator = Callable[[IOContext], Any]
@@ -126,3 +131,42 @@ def _batches(reader: Any) -> Iterator[SampleBatch]:
 
 def _entries(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Mapping | list | tuple) else [given]
+
+
+class WrittenOutput:
+    """The folder that is recorded to in place of a writer, deleted when it is closed.
+
+    Args:
+        creator: called with an `IOContext`; returns an `OutputWriter`.
+        options: the options of the config, by name.
+
+    Attributes:
+        path: of the folder.
+
+    Raises:
+        UserCodeError: it raised, or did not make a writer.
+    """
+
+    def __init__(self, creator: Callable[[IOContext], Any], options: Mapping[str, Any]) -> None:
+        with calling("the writer of output", creator):
+            self._writer = creator(IOContext(config=options))
+        if not callable(getattr(self._writer, "write", None)):
+            raise UserCodeError(
+                f"output made a {type(self._writer).__name__}, expected an OutputWriter: a class with "
+                "write(sample_batch)."
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="hindcast-writer-")
+        self.path = str(Path(self._folder.name) / "episodes")
+
+    def close(self) -> None:
+        """Give the writer each recorded episode, as a `SampleBatch`; then delete them.
+
+        Raises:
+            UserCodeError: it raised.
+        """
+        with self._folder:
+            if read_manifest(resolve(self.path)) is None:
+                return
+            for batch in DatasetReader(self.path):
+                with calling("the writer of output in write()", type(self._writer).write):
+                    self._writer.write(batch)

@@ -1,4 +1,4 @@
-"""`hindcast data …`: datasets made of others."""
+"""`hindcast convert` and `hindcast data …`: datasets made of others."""
 
 from typing import Annotated, Literal
 
@@ -15,6 +15,27 @@ Destination = Annotated[str, typer.Argument(metavar="DST", help="A new folder, o
 Seed = Annotated[int, typer.Option(min=0, help="A different seed selects different episodes.")]
 
 data = typer.Typer(help="Merge, split, filter and sample datasets.", no_args_is_help=True)
+
+
+@command
+@with_options(read=ReadFlags, write=WriteFlags)
+def convert(
+    sources: Sources,
+    destination: Destination,
+    read: ReadFlags,
+    write: WriteFlags,
+    screen: Screen,
+) -> None:
+    """Convert data to another format, then read the result back and compare.
+
+    After an interruption, the same command resumes. Data that the format cannot hold are refused, never dropped.
+    """
+    from hindcast.datasets.curate.operations import convert_data
+
+    target = write.target(destination)
+    with watching(screen, "convert") as watch:
+        written = convert_data(read.reading(sources), target, watch)
+    show(screen, sources, written)
 
 
 @command

@@ -64,7 +64,7 @@ def export(
 
 def _on_cluster(name: str, namespace: str | None, context: str | None) -> str:
     """Path of the policy of a cluster's resource."""
-    from hindcast.cli.cluster.connection import connect
+    from hindcast.cli.cluster.access import connect
     from hindcast.cli.cluster.stored import stored_policy
     from hindcast.cli.cluster.target import parse_target
 

@@ -34,7 +34,7 @@ def logs(
     from hindcast.cli.cluster.target import is_target, parse_target
 
     if is_target(resource):
-        from hindcast.cli.cluster.connection import connect
+        from hindcast.cli.cluster.access import connect
 
         _write(
             _of_resource(connect(namespace, kube_context), parse_target(resource), attempt, follow, screen),

@@ -1,4 +1,4 @@
-"""`hindcast run FILE…`: run the resources in YAML files on this machine."""
+"""`hindcast run FILE…` and `hindcast demo`: run resources on this machine, from YAML files or the packaged one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,9 @@ import typer
 from hindcast.cli.command import command
 from hindcast.cli.failures import INTERRUPTED
 from hindcast.cli.screen import Screen
+
+PACKAGED = Path(__file__).parents[1] / "demo.yaml"
+FILE_NAME = "cartpole.yaml"
 
 
 @command
@@ -46,3 +49,22 @@ def write_yaml(file: Path, text: str, option: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"cannot write {file}: {error.strerror}; give another {option}") from error
+
+
+@command
+def demo(
+    screen: Screen,
+    folder: Annotated[Path, typer.Option(help="Folder for the YAML file, the data and the run.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Train an expert on CartPole, record it, and clone it from the recording.
+
+    The YAML file is written to the folder first, for you to read and change. An existing file is used unchanged.
+    """
+    file = folder / FILE_NAME
+    if not file.exists():
+        text = PACKAGED.read_text(encoding="utf-8").replace("FOLDER", folder.as_posix())
+        write_yaml(file, text, "--folder")
+    screen.note(f"running {file}")
+    finish_run([file], screen)

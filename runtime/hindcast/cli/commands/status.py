@@ -32,7 +32,7 @@ def status(
     ] = False,
 ) -> None:
     """Explain a resource on a cluster: state, pods, progress, checkpoint, attempts, what to do next."""
-    from hindcast.cli.cluster.connection import connect
+    from hindcast.cli.cluster.access import connect
     from hindcast.cli.cluster.target import parse_target
 
     target = parse_target(resource)
