@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ import numpy as np
 import orjson
 import pytest
 import yaml
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hindcast import AlgorithmConfig
 from hindcast.algorithms import REGISTRY
@@ -23,6 +26,7 @@ from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import Interruption
 from nothing_read import NothingRead
 from support import After, MemoryReporter, record, recording, train, training
+from tape import Tape
 
 FILES = Path(__file__).parents[1] / "learn"
 SIZE = 24
@@ -215,6 +219,49 @@ def test_an_update_reads_nothing_from_the_device(
 
     monkeypatch.setattr(Learner, "_moved", moved)
     fit(name, tmp_path, data, datasetNumItersPerLearner=2)
+
+
+KINDS_OF_UPDATES = {
+    "TD3BC": lambda updates: updates % 2,
+    "ReBRAC": lambda updates: updates % 2,
+    "CQL": lambda updates: updates >= 11,
+}
+"""Where the count of updates decides which networks move: a graph is captured for each."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE])
+def test_an_update_can_be_captured_and_played(
+    name: str,
+    resident: dict[str, Fit],
+    data: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No number of Python's changes from update to update: an update repeated in place does what the next would."""
+    tapes: dict[Any, tuple[Tape, dict[str, Tensor], Any]] = {}
+    seen: Counter[Any] = Counter()
+    move = Learner._moved
+
+    def moved(learner: Learner, batch: dict[str, Tensor], weight: float) -> Any:
+        kind = KINDS_OF_UPDATES.get(name, lambda _: 0)(learner.updates)
+        seen[kind] += 1
+        if seen[kind] == 1:  # makes the optimisers' states
+            return move(learner, batch, weight)
+        if kind not in tapes:
+            static = {leaf: tensor.clone() for leaf, tensor in batch.items()}
+            with Tape() as tape:
+                result = move(learner, static, weight)
+            tapes[kind] = tape, static, result
+        else:
+            tape, static, result = tapes[kind]
+            for leaf, tensor in batch.items():
+                static[leaf].copy_(tensor)
+            tape.play()
+        return tree_map(lambda each: each.clone() if isinstance(each, Tensor) else each, result)
+
+    monkeypatch.setattr(Learner, "_moved", moved)
+    assert fit(name, tmp_path, data) == resident[name]
+    assert sum(seen.values()) - 2 * len(seen) >= ITERATIONS * UPDATES - 4  # that many were played
 
 
 @pytest.mark.parametrize("name", ["BC", "IQL"])

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation
 from hindcast.errors import DataError
+from hindcast.pipeline.uploading import empty_pinned, upload
 from hindcast.pipeline.window import Recipe, WindowData
 
 Array = NDArray[Any]
@@ -27,10 +27,13 @@ class WindowBuilder:
     Args:
         length: `[N]` steps of every episode that will be added.
         recipe: what to keep and how.
+        pinned: whether the arrays are in page-locked memory, if the recipe's device is a GPU. Torch keeps such memory
+            for the next window, so it is for windows, not for whole datasets.
     """
 
-    def __init__(self, length: I64, recipe: Recipe) -> None:
+    def __init__(self, length: I64, recipe: Recipe, pinned: bool = False) -> None:
         self._recipe = recipe
+        self._pinned = pinned and recipe.device is not None and recipe.device.type == "cuda"
         self._length = length
         self._arrays: dict[str, Array] = {}
         self._flags = np.zeros((2, len(length)), dtype=np.bool_)
@@ -66,23 +69,26 @@ class WindowBuilder:
 
     def build(self) -> WindowData:
         """The window, on the recipe's device."""
-        device = self._recipe.device
         episode_of_step = np.repeat(np.arange(len(self._length)), self._length)
         obs_row = np.arange(len(episode_of_step)) + episode_of_step
-        terminated, truncated = torch.from_numpy(self._flags).to(device)
+        terminated, truncated = self._flags
+        per_episode = {
+            "length": self._length,
+            "terminated": terminated,
+            "truncated": truncated,
+            "t_started": self._t_started,
+        }
+        device = self._recipe.device
         return WindowData(
-            columns={leaf: torch.from_numpy(array).to(device) for leaf, array in self._arrays.items()},
-            length=torch.from_numpy(self._length).to(device),
-            terminated=terminated,
-            truncated=truncated,
-            t_started=torch.from_numpy(self._t_started).to(device),
-            obs_row=torch.from_numpy(obs_row).to(device),
+            columns=upload(self._arrays, device),
             recipe=self._recipe,
+            **upload({**per_episode, "obs_row": obs_row}, device),
         )
 
     def _empty(self, leaf: str, column: Array) -> Array:
         rows = int(self._length.sum()) + (len(self._length) if per_observation(leaf) else 0)
-        return np.empty((rows, *column.shape[1:]), dtype=batch_dtype(column.dtype))
+        shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
+        return empty_pinned(shape, dtype) if self._pinned else np.empty(shape, dtype)
 
 
 def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:

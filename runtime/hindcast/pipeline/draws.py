@@ -63,7 +63,10 @@ class Draws:
                 "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
                 "`Losses`."
             )
-        uniform = torch.from_numpy(self._uniforms.take(self.count, count)).to(self._device)
+        uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
+        uniform = uniforms.to(
+            self._device, non_blocking=True
+        )  # waiting for a GPU here would be once per update
         self.count += count
         if self._priorities is None:
             return (uniform * self.size).long(), {}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from hindcast.episodes.block import Block
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.executors import Work
 from hindcast.pipeline.order import Order, Window
+from hindcast.pipeline.uploading import upload
 from hindcast.pipeline.window import Recipe, WindowData
 
 I64 = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Loader:
         window = first
         try:
             while True:
-                data = self._build([self.dataset.units[unit] for unit in window.units], blocks)
+                data = self._build([self.dataset.units[unit] for unit in window.units], blocks, pinned=True)
                 yield Loaded(window, data, self.permutation(window))
                 del data
                 window = self.order.following(window)
@@ -76,7 +76,7 @@ class Loader:
 
     def permutation(self, window: Window) -> Tensor:
         """`[window.items]` positions in the window, in the order of delivery."""
-        return torch.from_numpy(self.order.permutation(window)).to(self.recipe.device)
+        return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
 
     def _work_from(self, window: Window) -> Iterator[Work]:
         while True:
@@ -84,8 +84,8 @@ class Loader:
                 yield Work(self.dataset.units[unit], window.epoch)
             window = self.order.following(window)
 
-    def _build(self, units: Sequence[Unit], blocks: Iterator[Block]) -> WindowData:
-        builder = WindowBuilder(np.concatenate([unit.lengths for unit in units]), self.recipe)
+    def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:
+        builder = WindowBuilder(np.concatenate([unit.lengths for unit in units]), self.recipe, pinned)
         for _ in units:
             builder.add(next(blocks))
         return builder.build()
