@@ -22,12 +22,12 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.columns.pickles import pickled
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import encoder_of, layout_of_output
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.text.array_pickles import pickled
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings

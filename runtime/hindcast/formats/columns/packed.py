@@ -41,32 +41,8 @@ class _Wrapper(NamedTuple):
         return np.frombuffer(data[start:stop], self.dtype).reshape(self.shape)
 
 
-class _Known:
-    """Pickles of arrays that were read, by their length: the next one of that length is usually similar."""
-
-    def __init__(self) -> None:
-        self._of_length: dict[int, list[_Wrapper]] = {}
-
-    def read(self, data: bytes) -> Any:
-        """What a pickle holds.
-
-        Raises:
-            Refused: something else than values, or functions.
-        """
-        known = self._of_length.get(len(data), [])
-        for similar in known:
-            value = similar.read(data)
-            if value is not None:
-                return value
-        value, found = _read(data)
-        if found is not None:
-            if len(self._of_length) >= _MOST_LENGTHS:
-                self._of_length.clear()
-            self._of_length[len(data)] = [found, *known[: _MOST_WRAPPERS - 1]]
-        return value
-
-
-_KNOWN: Final = _Known()
+_KNOWN: Final[dict[int, list[_Wrapper]]] = {}
+"""The pickles of arrays that were read last, by their length: the next one of that length is usually similar."""
 
 
 def unpack_cells(cells: Iterable[str]) -> list[Any]:
@@ -75,12 +51,12 @@ def unpack_cells(cells: Iterable[str]) -> list[Any]:
     Raises:
         CellError: with the first cell that holds something else, or calls functions.
     """
-    return _values(cells, lambda cell: _KNOWN.read(_decompressed(cell)))
+    return _values(cells, lambda cell: _read(_decompressed(cell)))
 
 
 def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
     """The same for pickles that are not compressed."""
-    return _values(cells, _KNOWN.read)
+    return _values(cells, _read)
 
 
 def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> list[Any]:
@@ -93,16 +69,30 @@ def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> list[Any]:
     return values
 
 
-def _read(data: bytes) -> tuple[Any, _Wrapper | None]:
+def _read(data: bytes) -> Any:
+    known = _KNOWN.get(len(data), [])
+    for similar in known:
+        value = similar.read(data)
+        if value is not None:
+            return value
     pickle = ArrayPickle(data)
     value = pickle.load()
+    found = _wrapper_of(value, data, pickle.buffers)
+    if found is not None:
+        if len(_KNOWN) >= _MOST_LENGTHS:
+            _KNOWN.clear()
+        _KNOWN[len(data)] = [found, *known[: _MOST_WRAPPERS - 1]]
+    return value
+
+
+def _wrapper_of(value: Any, data: bytes, buffers: list[tuple[int, int]]) -> _Wrapper | None:
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
-        return value, None
-    own = [(start, stop) for start, stop in pickle.buffers if stop - start == value.nbytes]
+        return None
+    own = [(start, stop) for start, stop in buffers if stop - start == value.nbytes]
     if len(own) != 1 or data[slice(*own[0])] != value.tobytes():
-        return value, None
+        return None
     start, stop = own[0]
-    return value, _Wrapper(data[:start], data[stop:], value.dtype, value.shape)
+    return _Wrapper(data[:start], data[stop:], value.dtype, value.shape)
 
 
 def _decompressed(cell: str) -> bytes:

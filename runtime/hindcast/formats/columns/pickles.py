@@ -1,21 +1,41 @@
-"""Reading the pickles of arrays without unpickling: a machine that knows what arrays are made of, and nothing else.
+"""Pickles of arrays, read and written without pickling: no function that a pickle names is ever called.
 
-RLlib packs observations with pickle. Such a pickle says: take these bytes, that dtype, that shape. This
-reader carries out the few instructions that saying so takes, and knows the names of the functions only as words; a
-pickle that names any other function is refused before anything happens. Python's own pickle module is not used.
+RLlib packs observations with pickle. Such a pickle says: take these bytes, that dtype, that shape. The reader carries
+out the few instructions that saying so takes, and has its own counterpart of each function that arrays need; a pickle
+that names any other function is refused before anything happens. Python's own pickle module is not used, only the
+tokenizer of `pickletools`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import pickletools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hindcast.formats.columns import pickle_calls as calls
-from hindcast.formats.storable import Refused
+from hindcast.formats.storable import Refused, storable
 
+_FINISHED: Final = (np.ndarray, np.generic, tuple, list, dict, str, bytes, bool, int, float)
+_MALFORMED: Final = (
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+_HEADERS: Final = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9, "BYTEARRAY8": 9}
+"""Bytes that an instruction takes before the raw bytes that it holds."""
 _MARK: Final = object()
+
+_PROTOCOL: Final = b"\x80\x04"  # which every Python since 3.4 reads
+# numpy.core.multiarray._reconstruct(numpy.ndarray, (0,), b"b"): names that NumPy 1 and 2 know
+_ARRAY: Final = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
+_DTYPE: Final = b"cnumpy\ndtype\n"
+_ORDERED: Final = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
 
 
 class ArrayPickle:
@@ -31,7 +51,6 @@ class ArrayPickle:
     def __init__(self, data: bytes) -> None:
         self.buffers: list[tuple[int, int]] = []
         self._data = data
-        self._at = 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
@@ -42,196 +61,227 @@ class ArrayPickle:
             Refused: it holds or calls anything else, or ends too early.
         """
         try:
-            while (code := self._byte()) != 0x2E:  # "."
-                step = _STEPS.get(code)
-                if step is None:
-                    raise Refused(f"a pickle with the instruction {code:#04x}, which arrays do not need")
-                step(self)
-            return calls.finished(self._stack.pop())
-        except (
-            IndexError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
+            for instruction, argument, place in pickletools.genops(self._data):
+                name = instruction.name
+                if name not in _STEPS:
+                    raise Refused(f"a pickle with the instruction {name}, which arrays do not need")
+                if name in _HEADERS:
+                    start = place + _HEADERS[name]
+                    self.buffers.append((start, start + len(argument)))
+                _STEPS[name](self, argument)
+            return _finished(self.pop())
+        except _MALFORMED as error:
             raise Refused(f"a pickle that is not an array ({type(error).__name__}: {error})") from error
-
-    def _byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
-
-    def _take(self, count: int) -> bytes:
-        start, self._at = self._at, self._at + count
-        if count < 0 or self._at > len(self._data):
-            raise Refused("a pickle that ends too early")
-        return self._data[start : self._at]
-
-    def _integer(self, size: int, signed: bool = False) -> int:
-        return int.from_bytes(self._take(size), "little", signed=signed)
-
-    def _line(self) -> str:
-        end = self._data.index(b"\n", self._at)
-        return self._take(end + 1 - self._at)[:-1].decode()
 
     def push(self, value: Any) -> None:
         """Put a value on the stack."""
         self._stack.append(value)
 
-    def push_bytes(self, size: int) -> None:
-        """Raw bytes, whose length is written in `size` bytes."""
-        length = self._integer(size)
-        value = self._take(length)
-        self.buffers.append((self._at - length, self._at))
-        self.push(value)
+    def pop(self) -> Any:
+        """Take the last value from the stack."""
+        return self._stack.pop()
 
-    def push_text(self, size: int) -> None:
-        """Text, likewise."""
-        self.push(self._take(self._integer(size)).decode("utf-8"))
+    def push_text(self, text: str) -> None:
+        """Put text on the stack, once it is known to be UTF-8: the tokenizer lets surrogates pass."""
+        text.encode()
+        self.push(text)
 
-    def push_number(self, size: int, signed: bool = False) -> None:
-        """An integer of so many bytes."""
-        self.push(self._integer(size, signed))
-
-    def push_float(self) -> None:
-        """A float, big-endian."""
-        self.push(float(np.frombuffer(self._take(8), ">f8")[0]))
-
-    def push_long(self) -> None:
-        """An integer of any size."""
-        self.push(self._integer(self._integer(1), signed=True))
-
-    def skip(self, size: int) -> None:
-        """What only helps to read faster."""
-        self._take(size)
-
-    def memoize(self, key: int | None = None) -> None:
+    def memoize(self, key: int | None) -> None:
         """Remember the top of the stack."""
         place = len(self._memo) if key is None else key
         self._memo[place] = self._stack[-1]
-        if isinstance(self._stack[-1], calls.Unbuilt):
+        if isinstance(self._stack[-1], _Unbuilt):
             self._stack[-1].keys.append(place)
 
     def recall(self, key: int) -> None:
         """Put what was remembered on the stack; not what could then contain itself, or grow with each use."""
         value = self._memo[key]
-        if isinstance(value, list | dict) or (isinstance(value, tuple) and not calls.is_shape(value)):
+        is_shape = isinstance(value, tuple) and all(isinstance(part, int) for part in value)
+        if isinstance(value, list | dict | tuple) and not is_shape:
             raise Refused("a pickle that holds the same list twice")
         self.push(value)
 
-    def name(self) -> None:
-        """A function, by module and name from the stack."""
-        name, module = self._stack.pop(), self._stack.pop()
-        self.push(calls.callee(module, name))
-
-    def name_in_text(self) -> None:
-        """A function, by module and name in two lines."""
-        module, name = self._line(), self._line()
-        self.push(calls.callee(module, name))
-
     def since_mark(self) -> list[Any]:
         """Take everything from the stack that was put there after the mark."""
-        start = len(self._stack) - 1
-        while self._stack[start] is not _MARK:  # IndexError where there is none
-            start -= 1
-        values = self._stack[start + 1 :]
-        del self._stack[start:]
-        return values
+        values = []
+        while (value := self.pop()) is not _MARK:  # IndexError where there is none
+            values.append(value)
+        return values[::-1]
 
-    def tuple_of(self, count: int | None) -> None:
-        """A tuple of the last values, or of those since the mark."""
-        if count is None:
-            self.push(tuple(self.since_mark()))
-            return
-        values = tuple(self._stack[len(self._stack) - count :])
-        del self._stack[len(self._stack) - count :]
-        self.push(values)
+    def push_tuple(self, count: int) -> None:
+        """A tuple of the last values."""
+        values = [self.pop() for _ in range(count)]
+        self.push(tuple(values[::-1]))
 
-    def append(self) -> None:
-        """The top of the stack to the list below it."""
-        value = self._stack.pop()
-        self._list().append(value)
+    def extend(self, values: list[Any]) -> None:
+        """Add values to the list on top of the stack."""
+        if not isinstance(self._stack[-1], list):
+            raise Refused("a pickle that changes something other than a list")
+        self._stack[-1].extend(values)
 
-    def appends(self) -> None:
-        """Everything since the mark to the list below it."""
-        values = self.since_mark()
-        self._list().extend(values)
+    def set_items(self, values: list[Any]) -> None:
+        """Add keys and values, in turn, to the dict on top of the stack."""
+        if not isinstance(self._stack[-1], dict):
+            raise Refused("a pickle that changes something other than a dict")
+        self._stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
-    def set_item(self) -> None:
-        """Value and key from the stack into the dict below them."""
-        value, key = self._stack.pop(), self._stack.pop()
-        self._dict()[key] = value
-
-    def set_items(self) -> None:
-        """Keys and values since the mark into the dict below it."""
-        values = self.since_mark()
-        self._dict().update(zip(values[::2], values[1::2], strict=True))
+    def push_function(self, module: str, name: str) -> None:
+        """The counterpart of the function of this name."""
+        function = _FUNCTIONS.get((module, name))
+        if function is None:
+            raise Refused(f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast never runs code in data")
+        self.push(function)
 
     def call(self) -> None:
-        """Carry out what a named function would do."""
-        arguments, function = self._stack.pop(), self._stack.pop()
-        self.push(calls.call(function, arguments))
+        """Call the counterpart that is below its arguments."""
+        arguments, function = self.pop(), self.pop()
+        if not callable(function):
+            _refuse_call()
+        self.push(function(*arguments))
 
     def build(self) -> None:
         """Give a dtype or an array its state."""
-        state, target = self._stack.pop(), self._stack.pop()
-        if not isinstance(target, calls.Unbuilt) or not isinstance(state, tuple):
+        state, target = self.pop(), self.pop()
+        if not isinstance(target, _Unbuilt) or not isinstance(state, tuple):
             raise Refused("a pickle that gives something other than an array a state")
-        value = calls.array(*state) if target.dtype is None else calls.ordered(target.dtype, state)
+        value = _array(*state) if target.dtype is None else _ordered(target.dtype, state)
         self._memo.update(dict.fromkeys(target.keys, value))
         self.push(value)
 
-    def _list(self) -> list[Any]:
-        if not isinstance(self._stack[-1], list):
-            raise Refused("a pickle that changes something other than a list")
-        return self._stack[-1]
 
-    def _dict(self) -> dict[Any, Any]:
-        if not isinstance(self._stack[-1], dict):
-            raise Refused("a pickle that changes something other than a dict")
-        return self._stack[-1]
-
-
-_Step = Callable[[ArrayPickle], None]
-_STEPS: Final[dict[int, _Step]] = {
-    0x80: lambda p: p.skip(1),  # protocol
-    0x95: lambda p: p.skip(8),  # frame
-    ord("("): lambda p: p.push(_MARK),
-    ord("N"): lambda p: p.push(None),
-    0x88: lambda p: p.push(True),
-    0x89: lambda p: p.push(False),
-    ord("J"): lambda p: p.push_number(4, signed=True),
-    ord("K"): lambda p: p.push_number(1),
-    ord("M"): lambda p: p.push_number(2),
-    0x8A: ArrayPickle.push_long,
-    ord("G"): ArrayPickle.push_float,
-    ord("C"): lambda p: p.push_bytes(1),
-    ord("B"): lambda p: p.push_bytes(4),
-    0x8E: lambda p: p.push_bytes(8),
-    0x96: lambda p: p.push_bytes(8),
-    0x8C: lambda p: p.push_text(1),
-    ord("X"): lambda p: p.push_text(4),
-    0x8D: lambda p: p.push_text(8),
-    0x94: lambda p: p.memoize(),
-    ord("q"): lambda p: p.memoize(p._integer(1)),
-    ord("r"): lambda p: p.memoize(p._integer(4)),
-    ord("h"): lambda p: p.recall(p._integer(1)),
-    ord("j"): lambda p: p.recall(p._integer(4)),
-    ord(")"): lambda p: p.push(()),
-    0x85: lambda p: p.tuple_of(1),
-    0x86: lambda p: p.tuple_of(2),
-    0x87: lambda p: p.tuple_of(3),
-    ord("t"): lambda p: p.tuple_of(None),
-    ord("]"): lambda p: p.push([]),
-    ord("a"): ArrayPickle.append,
-    ord("e"): ArrayPickle.appends,
-    ord("}"): lambda p: p.push({}),
-    ord("s"): ArrayPickle.set_item,
-    ord("u"): ArrayPickle.set_items,
-    0x93: ArrayPickle.name,
-    ord("c"): ArrayPickle.name_in_text,
-    ord("R"): ArrayPickle.call,
-    ord("b"): ArrayPickle.build,
+_Step = Callable[[ArrayPickle, Any], None]
+_STEPS: Final[dict[str, _Step]] = {
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda *_: None),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), ArrayPickle.push),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), ArrayPickle.push_text),
+    **dict.fromkeys(_HEADERS, lambda p, data: p.push(bytes(data))),
+    **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT"), ArrayPickle.memoize),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), ArrayPickle.recall),
+    "MARK": lambda p, _: p.push(_MARK),
+    "NONE": lambda p, _: p.push(None),
+    "NEWTRUE": lambda p, _: p.push(True),
+    "NEWFALSE": lambda p, _: p.push(False),
+    "EMPTY_TUPLE": lambda p, _: p.push(()),
+    "TUPLE1": lambda p, _: p.push_tuple(1),
+    "TUPLE2": lambda p, _: p.push_tuple(2),
+    "TUPLE3": lambda p, _: p.push_tuple(3),
+    "TUPLE": lambda p, _: p.push(tuple(p.since_mark())),
+    "EMPTY_LIST": lambda p, _: p.push([]),
+    "APPEND": lambda p, _: p.extend([p.pop()]),
+    "APPENDS": lambda p, _: p.extend(p.since_mark()),
+    "EMPTY_DICT": lambda p, _: p.push({}),
+    "SETITEM": lambda p, _: p.set_items([p.pop(), p.pop()][::-1]),
+    "SETITEMS": lambda p, _: p.set_items(p.since_mark()),
+    "STACK_GLOBAL": lambda p, _: p.push_function(*[p.pop(), p.pop()][::-1]),
+    "GLOBAL": lambda p, names: p.push_function(*names.split(" ", 1)),
+    "REDUCE": lambda p, _: p.call(),
+    "BUILD": lambda p, _: p.build(),
 }
+
+
+class _Unbuilt:
+    """A dtype or an array whose state is still to come, and where it is remembered."""
+
+    def __init__(self, dtype: np.dtype | None = None) -> None:
+        self.dtype = dtype
+        self.keys: list[int] = []
+
+
+def _named_dtype(name: Any, *_: Any) -> _Unbuilt:
+    return _Unbuilt(storable(name))
+
+
+def _ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:
+    """The dtype in the byte order of its state."""
+    if state[2:5] != (None, None, None):
+        raise Refused("a pickle with a structured dtype")
+    return dtype.newbyteorder(state[1]) if state[1] in ("<", ">") else dtype
+
+
+def _dtype_of(value: Any) -> np.dtype:
+    dtype = value.dtype if isinstance(value, _Unbuilt) else value
+    if not isinstance(dtype, np.dtype):
+        raise Refused("a pickle of an array without a dtype")
+    return dtype
+
+
+def _array(_: int, shape: Any, dtype: Any, is_fortran: bool, data: bytes) -> NDArray[Any]:
+    """The array with this state; the first number is the version of the state."""
+    return np.frombuffer(data, _dtype_of(dtype)).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _refuse_call(*_: Any) -> NoReturn:
+    """Also the counterpart of `numpy.ndarray`, which pickles name and do not call."""
+    raise Refused("a pickle with a call that does not make an array")
+
+
+def _reconstruct(kind: Any, *_: Any) -> _Unbuilt:
+    if kind is not _refuse_call:
+        _refuse_call()
+    return _Unbuilt()
+
+
+def _from_buffer(data: bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    return np.frombuffer(data, _dtype_of(dtype)).reshape(shape, order=order)
+
+
+def _scalar(dtype: Any, data: bytes) -> Any:
+    return np.frombuffer(data, _dtype_of(dtype), count=1)[0]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        _refuse_call()
+    return text.encode("latin-1")
+
+
+_FUNCTIONS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
+    **{(f"{core}.numeric", "_frombuffer"): _from_buffer for core in ("numpy._core", "numpy.core")},
+    **{(f"{core}.multiarray", "_reconstruct"): _reconstruct for core in ("numpy._core", "numpy.core")},
+    **{(f"{core}.multiarray", "scalar"): _scalar for core in ("numpy._core", "numpy.core")},
+    ("numpy", "ndarray"): _refuse_call,
+    ("numpy", "dtype"): _named_dtype,
+    ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): lambda: b"",  # as pickles of Python 2 write empty bytes
+}
+
+
+def _finished(value: Any) -> Any:
+    """The value, once all of it is arrays, numbers and text in tuples, lists and dicts."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    for part in parts:
+        _finished(part)
+    if value is not None and not isinstance(value, _FINISHED):
+        raise Refused("a pickle of something other than an array")
+    return value
+
+
+def pickled(value: Any) -> bytes:
+    """The pickle of arrays of numbers, alone or in dicts (by text) and tuples."""
+    return _PROTOCOL + _pickled(value) + b"."
+
+
+def _pickled(value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        return b"}(" + b"".join(_pickled_text(key) + _pickled(part) for key, part in value.items()) + b"u"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_pickled, value)) + b"t"
+    return _pickled_array(value)
+
+
+def _pickled_array(array: NDArray[Any]) -> bytes:
+    shape = b"(" + b"".join(b"J" + size.to_bytes(4, "little") for size in array.shape) + b"t"
+    data = array.tobytes()
+    is_large = len(data) >= 1 << 32
+    size = b"\x8e" + len(data).to_bytes(8, "little") if is_large else b"B" + len(data).to_bytes(4, "little")
+    return _ARRAY + b"(K\x01" + shape + _pickled_dtype(array.dtype) + b"\x89" + size + data + b"tb"
+
+
+def _pickled_dtype(dtype: np.dtype) -> bytes:
+    order, name = dtype.str[0], dtype.str[1:]
+    return _DTYPE + _pickled_text(name) + b"\x89\x88\x87R(K\x03" + _pickled_text(order) + _ORDERED
+
+
+def _pickled_text(text: str) -> bytes:
+    data = text.encode()
+    return b"X" + len(data).to_bytes(4, "little") + data
