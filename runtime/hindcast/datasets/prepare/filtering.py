@@ -12,7 +12,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import Block, ranges
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.episodes.details import from_text
-from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.filters import passing
 
 _AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
@@ -31,7 +31,7 @@ def filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     if not terms:
         return block
     table = _table(block, {term.column for term in terms})
-    kept = passing(table, expression_of(terms, table.schema), terms, 0)[1]
+    kept = passing(table, terms, 0)[1]
     episode = block.episode_of_step[kept]
     begins = np.ones(len(kept), dtype=np.bool_)
     begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)

@@ -65,7 +65,7 @@ class ArrayPickle:
                 name = instruction.name
                 if name not in _STEPS:
                     raise Refused(f"a pickle with the instruction {name}, which arrays do not need")
-                if name in _HEADERS:
+                if isinstance(argument, bytes | bytearray) and place is not None:
                     start = place + _HEADERS[name]
                     self.buffers.append((start, start + len(argument)))
                 _STEPS[name](self, argument)

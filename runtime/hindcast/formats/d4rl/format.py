@@ -20,7 +20,7 @@ from hindcast.formats.hdf5.dataset import Dataset
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
@@ -187,7 +187,7 @@ def _filtered(location: Location, file: File, options: ReadOptions, part: _Part)
             for name, data in file.filtered.items()
         }
     )
-    _, row = passing(table, expression_of(options.filter, table.schema), options.filter, 0)
+    _, row = passing(table, options.filter, 0)
     kept[:] = False
     kept[row] = True
     return kept

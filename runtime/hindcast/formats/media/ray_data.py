@@ -20,7 +20,6 @@ from hindcast.formats.media.mapping import episodes_of, objects
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import Reader, rows_of
-from hindcast.formats.tables.filters import expression_of, passing
 from hindcast.formats.tables.naming import plan_of
 from hindcast.ray_session import connected
 from hindcast.storage.location import Entry, Location
@@ -76,7 +75,7 @@ class RayData(Format):
                 continue
             rows = _rows(batch, row, path, options)
             row += len(next(iter(batch.values())))
-            if len(rows):
+            if rows is not None:
                 yield rows
 
 
@@ -159,8 +158,7 @@ def _column(values: Sequence[Any]) -> Any:
     return array if array.dtype.kind in "biuf" else objects(list(values))
 
 
-def _rows(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows:
+def _rows(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows | None:
     table = pa.table({name: pa.array(np.asarray(values).tolist()) for name, values in batch.items()})
     plan = plan_of(table.column_names, options)
-    kept, number = passing(table, expression_of(options.filter, table.schema), options.filter, first)
-    return rows_of(kept, number, Reader(path, plan, DataSpec(), options))
+    return rows_of(table, first, Reader(path, plan, DataSpec(), options))

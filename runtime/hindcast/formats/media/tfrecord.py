@@ -16,8 +16,7 @@ from hindcast.formats.media.examples import ExampleError, parts_of
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import Reader, rows_of
-from hindcast.formats.tables.filters import expression_of, passing
+from hindcast.formats.tables.decoding import Reader, rows_of, sentences
 from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
@@ -93,13 +92,10 @@ class TFRecord(Format):
             table = pa.table({name: _arrow(name, values, own[_DTYPES]) for name, values in columns.items()})
         except ExampleError as error:
             raise DataError(f"{location}, record {part.first + error.record}: {error}") from error
-        try:
-            plan, keep = plan_of(table.column_names, options), expression_of(options.filter, table.schema)
-        except DataError as error:
-            raise DataError(f"{location}: {error}") from error
-        kept, row = passing(table, keep, options.filter, part.first)
-        if len(kept):
-            rows = rows_of(kept, row, Reader(str(location), plan, DataSpec(), options))
+        with sentences(str(location)):
+            plan = plan_of(table.column_names, options)
+        rows = rows_of(table, part.first, Reader(str(location), plan, DataSpec(), options))
+        if rows is not None:
             yield _shaped(location, rows, plan, own[_SHAPES])
 
 

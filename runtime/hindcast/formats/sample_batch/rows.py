@@ -20,10 +20,9 @@ from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import Arrays, Batch, arrays_of, infos_of
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import as_described, check_next
-from hindcast.formats.tables.ends import ends_of
-from hindcast.formats.tables.filters import expression_of, passing
-from hindcast.formats.tables.ids import timesteps_of
+from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.naming import ROLES, Plan, Source, plan_of
+from hindcast.formats.tables.roles import ends_of, timesteps_of
 
 _AGENT: Final = "agent_index"
 _PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
@@ -76,7 +75,7 @@ def rows_of(batch: Batch, plans: Plans, spec: DataSpec, path: str, line: int) ->
         eps_id=_episodes(batch, plan, roles, f"{path}:{line}", terminated | truncated),
         t=timesteps_of(roles, plan),
     )
-    _, row = passing(roles, expression_of(options.filter, roles.schema), options.filter, 0)
+    _, row = passing(roles, options.filter, 0)
     return (rows if len(row) == len(rows) else rows.take(row)), len(rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +20,10 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf, kind_of
-from hindcast.formats.tables.ends import ends_of
-from hindcast.formats.tables.ids import actors_of, episodes_of, timesteps_of
+from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.json_lines import json_cells
 from hindcast.formats.tables.naming import ROLES, Plan, Source
+from hindcast.formats.tables.roles import actors_of, ends_of, episodes_of, timesteps_of
 
 _WAY_OUT = (
     "is null where its episode ends: set ignoreFinalObservation: true (--ignore-final-observation), which uses "
@@ -55,18 +55,22 @@ class Reader(NamedTuple):
     options: ReadOptions
 
 
-def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
-    """A table's rows.
+def rows_of(table: pa.Table, first: int, reader: Reader) -> Rows | None:
+    """A table's rows that pass the filter; None if none does.
 
     Args:
-        table: the columns of the plan.
-        row: `[R]` their numbers in the file.
+        table: adjacent rows of the file, with the columns of the plan and of the filter.
+        first: number of the table's first row.
         reader: of the file.
 
     Raises:
         DataError: cells that cannot be read, with file and row.
     """
     path, plan, spec = reader.path, reader.plan, reader.spec
+    with sentences(path):
+        table, row = passing(table, reader.options.filter, first)
+    if not len(table):
+        return None
     with sentences(path, row):
         terminated, truncated = ends_of(table, plan)
         table, missing = filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
@@ -92,8 +96,13 @@ def rows_of(table: pa.Table, row: I64, reader: Reader) -> Rows:
 
 
 @contextmanager
-def sentences(path: str, row: I64) -> Iterator[None]:
-    """Name file and row in errors about a cell."""
+def sentences(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
+    """Name the file in errors, and the row in those about a cell.
+
+    Args:
+        path: the file.
+        row: `[R]` the numbers in the file of the rows that are read; not needed where errors name no cell.
+    """
     try:
         yield
     except CellError as error:

@@ -1,4 +1,4 @@
-"""A source's `filter` as an expression of Arrow's."""
+"""A source's `filter` as an expression of Arrow's, and the columns that are stored in the names of its folders."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import nearest
 
 _ROW: Final = "__hindcast_row"
@@ -38,17 +39,18 @@ def expression_of(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expressi
     return reduce(operator.and_, [_expression(term, schema) for term in terms])
 
 
-def passing(
-    table: pa.Table, keep: pc.Expression | None, terms: Sequence[FilterTerm], first: int
-) -> tuple[pa.Table, I64]:
+def passing(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[pa.Table, I64]:
     """The rows that pass, and `[R]` their numbers in the file.
 
     Args:
         table: adjacent rows of a file.
-        keep: `expression_of(terms)`.
         terms: the filter.
         first: number of the table's first row.
+
+    Raises:
+        DataError: as `expression_of`.
     """
+    keep = expression_of(terms, table.schema)
     if keep is None:
         return table, np.arange(first, first + len(table))
     names = list(dict.fromkeys(term.column for term in terms))
@@ -83,3 +85,33 @@ def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
         fits = isinstance(value, str) and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
     if not fits:
         raise DataError(f"`filter` compares {term.column!r}, a column of {kind}, with {value!r}")
+
+
+def keyed_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
+    """The schema with the keys that the file has no column for."""
+    return pa.schema(
+        [*schema, *(pa.field(name, value.type) for name, value in _absent(schema, options).items())]
+    )
+
+
+def keyed(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
+    """The table with the keys that the file has no column for.
+
+    Args:
+        table: rows of the file.
+        options: whose keys.
+        schema: of the file, where the table does not have all of its columns.
+    """
+    for name, value in _absent(schema or table.schema, options).items():
+        table = table.append_column(name, pa.repeat(value, len(table)))
+    return table
+
+
+def guarantee(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
+    """What holds for all rows of the file."""
+    terms = [pc.field(name) == value for name, value in _absent(schema, options).items() if value.is_valid]
+    return reduce(operator.and_, terms) if terms else None
+
+
+def _absent(schema: pa.Schema, options: ReadOptions) -> dict[str, pa.Scalar]:
+    return {name: value for name, value in options.keys.items() if name not in schema.names}

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
@@ -22,9 +21,8 @@ from hindcast.formats.parquet.description import described, read_index
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import Reader, rows_of
-from hindcast.formats.tables.filters import expression_of, passing
-from hindcast.formats.tables.folder_keys import guarantee, keyed, keyed_schema
+from hindcast.formats.tables.decoding import Reader, rows_of, sentences
+from hindcast.formats.tables.filters import expression_of, guarantee, keyed, keyed_schema
 from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
@@ -60,7 +58,7 @@ class Parquet(Format):
         fingerprint(location)
         with open_parquet(location) as file:
             _check(location, file)
-            _planned(location, file.schema_arrow, options)
+            _plan(location, file.schema_arrow, options)
             metadata = file.metadata
             sizes = [metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
             rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -83,25 +81,23 @@ class Parquet(Format):
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`."""
         with open_parquet(location) as file:
-            return _planned(location, file.schema_arrow, options)[0].notes
+            return _plan(location, file.schema_arrow, options).notes
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
         groups, row = piece.part
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
-            plan, keep = _planned(piece.location, schema, options)
-            spec = _own_spec(piece.location, schema)
-            reader = Reader(str(piece.location), plan, spec, options)
+            plan = _plan(piece.location, schema, options)
+            reader = Reader(str(piece.location), plan, _own_spec(piece.location, schema), options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             own = [name for name in names if name in schema.names]
             joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
             for part in _tables(file, groups, own, piece.nbytes):
-                table = keyed(part, options, schema)
-                kept, number = passing(table, keep, options.filter, row)
-                row += len(table)
-                if len(kept):
-                    yield _joined(rows_of(kept, number, reader), joints)
+                rows = rows_of(keyed(part, options, schema), row, reader)
+                row += len(part)
+                if rows is not None:
+                    yield _joined(rows, joints)
 
 
 def _joints(file: pq.ParquetFile) -> I64:
@@ -145,27 +141,22 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
         raise DataError(damaged(str(location), f"{rows} rows, and its footer says {metadata.num_rows}"))
 
 
-def _planned(
-    location: Location, schema: pa.Schema, options: ReadOptions
-) -> tuple[Plan, pc.Expression | None]:
-    try:
-        return plan_of(schema.names, options), expression_of(options.filter, keyed_schema(schema, options))
-    except DataError as error:
-        raise DataError(f"{location}: {error}") from error
+def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> Plan:
+    with sentences(str(location)):
+        return plan_of(schema.names, options)
 
 
 def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
     """What Hindcast wrote about the data; empty for other files."""
-    try:
+    with sentences(str(location)):
         description = described(schema)
-    except DataError as error:
-        raise DataError(f"{location}: {error}") from error
     return DataSpec() if description is None else description.spec
 
 
 def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
     schema = keyed_schema(file.schema_arrow, options)
-    keep = expression_of(options.filter, schema)
+    with sentences(str(location)):
+        keep = expression_of(options.filter, schema)
     if keep is None:
         return list(range(file.num_row_groups))
     fragment = pads.ParquetFileFormat().make_fragment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,7 @@ from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import Reader, rows_of, sentences
-from hindcast.formats.tables.filters import expression_of, passing
-from hindcast.formats.tables.folder_keys import keyed
+from hindcast.formats.tables.filters import keyed
 from hindcast.formats.tables.naming import ALIASES, Plan, listed, nearest, plan_of
 from hindcast.formats.tables.read_options import column_types_of
 from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
@@ -25,7 +24,6 @@ from hindcast.formats.tables.written import empty_leaves, with_element, written_
 from hindcast.storage.location import Location
 
 Types = Mapping[str, pa.DataType]
-_NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 
 
 class Part(NamedTuple):
@@ -105,7 +103,7 @@ class TextTables(Format):
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: also that text has no types."""
         names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
-        with sentences(str(location), _NO_ROWS):
+        with sentences(str(location)):
             notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()
         if leaves:
             return notes
@@ -117,14 +115,11 @@ class TextTables(Format):
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
         location, part = piece.location, piece.part
-        for own, plan, row in self._tables(location, part, options):
-            table = keyed(own, options)
+        for table, plan, first in self._tables(location, part, options):
             reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options)
-            with sentences(str(location), _NO_ROWS):
-                keep = expression_of(options.filter, table.schema)
-            kept, number = passing(table, keep, options.filter, row)
-            if len(kept):
-                yield _with_empty(rows_of(kept, number, reader), part.leaves, options)
+            rows = rows_of(keyed(table, options), first, reader)
+            if rows is not None:
+                yield _with_empty(rows, part.leaves, options)
 
     def _tables(
         self, location: Location, part: Part, options: ReadOptions
@@ -136,7 +131,7 @@ class TextTables(Format):
             first, count = span.first + header - part.header, span.records - header
             if count < 1:
                 continue
-            with sentences(str(location), np.arange(first, first + count)):
+            with sentences(str(location), range(first, first + count)):
                 table = self.parse(data, part._replace(header=header), options)
                 if len(table) != count:
                     raise DataError(
