@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hindcast.errors import DataError
+from hindcast.formats import hdf5
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.hdf5 import h5
 from hindcast.formats.registry import FORMATS, format_of
 from hindcast.storage.location import resolve
 
@@ -144,6 +144,6 @@ def test_h5py_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with (
         pytest.raises(DataError, match=r"takes h5py.*pip install 'hindcast-rl\[hdf5\]'"),
-        h5.opened(resolve(path)),
+        hdf5.opened(resolve(path)),
     ):
         pass

@@ -10,10 +10,10 @@ import numpy as np
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
+from hindcast.formats import hdf5
 from hindcast.formats.columns.names import NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.hdf5 import h5
-from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.hdf5 import Dataset, Group
 from hindcast.formats.tables.naming import plan_of
 from hindcast.storage.location import Location
 
@@ -45,13 +45,16 @@ class File(NamedTuple):
         return any(root(name) == Columns.NEXT_OBS for name in self.columns)
 
 
-def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File:
+def columns_of(location: Location, file: Group, options: ReadOptions) -> File:
     """Look into the file.
 
     Raises:
         DataError: a column that is missing, or of another length than the others.
     """
-    stored = _stored(location, file)
+    found = hdf5.datasets(location, file, skip=_UNREAD)
+    stored = {
+        path: dataset for path, dataset in found.items() if dataset.shape
+    }  # not what describes the file
     names = {path: _own_name(path) for path in stored}
     paths = {own: path for path, own in names.items()}
     if len(paths) < len(names):
@@ -61,15 +64,15 @@ def columns_of(location: Location, file: h5.Group, options: ReadOptions) -> File
         plan = plan_of(list(paths), replace(options, schema=schema))
     except DataError as error:
         raise DataError(f"{location} is neither a D4RL nor a Minari file: {error}") from error
-    found = {own: stored[paths[source.columns[0]]] for own, source in plan.sources.items()}
-    terminals = found.pop(Columns.TERMINATEDS, None)
+    columns = {own: stored[paths[source.columns[0]]] for own, source in plan.sources.items()}
+    terminals = columns.pop(Columns.TERMINATEDS, None)
     if terminals is None:
         raise DataError(f"{location} has no 'terminals', which say where episodes end; name them by `schema`")
-    timeouts = found.pop(Columns.TRUNCATEDS, None)
-    rows = h5.rows(location, terminals)
-    _check_lengths(location, {**found, "terminals": terminals, "timeouts": timeouts}, rows)
+    timeouts = columns.pop(Columns.TRUNCATEDS, None)
+    rows = hdf5.rows(location, terminals)
+    _check_lengths(location, {**columns, "terminals": terminals, "timeouts": timeouts}, rows)
     filtered = {term.column: _filtered(location, stored, term.column) for term in options.filter}
-    return File(found, filtered, terminals, timeouts, rows)
+    return File(columns, filtered, terminals, timeouts, rows)
 
 
 def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
@@ -78,7 +81,7 @@ def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
     Raises:
         DataError: values other than true and false.
     """
-    found = h5.values(location, dataset, start, stop).reshape(stop - start, -1)
+    found = hdf5.values(location, dataset, start, stop).reshape(stop - start, -1)
     if found.shape[1] != 1 or found.dtype.kind not in "biuf":
         raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}, where flags are expected")
     wrong = np.flatnonzero((found != 0) & (found != 1))
@@ -88,17 +91,6 @@ def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
             f"{location}, row {start + row}: {dataset.name} is {found[row, 0]}, expected true or false"
         )
     return found[:, 0].astype(np.bool_)
-
-
-def _stored(location: Location, file: h5.Group) -> dict[str, Dataset]:
-    """All arrays of steps by their paths; single values describe the file."""
-    stored: dict[str, Dataset] = {}
-    for name in h5.names(location, file):
-        if name in _UNREAD:
-            continue
-        below = h5.datasets(location, h5.child(location, file, name))
-        stored |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
-    return {path: dataset for path, dataset in stored.items() if dataset.shape}
 
 
 def _own_name(path: str) -> str:
@@ -111,7 +103,7 @@ def _own_name(path: str) -> str:
 
 def _check_lengths(location: Location, found: dict[str, Dataset | None], rows: int) -> None:
     for dataset in found.values():
-        if dataset is not None and h5.rows(location, dataset) != rows:
+        if dataset is not None and hdf5.rows(location, dataset) != rows:
             raise DataError(
                 f"{location} has {dataset.shape[0]} rows at {dataset.name}, and {rows} elsewhere: copy it again"
             )

@@ -13,10 +13,10 @@ from hindcast import formatting
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
+from hindcast.formats import hdf5
 from hindcast.formats.d4rl.columns import File, columns_of, flags
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.hdf5 import h5
-from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.hdf5 import Dataset
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -57,7 +57,7 @@ class D4RL(Format):
 
     def recognises(self, location: Location) -> bool:
         """By the name; `pieces` reports what is wrong with it."""
-        return location.name.endswith(h5.SUFFIXES) and not Minari().recognises(location)
+        return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """Adjacent episodes of about 16 MiB.
@@ -66,7 +66,7 @@ class D4RL(Format):
             DataError: a damaged file, one that lacks what is needed, unknown options.
         """
         own = _options(options)
-        with h5.opened(location) as root:
+        with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
             ends = _ends(location, file, own, 0, file.rows)
             size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
@@ -90,7 +90,7 @@ class D4RL(Format):
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: what replaces observations that are not in the file."""
         own = _options(options)
-        with h5.opened(location) as root:
+        with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
             if file.has_next:
                 return ()
@@ -104,7 +104,7 @@ class D4RL(Format):
             DataError: damage, with file and path inside.
         """
         location, part, own = piece.location, _Part(*piece.part), _options(options)
-        with h5.opened(location) as root:
+        with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
             ends = _ends(location, file, own, part.start, part.stop)
             columns = {name: _values(location, name, dataset, part) for name, dataset in file.columns.items()}
@@ -172,7 +172,7 @@ def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
 
 
 def _values(location: Location, name: str, dataset: Dataset, part: _Part) -> Any:
-    values = h5.values(location, dataset, part.start, part.stop)
+    values = hdf5.values(location, dataset, part.start, part.stop)
     return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
 
 
@@ -183,7 +183,7 @@ def _filtered(location: Location, file: File, options: ReadOptions, part: _Part)
         return kept
     table = pa.table(
         {
-            name: pa.array(h5.values(location, data, part.start, part.stop))
+            name: pa.array(hdf5.values(location, data, part.start, part.stop))
             for name, data in file.filtered.items()
         }
     )

@@ -11,8 +11,8 @@ from typing import Final
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
+from hindcast.formats import hdf5
 from hindcast.formats.format import Format, Group, Piece, ReadOptions, check_no_schema
-from hindcast.formats.hdf5 import h5
 from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
 from hindcast.formats.minari.reading import check_installed, local_folder, read
 from hindcast.formats.minari.stored import Stored, is_episode, look_into
@@ -36,9 +36,9 @@ class Minari(Format):
             return _format_in(location) not in (None, "hdf5")
         if location.name == MAIN:
             return True
-        if not location.name.endswith(h5.SUFFIXES):
+        if not location.name.endswith(hdf5.SUFFIXES):
             return False
-        with suppress(DataError), h5.opened(location) as file:
+        with suppress(DataError), hdf5.opened(location) as file:
             return any(map(is_episode, file))
         return False
 

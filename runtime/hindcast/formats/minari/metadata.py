@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError
-from hindcast.formats.hdf5 import h5
+from hindcast.formats import hdf5
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
@@ -56,7 +56,7 @@ def metadata_of(location: Location) -> MinariMetadata:
     document = location if location.name == METADATA else location.parent().child(METADATA)
     if location.name == METADATA or document.exists():
         return _from_json(document, read_json(document))
-    with h5.opened(location) as file, h5.faults(location):
+    with hdf5.opened(location) as file, hdf5.faults(location):
         attributes = {name: _plain(file.attrs[name]) for name in file.attrs}
     return _from_json(location, attributes)
 

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from hindcast import formatting
 from hindcast.errors import DataError
+from hindcast.formats import hdf5
 from hindcast.formats.format import PIECE_BYTES
-from hindcast.formats.hdf5 import h5
-from hindcast.formats.hdf5.dataset import Dataset
+from hindcast.formats.hdf5 import Dataset
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
 from hindcast.storage.location import Location
 
@@ -101,18 +101,18 @@ def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
 def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
     """Looks at every node, since Minari would follow links, which may lead out of the file."""
     found: dict[int, dict[str, Dataset]] = {}
-    with h5.opened(location) as file:
-        for name in h5.names(location, file):
+    with hdf5.opened(location) as file:
+        for name in hdf5.names(location, file):
             if not is_episode(name):
                 raise DataError(
                     f"{location} holds {name!r}: a file of Minari holds episode_0, episode_1, … only"
                 )
-            group = h5.child(location, file, name)
-            parts = h5.datasets(location, group)
+            group = hdf5.child(location, file, name)
+            parts = hdf5.datasets(location, group)
             if "rewards" not in parts:
                 raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
             found[int(name.removeprefix(_PREFIX))] = parts
-        steps = sum(h5.rows(location, parts["rewards"]) for parts in found.values())
+        steps = sum(hdf5.rows(location, parts["rewards"]) for parts in found.values())
         episodes = [
             Episode(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
             for number, parts in sorted(found.items())
@@ -142,7 +142,8 @@ def _completed(metadata: MinariMetadata, parts: Mapping[str, Dataset]) -> Minari
 def _space_of(parts: Mapping[str, Dataset], path: str) -> spaces.Space:
     """A space of the structure that is stored: enough to find the parts by it."""
     if path in parts:
-        return spaces.Text(1) if parts[path].is_text else spaces.Box(-np.inf, np.inf, parts[path].shape[1:])
+        found = parts[path]
+        return spaces.Text(1) if hdf5.is_text(found) else spaces.Box(-np.inf, np.inf, found.shape[1:])
     names = {name.removeprefix(f"{path}/").split("/")[0] for name in parts if name.startswith(f"{path}/")}
     below = {name: _space_of(parts, f"{path}/{name}") for name in names}
     if below.keys() == {f"_index_{i}" for i in range(len(below))}:

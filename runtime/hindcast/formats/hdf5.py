@@ -7,14 +7,14 @@ lead over one of these. None is followed.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.hdf5.dataset import Dataset
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -24,6 +24,7 @@ _MAX_LEAVES: Final = 4096
 _MAX_DEPTH: Final = 16
 
 Group = Any  # h5py.Group
+Dataset = Any  # h5py.Dataset
 
 
 @contextmanager
@@ -59,11 +60,6 @@ def names(location: Location, group: Group) -> list[str]:
         return sorted(group)
 
 
-def _has(group: Group, name: str) -> bool:
-    """Whether a group holds the name. (`name in group` would follow links.)"""
-    return bool(group.id.links.exists(name.encode()))
-
-
 def child(location: Location, group: Group, name: str) -> Any:
     """A group or dataset in a group.
 
@@ -72,14 +68,10 @@ def child(location: Location, group: Group, name: str) -> Any:
     """
     h5py = _h5py(location)
     with faults(location, group, name):
-        encoded = name.encode()
-        try:
-            link = group.id.links.get_info(encoded)
-        except (KeyError, RuntimeError):
-            if _has(group, name):
-                raise
-            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}") from None
-        if link.type != h5py.h5l.TYPE_HARD:
+        links, encoded = group.id.links, name.encode()
+        if not links.exists(encoded):  # `name in group` would follow links
+            raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}")
+        if links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
             raise DataError(
                 f"{location} has a link at {_path(group, name)}, which may lead out of the file and is not followed: "
                 "copy what it leads to into the file"
@@ -89,27 +81,32 @@ def child(location: Location, group: Group, name: str) -> Any:
             return h5py.Group(found)
         if not isinstance(found, h5py.h5d.DatasetID):
             raise DataError(f"{location} has neither a group nor a dataset at {_path(group, name)}")
-        return _checked(location, Dataset(found))
+        dataset = h5py.Dataset(found, readonly=True)
+        _check(location, dataset)
+        return dataset
 
 
-def _is_group(node: Any) -> bool:
-    """Whether it is a group (else a dataset)."""
-    return not isinstance(node, Dataset)
-
-
-def datasets(location: Location, node: Any, depth: int = 0) -> dict[str, Dataset]:
+def datasets(location: Location, node: Any, skip: Collection[str] = (), depth: int = 0) -> dict[str, Dataset]:
     """All datasets below a group by their path in it (`a/b`), sorted; a dataset by itself is at "".
+
+    Args:
+        location: the file.
+        node: group or dataset.
+        skip: names in the group that are left out.
+        depth: of the group below the one that was asked for.
 
     Raises:
         DataError: as `child`; groups nested without end.
     """
-    if not _is_group(node):
+    if not hasattr(node, "keys"):
         return {"": node}
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
     found: dict[str, Dataset] = {}
     for name in names(location, node):
-        below = datasets(location, child(location, node, name), depth + 1)
+        if name in skip:
+            continue
+        below = datasets(location, child(location, node, name), depth=depth + 1)
         found |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
         if len(found) > _MAX_LEAVES:
             raise DataError(f"{location} has more than {_MAX_LEAVES} datasets below {node.name}")
@@ -127,28 +124,39 @@ def rows(location: Location, dataset: Dataset) -> int:
     return int(dataset.shape[0])
 
 
-def values(location: Location, dataset: Dataset, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+def is_text(dataset: Dataset) -> bool:
+    """Whether a dataset holds strings."""
+    import h5py
+
+    return h5py.check_string_dtype(dataset.dtype) is not None
+
+
+def values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArray[Any]:
     """`[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
 
     Raises:
         DataError: damage; text that is not UTF-8.
     """
     with faults(location, dataset):
-        return dataset.read(start, stop)
+        if is_text(dataset):
+            return np.asarray(dataset.asstr()[start:stop], dtype=object)
+        array = np.asarray(dataset[start:stop])
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _checked(location: Location, dataset: Dataset) -> Dataset:
-    if dataset.is_external:
+def _check(location: Location, dataset: Dataset) -> None:
+    """Make sure that a dataset is in the file, and holds numbers, text, or images compressed to bytes."""
+    import h5py
+
+    if dataset.is_virtual or dataset.external:
         raise DataError(
             f"{location} keeps the data of {dataset.name} in other files, which are not read: "
             "copy them into the file"
         )
-    is_known = dataset.dtype.kind in "biufc" or dataset.is_text or dataset.is_bytes
-    if dataset.is_empty or not is_known:
-        raise DataError(
-            f"{location} holds neither numbers nor text at {dataset.name} (its type is {dataset.dtype})"
-        )
-    return dataset
+    dtype = dataset.dtype
+    is_known = dtype.kind in "biufc" or is_text(dataset) or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)
+    if dataset.shape is None or not is_known:
+        raise DataError(f"{location} holds neither numbers nor text at {dataset.name} (its type is {dtype})")
 
 
 def _path(node: Any, name: str) -> str:

@@ -1,1 +1,0 @@
-"""What reading any HDF5 file takes."""
