@@ -11,14 +11,59 @@ comes before what it measures. So a strip whose items all equal the template out
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.formats.messagepack.scan import NotFixed, Payload, scan
+from hindcast.formats.storable import Refused, storable
 
 Path = tuple[str, ...]
+
+_FLOAT: Final[np.dtype] = np.dtype(np.float64)
+_INTEGER: Final[np.dtype] = np.dtype(np.int64)
+_PLAIN: Final[dict[int, tuple[np.dtype, np.dtype]]] = {
+    0xCA: (np.dtype(">f4"), _FLOAT),
+    0xCB: (np.dtype(">f8"), _FLOAT),
+    0xCC: (np.dtype("u1"), _INTEGER),
+    0xCD: (np.dtype(">u2"), _INTEGER),
+    0xCE: (np.dtype(">u4"), _INTEGER),
+    0xD0: (np.dtype("i1"), _INTEGER),
+    0xD1: (np.dtype(">i2"), _INTEGER),
+    0xD2: (np.dtype(">i4"), _INTEGER),
+    0xD3: (np.dtype(">i8"), _INTEGER),
+}
+"""The tag of a number -> its dtype in the item, and the one that it is read as."""
+_LEAST_SMALL_INT: Final = -32
+_OF_ARRAYS: Final = (b"nd", b"type", b"kind", b"shape", b"data")
+
+
+class Payload(NamedTuple):
+    """A number or an array in an item.
+
+    Attributes:
+        path: keys and indices that lead to it; empty for the item itself.
+        start: its first byte.
+        dtype: as it is stored.
+        shape: of the array.
+        result: the dtype it is read as.
+        is_plain: a number of MessagePack's own, as Python's numbers are written.
+        is_small_int: the byte is both its kind and its value.
+    """
+
+    path: Path
+    start: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    result: np.dtype
+    is_plain: bool = False
+    is_small_int: bool = False
+
+    @property
+    def stop(self) -> int:
+        """The byte after it."""
+        return self.start + self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
 
 class _Word(NamedTuple):
@@ -51,8 +96,8 @@ class Template:
             Refused: an object array, an extension type.
         """
         try:
-            return cls(item, scan(item))
-        except NotFixed:
+            return cls(item, _Scan(item).payloads)
+        except (_NotFixed, msgpack.UnpackException):
             return None
 
     def read(self, strip: bytes) -> dict[Path, NDArray[Any]] | None:
@@ -78,9 +123,6 @@ class Template:
         for i, payload in enumerate(self.payloads):
             items[f"p{i}"] = columns[payload.path]
         return matrix
-
-
-_LEAST_SMALL_INT = -32
 
 
 def _record(item: bytes, payloads: tuple[Payload, ...]) -> tuple[np.dtype, list[_Word]]:
@@ -109,3 +151,77 @@ def _words(size: int, payloads: tuple[Payload, ...]) -> Iterable[tuple[int, int]
             yield at, length
             at += length
         at = stop
+
+
+class _NotFixed(Exception):
+    """Items like this one may have other lengths, or the item alone does not say what it is."""
+
+
+class _Scan:
+    """Finds the payloads of one item.
+
+    Raises:
+        _NotFixed: see there.
+        Refused: an object array.
+    """
+
+    def __init__(self, item: bytes) -> None:
+        self.payloads: list[Payload] = []
+        self._item = item
+        self._unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
+        self._unpacker.feed(item)
+        self._value(())
+        if self._unpacker.tell() != len(item):
+            raise _NotFixed
+
+    def _value(self, path: Path) -> None:
+        at = self._unpacker.tell()
+        tag = self._item[at]
+        if tag in _PLAIN:
+            stored, result = _PLAIN[tag]
+            self._unpacker.skip()
+            self.payloads.append(Payload(path, at + 1, stored, (), result, is_plain=True))
+        elif tag <= 0x7F or tag >= 0xE0:
+            self._unpacker.skip()
+            number = Payload(path, at, np.dtype("i1"), (), _INTEGER, is_plain=True, is_small_int=True)
+            self.payloads.append(number)
+        elif 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF):
+            self._map(path)
+        elif 0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD):
+            for i in range(self._unpacker.read_array_header()):
+                if not 0x80 <= self._item[self._unpacker.tell()] <= 0x9F:
+                    raise _NotFixed  # plain numbers in a list: a vector or a tuple, which only the space knows
+                self._value((*path, str(i)))
+        else:
+            raise _NotFixed
+
+    def _map(self, path: Path) -> None:
+        count = self._unpacker.read_map_header()
+        for i in range(count):
+            key = self._unpacker.unpack()
+            if i == 0 and key == b"nd":
+                self._array(path, count)
+                return
+            if not isinstance(key, str):
+                raise _NotFixed
+            self._value((*path, key))
+
+    def _array(self, path: Path, count: int) -> None:
+        """An array or a NumPy scalar; its first key has been read."""
+        fields, stop = {b"nd": self._unpacker.unpack()}, 0
+        for _ in range(count - 1):
+            key = self._unpacker.unpack()
+            if key not in _OF_ARRAYS:
+                raise _NotFixed
+            fields[key] = self._unpacker.unpack()
+            if key == b"data":
+                stop = self._unpacker.tell()
+        data, dtype = fields.get(b"data"), storable(fields.get(b"type"), fields.get(b"kind", b""))
+        shape = fields.get(b"shape", []) if fields[b"nd"] is True else []
+        is_shape = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
+        if dtype.kind == "U" or not is_shape or not isinstance(data, bytes):
+            raise _NotFixed
+        payload = Payload(path, stop - len(data), dtype, tuple(shape), dtype.newbyteorder("<"))
+        if payload.stop != stop:
+            raise Refused(f"an array of {dtype} {shape} with {len(data)} bytes")
+        self.payloads.append(payload)
