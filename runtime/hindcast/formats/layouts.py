@@ -13,8 +13,12 @@ from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
 from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.columns.names import COLUMNS_LAYOUT
 from hindcast.formats.layout import Encoder, Layout
-from hindcast.formats.messagepack.index import is_messagepack
-from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES, MessagePackEncoder, MessagePackEpisodes
+from hindcast.formats.messagepack.layout import (
+    MESSAGEPACK_EPISODES,
+    MessagePackEncoder,
+    MessagePackEpisodes,
+    is_messagepack,
+)
 from hindcast.formats.parquet.description import described
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec

@@ -1,4 +1,4 @@
-"""Parsing one cell: the state of an episode, with its columns still as bytes."""
+"""Parsing one cell: the state of an episode, whose columns stay as stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from hindcast.episodes import batched, details, nested
 from hindcast.episodes.columns import Columns, per_observation
-from hindcast.formats.messagepack.buffers import Buffer
 from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
 from hindcast.formats.storable import Refused
 
@@ -33,6 +32,42 @@ DETAILS: Final = {
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"
+
+
+class Buffer(NamedTuple):
+    """A column of an episode; one of `strip`, `items` and `batch` holds it.
+
+    Attributes:
+        size: items, the lookback included.
+        lookback: how many of them, at the front, are not part of the episode.
+        strip: the items' bytes end to end, where all seem to have one length.
+        items: a list of items.
+        batch: arrays with a leading time dimension, in dicts and lists where the space is composite.
+    """
+
+    size: int
+    lookback: int
+    strip: memoryview | None = None
+    items: list[Any] | None = None
+    batch: Any = None
+
+    @property
+    def stride(self) -> int:
+        """Bytes of an item of the strip."""
+        return len(self.strip or b"") // self.size
+
+    @property
+    def own(self) -> memoryview:
+        """The strip without the lookback."""
+        assert self.strip is not None
+        return self.strip[self.lookback * self.stride :]
+
+    def own_items(self) -> list[Any]:
+        """The items without the lookback, one by one."""
+        if self.items is None:
+            assert self.strip is not None
+            return _unpack_items(self.strip, self.size)[self.lookback :]
+        return self.items[self.lookback :]
 
 
 class State(NamedTuple):
@@ -221,3 +256,19 @@ def _details(values: dict[str, Any]) -> str:
         return details.to_text(**{name: values.get(key) for key, name in DETAILS.items()})
     except ValueError as error:
         raise Refused(f"custom data or ids with {error}") from error
+
+
+def _unpack_items(strip: memoryview, count: int) -> list[Any]:
+    """The items in a strip, one by one.
+
+    Raises:
+        Refused: there are not `count` of them.
+    """
+    unpacker = msgpack.Unpacker(
+        object_hook=restore, ext_hook=refuse_ext, strict_map_key=False, max_buffer_size=len(strip)
+    )
+    unpacker.feed(strip)
+    items = list(unpacker)
+    if len(items) != count or unpacker.tell() != len(strip):
+        raise Refused(f"{len(items)} items where {count} were announced")
+    return items

@@ -17,8 +17,7 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
 from hindcast.formats.layout import CellError
-from hindcast.formats.messagepack.buffers import Buffer
-from hindcast.formats.messagepack.cells import CellReader, State
+from hindcast.formats.messagepack.cells import Buffer, CellReader, State
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.spec import kind_of
 from hindcast.formats.storable import Refused

@@ -7,21 +7,29 @@ from typing import Any, Final
 
 import msgpack
 import numpy as np
+import orjson
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from hindcast.episodes import details
+from hindcast.episodes import details, nested
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, per_observation, root
 from hindcast.episodes.episode import REWARD_SPACE
+from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
 from hindcast.formats.messagepack.cells import DETAILS
-from hindcast.formats.messagepack.items import Infos, Items, items_of
+from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.storable import Refused
 
-_OWN = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
+Packed = NDArray[np.uint8] | list[bytes]
+"""A column's items: `[rows, bytes]` if they have one length, or `[rows]`."""
+
+_NO_INFO: Final = b"\x80"
+_TEXT_BYTES: Final = 64
+_OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
 
 class StateEncoder:
@@ -42,10 +50,9 @@ class StateEncoder:
         self._spec = spec
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
         self._outputs = [name for name in roots if name not in _OWN]
-        self._columns: dict[str, Items] = {
-            name: items_of(spec, name, space_struct(known.get(name))) for name in (*_OWN[:3], *self._outputs)
+        self._columns = {
+            name: _items_of(spec, name, space_struct(known.get(name))) for name in (*_OWN[:3], *self._outputs)
         }
-        self._columns[Columns.INFOS] = Infos()
         packed = {name: _packed_space(space) for name, space in known.items()}
         self._ends = {name: _end_of_buffer(packed.get(name, pack(None))) for name in (*_OWN, *self._outputs)}
         self._ends[Columns.REWARDS] = _end_of_buffer(_packed_space(REWARD_SPACE))
@@ -54,9 +61,11 @@ class StateEncoder:
 
     def sizes(self, block: Block) -> I64:
         """`[N]` bytes of each episode's cell, about."""
-        total = np.full(block.num_episodes, self._constant)
+        total = self._constant + (block.length + 1) * (
+            len(_NO_INFO) if _infos(block) is None else _TEXT_BYTES
+        )
         for name, items in self._columns.items():
-            total += items.sizes(block.length + per_observation(name), block)
+            total += (block.length + per_observation(name)) * items.nbytes
         if block.details is not None:
             total += np.array([len(text) for text in block.details], dtype=np.int64)
         return total
@@ -68,16 +77,13 @@ class StateEncoder:
             DataError: columns that do not fit the spec; details that MessagePack cannot represent.
         """
         self._spec.check_names(block)
-        strips = {
-            name: items.strips(block, block.length + per_observation(name))
-            for name, items in self._columns.items()
-        }
-        return [
-            b"".join(self._parts(block, i, {name: next(own) for name, own in strips.items()}))
-            for i in range(block.num_episodes)
-        ]
+        items = {name: own.packed(block) for name, own in self._columns.items()}
+        infos = _infos(block)
+        if infos is not None:
+            items[Columns.INFOS] = [pack(orjson.loads(text)) if text else _NO_INFO for text in infos]
+        return [b"".join(self._parts(block, i, items)) for i in range(block.num_episodes)]
 
-    def _parts(self, block: Block, i: int, strips: dict[str, Any]) -> Iterator[Any]:
+    def _parts(self, block: Block, i: int, items: dict[str, Packed]) -> Iterator[Any]:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
@@ -86,12 +92,12 @@ class StateEncoder:
         yield before
         for key, name in zip(("observations", "actions", "rewards", "infos"), _OWN, strict=True):
             yield pack(key)
-            yield from self._buffer(name, length, strips)
+            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
         yield pack("extra_model_outputs")
         yield packer.pack_map_header(len(self._outputs)) if self._outputs else pack(None)
         for name in self._outputs:
             yield pack(name)
-            yield from self._buffer(name, length, strips)
+            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
         yield _entries(
             is_terminated=pack(bool(block.terminated[i])),
             is_truncated=pack(bool(block.truncated[i])),
@@ -101,13 +107,76 @@ class StateEncoder:
         yield self._spaces
         yield after
 
-    def _buffer(self, name: str, length: int, strips: dict[str, Any]) -> Iterator[Any]:
+    def _buffer(self, name: str, rows: slice, items: Packed | None) -> Iterator[Any]:
+        """A column's rows of one episode; infos that nothing is said in are not among the items."""
         packer = msgpack.Packer()
         yield packer.pack_map_header(4)
         yield pack("data")
-        yield packer.pack_array_header(length + per_observation(name))
-        yield strips[name]
+        yield packer.pack_array_header(rows.stop - rows.start)
+        if items is None:
+            yield _NO_INFO * (rows.stop - rows.start)
+        else:
+            yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
         yield self._ends[name]
+
+
+class _Numbers:
+    """A column whose items differ in nothing but their numbers.
+
+    Attributes:
+        nbytes: of an item.
+    """
+
+    def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
+        self.nbytes = template.stride
+        self._spec, self._template = spec, template
+        self._names = {payload.path: SEPARATOR.join((column, *payload.path)) for payload in template.payloads}
+
+    def packed(self, block: Block) -> NDArray[np.uint8]:
+        """`[rows, nbytes]` the items."""
+        return self._template.fill(
+            {path: self._spec.column_of(block, name) for path, name in self._names.items()}
+        )
+
+
+class _Any:
+    """A column with text in it, packed item by item.
+
+    Attributes:
+        nbytes: of an item, about.
+    """
+
+    def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
+        self._column, self._spec, self._struct = column, spec, struct
+        self._leaves = leaves_of(column, list(spec.leaves))
+        self.nbytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
+
+    def packed(self, block: Block) -> list[bytes]:
+        """`[rows]` the items."""
+        columns = {name: self._spec.column_of(block, name) for name in self._leaves}
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [pack(nested.unflatten(row, self._column, self._struct)) for row in rows]
+
+
+def _items_of(spec: DataSpec, column: str, struct: Nested) -> _Numbers | _Any:
+    leaves = {name: spec.leaves[name] for name in leaves_of(column, list(spec.leaves))}
+    if any(leaf.dtype is None for leaf in leaves.values()):
+        return _Any(column, spec, struct)
+    sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)
+    template = Template.of(pack(sample))
+    return _Any(column, spec, struct) if template is None else _Numbers(column, spec, template)
+
+
+def _zero(leaf: Leaf) -> Any:
+    """An item of a leaf; numbers without dimensions are NumPy scalars, as RLlib records them."""
+    assert leaf.dtype is not None
+    return np.zeros(leaf.shape, leaf.dtype) if leaf.shape else leaf.dtype.type(0)
+
+
+def _infos(block: Block) -> NDArray[np.object_] | None:
+    """The texts of the infos; None if nothing is said in any."""
+    texts = block.columns.get(Columns.INFOS)
+    return None if texts is None or not texts.any() else texts
 
 
 def _entries(**values: bytes) -> bytes:

@@ -115,9 +115,9 @@ class Template:
             columns[payload.path] = column.astype(payload.result)
         return columns
 
-    def fill(self, columns: Mapping[Path, NDArray[Any]], count: int) -> NDArray[np.uint8]:
-        """`[count, stride]`: the inverse of `read`."""
-        matrix = np.empty((count, self.stride), dtype=np.uint8)
+    def fill(self, columns: Mapping[Path, NDArray[Any]]) -> NDArray[np.uint8]:
+        """`[T, stride]`: the inverse of `read`."""
+        matrix = np.empty((len(next(iter(columns.values()))), self.stride), dtype=np.uint8)
         matrix[:] = np.frombuffer(self.item, np.uint8)
         items = matrix.reshape(-1).view(self._record)
         for i, payload in enumerate(self.payloads):
