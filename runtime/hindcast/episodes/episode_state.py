@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 from hindcast.episodes.spaces import space_from_state, space_to_state
@@ -14,7 +14,7 @@ from hindcast.episodes.spaces import space_from_state, space_to_state
 if TYPE_CHECKING:
     from hindcast.episodes.episode import SingleAgentEpisode
 
-_REQUIRED = (
+_REQUIRED: Final = (
     "id_",
     "agent_id",
     "module_id",
@@ -33,35 +33,21 @@ _REQUIRED = (
     "_start_time",
     "_last_step_time",
 )
+_COLUMNS: Final = ("observations", "actions", "rewards", "infos")
+_SPACES: Final = ("_observation_space", "_action_space")
 
 E = TypeVar("E", bound="SingleAgentEpisode")
 
 
 def state_of(episode: SingleAgentEpisode) -> dict[str, Any]:
     """See `SingleAgentEpisode.get_state`."""
-    outputs = {key: buffer.get_state() for key, buffer in episode.extra_model_outputs.items()}
-    spaces = (episode.observation_space, episode.action_space)
-    observation_space, action_space = (None if space is None else space_to_state(space) for space in spaces)
-    return {
-        "id_": episode.id_,
-        "agent_id": episode.agent_id,
-        "module_id": episode.module_id,
-        "multi_agent_episode_id": episode.multi_agent_episode_id,
-        "observations": episode.observations.get_state(),
-        "actions": episode.actions.get_state(),
-        "rewards": episode.rewards.get_state(),
-        "infos": episode.infos.get_state(),
-        "extra_model_outputs": outputs or None,
-        "is_terminated": episode.is_terminated,
-        "is_truncated": episode.is_truncated,
-        "t_started": episode.t_started,
-        "t": episode.t,
-        "_observation_space": observation_space,
-        "_action_space": action_space,
-        "_start_time": episode._start_time,
-        "_last_step_time": episode._last_step_time,
-        "custom_data": dict(episode.custom_data),
-    }
+    state = {key: getattr(episode, key) for key in _REQUIRED}
+    for key in _COLUMNS:
+        state[key] = state[key].get_state()
+    for key in _SPACES:
+        state[key] = None if state[key] is None else space_to_state(state[key])
+    outputs = {name: buffer.get_state() for name, buffer in episode.extra_model_outputs.items()}
+    return {**state, "extra_model_outputs": outputs or None, "custom_data": dict(episode.custom_data)}
 
 
 def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
@@ -70,21 +56,19 @@ def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
     if missing:
         raise ValueError(f"the state of an episode lacks {', '.join(missing)}; it has {', '.join(state)}")
     buffer, outputs = InfiniteLookbackBuffer.from_state, state["extra_model_outputs"] or {}
+    plain: dict[str, Any] = {
+        key: state[key] for key in ("t_started", "agent_id", "module_id", "multi_agent_episode_id")
+    }
+    columns: dict[str, Any] = {key: buffer(state[key]) for key in _COLUMNS}
     episode = cls(
         state["id_"],
-        observations=buffer(state["observations"]),
-        actions=buffer(state["actions"]),
-        rewards=buffer(state["rewards"]),
-        infos=buffer(state["infos"]),
+        **columns,
         extra_model_outputs={key: buffer(output) for key, output in outputs.items()},
         observation_space=space_from_state(state["_observation_space"]),
         action_space=space_from_state(state["_action_space"]),
         terminated=state["is_terminated"],
         truncated=state["is_truncated"],
-        t_started=state["t_started"],
-        agent_id=state["agent_id"],
-        module_id=state["module_id"],
-        multi_agent_episode_id=state["multi_agent_episode_id"],
+        **plain,
     )
     if episode.t != state["t"]:
         raise ValueError(

@@ -11,6 +11,7 @@ with arrays as base64 of zlib of the `.npy` format.
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import zlib
 from abc import ABC, abstractmethod
@@ -24,6 +25,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
+
+_ARRAYS: Final = ("low", "high", "nvec", "start")
 
 Json = dict[str, Any]
 State = dict[str, Any]
@@ -50,16 +53,15 @@ class Kind(ABC):
         """The fields, without the type."""
 
     @abstractmethod
-    def from_json(self, data: Json) -> gym.Space:
-        """The inverse; what has a default may be missing."""
-
-    @abstractmethod
     def to_state(self, space: Any) -> State:
         """The fields, without the kind."""
 
     @abstractmethod
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        """The inverse."""
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        """The space of the fields, by their names in JSON; what has a default may be missing.
+
+        Bounds and sizes of a state are arrays here, and parts are spaces.
+        """
 
 
 def space_to_json(space: gym.Space) -> Json:
@@ -87,7 +89,7 @@ def space_from_json(data: Json) -> gym.Space:
     for kind in KINDS:
         if data.get("type") == kind.name:
             try:
-                return kind.from_json(data)
+                return kind.read(_with_parts(data, space_from_json))
             except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
     raise DataError(f"a space has the type {data.get('type')!r}: {_allowed()}")
@@ -116,8 +118,8 @@ def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
     for kind in KINDS:
         if state.get("space") == kind.state_name:
             try:
-                return kind.from_state(state)
-            except (KeyError, TypeError, AttributeError, AssertionError, zlib.error) as error:
+                return kind.read(_with_parts(_as_json(state), space_from_state))
+            except (KeyError, TypeError, AttributeError, AssertionError, zlib.error, binascii.Error) as error:
                 raise ValueError(
                     f"the {kind.state_name} space in an episode's state cannot be read: {error!r}"
                 ) from error
@@ -168,13 +170,6 @@ class _Box(Kind):
             "dtype": space.dtype.name,
         }
 
-    def from_json(self, data: Json) -> gym.Space:
-        shape, dtype = tuple(data["shape"]), np.dtype(data.get("dtype", "float32"))
-        low, high = (
-            np.array(np.broadcast_to(_bounds_from_json(data[side], dtype), shape)) for side in ("low", "high")
-        )
-        return spaces.Box(low, high, shape=shape, dtype=dtype.type)
-
     def to_state(self, space: spaces.Box) -> State:
         return {
             "low": _encode(space.low),
@@ -183,9 +178,13 @@ class _Box(Kind):
             "dtype": space.dtype.str,
         }
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        dtype = np.dtype(state["dtype"])
-        return spaces.Box(_decode(state["low"]), _decode(state["high"]), tuple(state["shape"]), dtype.type)
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        shape, dtype = tuple(fields["shape"]), np.dtype(fields.get("dtype", "float32"))
+        low, high = (
+            np.array(np.broadcast_to(_bounds_from_json(fields[side], dtype), shape))
+            for side in ("low", "high")
+        )
+        return spaces.Box(low, high, shape=shape, dtype=dtype.type)
 
 
 class _Discrete(Kind):
@@ -196,17 +195,14 @@ class _Discrete(Kind):
         data = self.to_state(space)
         return data if space.dtype == np.int64 else {**data, "dtype": space.dtype.name}
 
-    def from_json(self, data: Json) -> gym.Space:
-        start, dtype = data.get("start", 0), np.dtype(data.get("dtype", "int64"))
-        if dtype == np.int64:  # the parameter is younger than the oldest Gymnasium that we take
-            return spaces.Discrete(data["n"], start=start)
-        return spaces.Discrete(data["n"], start=start, dtype=dtype.type)
-
     def to_state(self, space: spaces.Discrete) -> State:
         return {"n": int(space.n), "start": int(space.start)}
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        return spaces.Discrete(state["n"], start=state["start"])
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        start, dtype = fields.get("start", 0), np.dtype(fields.get("dtype", "int64"))
+        if dtype == np.int64:  # the parameter is younger than the oldest Gymnasium that we take
+            return spaces.Discrete(fields["n"], start=start)
+        return spaces.Discrete(fields["n"], start=start, dtype=dtype.type)
 
 
 class _MultiDiscrete(Kind):
@@ -217,18 +213,13 @@ class _MultiDiscrete(Kind):
         data: Json = {"nvec": space.nvec.tolist(), "dtype": space.dtype.name}
         return {**data, "start": space.start.tolist()} if space.start.any() else data
 
-    def from_json(self, data: Json) -> gym.Space:
-        nvec, dtype = np.array(data["nvec"]), np.dtype(data.get("dtype", "int64"))
-        start = np.array(data["start"]) if data.get("start") is not None else None
-        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-
     def to_state(self, space: spaces.MultiDiscrete) -> State:
         state: State = {"nvec": _encode(space.nvec), "dtype": space.dtype.str}
         return {**state, "start": _encode(space.start)} if space.start.any() else state
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        nvec, dtype = _decode(state["nvec"]), np.dtype(state["dtype"])
-        start = _decode(state["start"]) if state.get("start") is not None else None
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        nvec, dtype = np.array(fields["nvec"]), np.dtype(fields.get("dtype", "int64"))
+        start = np.array(fields["start"]) if fields.get("start") is not None else None
         return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
@@ -240,14 +231,11 @@ class _MultiBinary(Kind):
         n = space.n
         return {"n": int(n) if isinstance(n, int | np.integer) else [int(size) for size in n]}
 
-    def from_json(self, data: Json) -> gym.Space:
-        return self.from_state(data)
-
     def to_state(self, space: spaces.MultiBinary) -> State:
         return {"n": space.n}
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        return spaces.MultiBinary(state["n"])
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        return spaces.MultiBinary(fields["n"])
 
 
 class _Text(Kind):
@@ -257,11 +245,6 @@ class _Text(Kind):
     def to_json(self, space: spaces.Text) -> Json:
         return {"maxLength": space.max_length, "minLength": space.min_length, "charset": space.characters}
 
-    def from_json(self, data: Json) -> gym.Space:
-        charset = data.get("charset")
-        limits = {"max_length": data["maxLength"], "min_length": data.get("minLength", 1)}
-        return spaces.Text(**limits) if charset is None else spaces.Text(**limits, charset=charset)
-
     def to_state(self, space: spaces.Text) -> State:
         return {
             "min_length": space.min_length,
@@ -269,10 +252,12 @@ class _Text(Kind):
             "charset": space.characters,
         }
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        charset = state["charset"]
-        charset = charset if isinstance(charset, str) else frozenset(charset)
-        return spaces.Text(state["max_length"], min_length=state["min_length"], charset=charset)
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        charset = fields.get("charset")
+        limits = {"max_length": fields["maxLength"], "min_length": fields.get("minLength", 1)}
+        if charset is None:
+            return spaces.Text(**limits)
+        return spaces.Text(**limits, charset=charset if isinstance(charset, str) else frozenset(charset))
 
 
 class _Composite(Kind):
@@ -281,14 +266,11 @@ class _Composite(Kind):
     def to_json(self, space: Any) -> Json:
         return {"spaces": _each(space_to_json, space.spaces)}
 
-    def from_json(self, data: Json) -> gym.Space:
-        return self.space(_each(space_from_json, data["spaces"]))
-
     def to_state(self, space: Any) -> State:
         return {"spaces": _each(space_to_state, space.spaces)}
 
-    def from_state(self, state: Mapping[str, Any]) -> gym.Space:
-        return self.space(_each(space_from_state, state["spaces"]))
+    def read(self, fields: Mapping[str, Any]) -> gym.Space:
+        return self.space(fields["spaces"])
 
 
 class _Dict(_Composite):
@@ -322,12 +304,27 @@ def _bounds_to_json(bounds: NDArray[Any]) -> Any:
 
 
 def _bounds_from_json(bounds: Any, dtype: np.dtype) -> NDArray[Any]:
+    if isinstance(bounds, np.ndarray):
+        return bounds
     read = float if dtype.kind == "f" else int
     return np.array(_nested(bounds, read), dtype=dtype)
 
 
 def _number_to_json(number: float) -> float | str:
     return str(number) if isinstance(number, float) and np.isinf(number) else number
+
+
+def _with_parts(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mapping[str, Any]:
+    return {**fields, "spaces": _each(read, fields["spaces"])} if "spaces" in fields else fields
+
+
+def _as_json(state: Mapping[str, Any]) -> Json:
+    """The fields of a state by their names in JSON, arrays decoded."""
+    named = {"max_length": "maxLength", "min_length": "minLength"}
+    return {
+        named.get(name, name): _decode(value) if name in _ARRAYS and isinstance(value, str) else value
+        for name, value in state.items()
+    }
 
 
 def _each(function: Callable[[Any], Any], parts: Any) -> Any:
