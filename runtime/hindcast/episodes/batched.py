@@ -93,11 +93,6 @@ def extend(value: Nested, new: Nested) -> Nested:
     return map_leaves(join, value, new)
 
 
-def repeat(sample: Nested, times: int) -> Nested:
-    """One sample (of arrays) `times` times."""
-    return map_leaves(lambda leaf: np.repeat(leaf[np.newaxis], times, axis=0), sample)
-
-
 def spread(found: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
     """`[len(missing), …]`: the sample `blank` where `missing`, elsewhere the samples `found`, in order."""
 

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
-from hindcast.episodes.lookback_reads import Indices
+from hindcast.episodes.lookback_buffer import Indices, InfiniteLookbackBuffer
 
 
 class EpisodeAccess:

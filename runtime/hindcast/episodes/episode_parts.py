@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hindcast.episodes import nested
-from hindcast.episodes.indexing import Layout
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None)
     before = episode.rewards.lookback if lookback is None else lookback
     _require_lookback(before)
     total = episode.rewards.len_incl_lookback()
-    positions = Layout(episode.rewards.lookback, len(episode)).positions(steps)
+    positions = episode.rewards.positions(steps)
     if positions.step < 0:
         raise ValueError(
             f"a slice of episode {episode.id_} has the step {positions.step}: it must be positive"

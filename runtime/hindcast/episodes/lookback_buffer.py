@@ -10,15 +10,19 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.episodes import batched, nested
-from hindcast.episodes.encoding import space_types
-from hindcast.episodes.indexing import split
-from hindcast.episodes.lookback_reads import BufferReads, Indices
+from hindcast.episodes.encoding import batch_types, filled, one_hot, space_types
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_from_state, space_struct, space_to_state
 
+Indices = int | slice | Sequence[int] | None
 
-class InfiniteLookbackBuffer(BufferReads):
+
+class InfiniteLookbackBuffer:
     """A column in time: `lookback` items of the past, then the timesteps.
+
+    Timestep t >= 0 is at position `lookback + t` of the data. A negative index counts from the end (-1 is the last
+    timestep), and reaches into the lookback when it goes further back than the timesteps do; with
+    `neg_index_as_lookback` -1 is the last item of the lookback.
 
     It has two modes. In list mode `data` is a list with one sample per item (`finalized` is False). In NumPy
     mode `data` is a batched value: an array, or a dict/tuple of arrays, with a leading time dimension
@@ -30,9 +34,10 @@ class InfiniteLookbackBuffer(BufferReads):
         data: all items, the lookback first.
         lookback: how many of them are lookback.
         finalized: NumPy mode.
+        space: the samples' space; None if it is not known.
     """
 
-    __slots__ = ()
+    __slots__ = ("_shared", "data", "finalized", "lookback", "space")
 
     def __init__(self, data: Any = None, lookback: int = 0, space: spaces.Space | None = None) -> None:
         """Makes a buffer.
@@ -49,23 +54,88 @@ class InfiniteLookbackBuffer(BufferReads):
             raise ValueError(f"lookback is {lookback}: it must be 0 or more")
         self.finalized = batched.is_batch(data)
         self.data: Any = data if self.finalized else list(data) if data is not None else []
-        self._shared = self.finalized
-        self._space = space
+        self._shared = self.finalized  # others may see the arrays: copy before writing
+        self.space = space
         self.lookback = min(int(lookback), self.len_incl_lookback())
-
-    @property
-    def space(self) -> spaces.Space | None:
-        """The samples' space."""
-        return self._space
-
-    @space.setter
-    def space(self, space: spaces.Space | None) -> None:
-        self._space = space
 
     @property
     def space_struct(self) -> Nested:
         """The leaf spaces, nested like a sample; None without a space."""
-        return space_struct(self._space)
+        return space_struct(self.space)
+
+    def __len__(self) -> int:
+        """Timesteps, without the lookback."""
+        return self.len_incl_lookback() - self.lookback
+
+    def len_incl_lookback(self) -> int:
+        """Timesteps and lookback together."""
+        return batched.batch_length(self.data) if self.finalized else len(self.data)
+
+    def get(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """Samples at timesteps.
+
+        Args:
+            indices: one timestep; a slice or a list of them; None for all (without the lookback). A negative
+                index counts from the end and may reach into the lookback.
+            neg_index_as_lookback: -1 is then the last item before timestep 0.
+            fill: replaces items that are out of range: a number or text (given the space's shape and
+                dtype; without a space a list answers the bare value), or a nested value. Without it an index
+                out of range is an error, and a slice is cut to what there is.
+            one_hot_discrete: encode discrete values as float32 one-hot vectors.
+
+        Returns:
+            One sample for one index; else a list (list mode) or a batched value (NumPy mode).
+
+        Raises:
+            IndexError: an index out of range, without `fill`.
+            ValueError: one-hot without a space; a `fill` that does not fit.
+        """
+        if one_hot_discrete and self.space is None:
+            raise ValueError(
+                "one-hot encoding needs the space: give the episode its observation_space/action_space"
+            )
+        look, total = neg_index_as_lookback, self.len_incl_lookback()
+        if isinstance(indices, int | np.integer):
+            position = self._position(int(indices), look)
+            if 0 <= position < total:
+                return self._encode(self._take(position), one_hot_discrete)
+            if fill is None:
+                raise self._out_of_range(indices, look)
+            return self._filling(fill, one_hot_discrete)
+        if indices is None or isinstance(indices, slice):
+            run = self.positions(indices or slice(None), look)
+            inside = _inside(run, total)
+            if fill is None or len(inside) == len(run):
+                return self._encode_all(self._take(_as_slice(inside)), one_hot_discrete)
+            return self._gather(list(run), fill, one_hot_discrete)
+        positions = [self._position(int(index), look) for index in indices]
+        if fill is None:
+            self._require(indices, positions, look)
+        return self._gather(positions, fill, one_hot_discrete)
+
+    def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
+        """The positions of a slice; they may be outside the data. Without bounds it covers all timesteps.
+
+        Raises:
+            ValueError: a step of 0.
+        """
+        total = self.len_incl_lookback()
+        step = 1 if indices.step is None else int(indices.step)
+        start, stop = (self.lookback, total) if step > 0 else (total - 1, self.lookback - 1)
+        if indices.start is not None:
+            start = self._position(int(indices.start), neg_index_as_lookback)
+        if indices.stop is not None:
+            stop = self._position(int(indices.stop), neg_index_as_lookback)
+        if step == 0:
+            raise ValueError("the step of a slice cannot be 0")
+        return range(start, stop, step)
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Overwrites samples; the length stays.
@@ -81,13 +151,13 @@ class InfiniteLookbackBuffer(BufferReads):
             ValueError: in NumPy mode, samples of another structure or shape.
         """
         if isinstance(at_indices, int | np.integer):
-            (position,) = self._positions([at_indices], neg_index_as_lookback)
+            (position,) = self._to_write([at_indices], neg_index_as_lookback)
             if self.finalized:
                 self._overwrite(position, new_data)
             else:
                 self.data[position] = new_data
             return
-        positions = self._positions(at_indices, neg_index_as_lookback)
+        positions = self._to_write(at_indices, neg_index_as_lookback)
         samples = self._samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
@@ -154,12 +224,12 @@ class InfiniteLookbackBuffer(BufferReads):
         positions = slice(first, last, step)
         data = batched.take(self.data, positions) if self.finalized else self.data[positions]
         self._shared = self._shared or self.finalized
-        return InfiniteLookbackBuffer(data, lookback, self._space)
+        return InfiniteLookbackBuffer(data, lookback, self.space)
 
     def get_state(self) -> dict[str, Any]:
         """The buffer as `{data, lookback, finalized, space}`, ready for MessagePack with NumPy arrays."""
         data = nested.map_leaves(batched.objects_as_text, self.data) if self.finalized else list(self.data)
-        space = None if self._space is None else space_to_state(self._space)
+        space = None if self.space is None else space_to_state(self.space)
         return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
 
     @classmethod
@@ -189,8 +259,8 @@ class InfiniteLookbackBuffer(BufferReads):
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
         """A new buffer: all items plus a number; or these and those of a sequence, or of a buffer."""
         if isinstance(other, Number):
-            return InfiniteLookbackBuffer(self._plus(other), self.lookback, self._space)
-        result = InfiniteLookbackBuffer(self.data, self.lookback, self._space)
+            return InfiniteLookbackBuffer(self._plus(other), self.lookback, self.space)
+        result = InfiniteLookbackBuffer(self.data, self.lookback, self.space)
         if isinstance(other, InfiniteLookbackBuffer):
             result.concat(other)
         else:
@@ -214,19 +284,66 @@ class InfiniteLookbackBuffer(BufferReads):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        past, now = (self._many(part) for part in (slice(0, self.lookback), slice(self.lookback, None)))
+        past, now = (self._take(part) for part in (slice(0, self.lookback), slice(self.lookback, None)))
         return f"{type(self).__name__}({past} <- lookback({self.lookback}) | {now})"
 
-    def _positions(self, indices: slice | Sequence[int] | None, look: bool) -> list[int]:
+    def _position(self, index: int, look: bool) -> int:
+        return self.lookback + index if index >= 0 or look else self.len_incl_lookback() + index
+
+    def _to_write(self, indices: slice | Sequence[int] | None, look: bool) -> list[int]:
         """Where in the data to write; slices are cut to what there is."""
-        layout = self._layout()
         if indices is None or isinstance(indices, slice):
-            return list(split(layout.positions(indices or slice(None), look), layout.total)[1])
-        positions = [layout.position(int(index), look) for index in indices]
-        for index, position in zip(indices, positions, strict=True):
-            if not layout.contains(position):
-                raise self._out_of_range(index, look)
+            return list(_inside(self.positions(indices or slice(None), look), self.len_incl_lookback()))
+        positions = [self._position(int(index), look) for index in indices]
+        self._require(indices, positions, look)
         return positions
+
+    def _require(self, indices: Sequence[int], positions: list[int], look: bool) -> None:
+        """Make sure that there is an item at each position."""
+        total = self.len_incl_lookback()
+        for index, position in zip(indices, positions, strict=True):
+            if not 0 <= position < total:
+                raise self._out_of_range(index, look)
+
+    def _take(self, positions: Any) -> Any:
+        """The item at a position, or those of a slice."""
+        return batched.take(self.data, positions) if self.finalized else self.data[positions]
+
+    def _gather(self, positions: list[int], fill: Any, one_hot_discrete: bool) -> Any:
+        """The items at the positions, in either mode, and the filling where there are none."""
+        total = self.len_incl_lookback()
+        missing = [not 0 <= position < total for position in positions]
+        blank = self._filling(fill, one_hot_discrete) if any(missing) else None
+        if not self.finalized:
+            return [
+                blank if gone else self._encode(self.data[position], one_hot_discrete)
+                for position, gone in zip(positions, missing, strict=True)
+            ]
+        present = np.array([p for p, gone in zip(positions, missing, strict=True) if not gone], dtype=np.intp)
+        found = self._encode(batched.take(self.data, present), one_hot_discrete)
+        return batched.spread(found, blank, np.array(missing)) if any(missing) else found
+
+    def _encode(self, value: Any, one_hot_discrete: bool) -> Any:
+        if not one_hot_discrete:
+            return value
+        assert self.space is not None
+        return one_hot(value, self.space)
+
+    def _encode_all(self, values: Any, one_hot_discrete: bool) -> Any:
+        if self.finalized:
+            return self._encode(values, one_hot_discrete)
+        return [self._encode(value, one_hot_discrete) for value in values]
+
+    def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
+        if self.space is not None:
+            return filled(space_types(self.space, one_hot_discrete), fill)
+        return filled(batch_types(self.data, fill), fill) if self.finalized else fill
+
+    def _out_of_range(self, index: Any, look: bool) -> IndexError:
+        return IndexError(
+            f"index {index} (neg_index_as_lookback={look}) is out of range: there are {len(self)} timesteps "
+            f"and {self.lookback} of lookback; pass fill=… to get a value instead"
+        )
 
     def _samples(self, items: Any) -> Any:
         """New samples in the form of this buffer's mode."""
@@ -247,7 +364,23 @@ class InfiniteLookbackBuffer(BufferReads):
         return [nested.map_leaves(lambda leaf: leaf + number, item) for item in self.data]
 
     def _empty_batch(self) -> Nested:
-        if self._space is None:
+        if self.space is None:
             return np.zeros(0)
-        types = space_types(self._space)
+        types = space_types(self.space)
         return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), dtype=leaf.dtype), types)
+
+
+def _inside(positions: range, total: int) -> range:
+    """Those of the positions that are in the data; they may run backwards."""
+    first, end = (0, total) if positions.step > 0 else (total - 1, -1)
+    before = min(len(range(positions.start, first, positions.step)), len(positions))
+    until = min(len(range(positions.start, end, positions.step)), len(positions))
+    return positions[before : max(before, until)]
+
+
+def _as_slice(positions: range) -> slice:
+    """The slice that takes these positions (all of them in the data)."""
+    if not positions:
+        return slice(0, 0)
+    stop = positions[-1] + (1 if positions.step > 0 else -1)
+    return slice(positions[0], stop if stop >= 0 else None, positions.step)
