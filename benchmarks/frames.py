@@ -23,7 +23,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve

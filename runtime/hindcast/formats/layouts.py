@@ -10,8 +10,7 @@ import pyarrow as pa
 from hindcast.errors import DataError
 from hindcast.formats.arrow.cells import ARROW_EPISODES
 from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
-from hindcast.formats.columns.layout import ColumnsEncoder
-from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.columns.layout import COLUMNS_LAYOUT, ColumnsEncoder
 from hindcast.formats.layout import Encoder, Layout
 from hindcast.formats.messagepack.layout import (
     MESSAGEPACK_EPISODES,

@@ -11,16 +11,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
+from hindcast.episodes.columns import SEPARATOR, Columns, root
 from hindcast.episodes.details import from_text
 from hindcast.formats.columns.infos import has_infos_or_details, step_texts
-from hindcast.formats.columns.names import COLUMNS_LAYOUT
-from hindcast.formats.columns.steps import Steps, as_numbers
+from hindcast.formats.columns.steps import Steps, as_numbers, nest
 from hindcast.formats.data_file import Group
 from hindcast.formats.parquet.description import describe
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, Leaf
 
+COLUMNS_LAYOUT: Final = "columns"
 _LONGEST = 64 << 20
 _TEXT_BYTES = 64
 _ROW_BYTES = 64  # ids, flags, t
@@ -65,12 +65,8 @@ class ColumnsEncoder(ParquetEncoder):
             (pa.field(Columns.AGENT_ID, pa.string()), _actors(block, Columns.AGENT_ID)),
             (pa.field(Columns.MODULE_ID, pa.string()), _actors(block, Columns.MODULE_ID)),
         ]
-        for name in dict.fromkeys(root(leaf) for leaf in arrays):
-            leaves = {
-                leaf: _leaf(leaf, arrays[leaf], self._steps.leaves[leaf])
-                for leaf in leaves_of(name, list(arrays))
-            }
-            fields.append(leaves[name] if name in leaves else _struct(name, leaves))
+        leaves = {name: _leaf(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
+        fields += [_struct(name, part) for name, part in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
             infos = step_texts(block)
             infos = np.full(steps, "", dtype=object) if infos is None else infos
@@ -149,19 +145,13 @@ def _flat(name: str, values: NDArray[Any]) -> tuple[pa.Field, pa.Array]:
     return pa.field(name, array.type, nullable=False), array
 
 
-def _struct(name: str, leaves: dict[str, tuple[pa.Field, pa.Array]]) -> tuple[pa.Field, pa.Array]:
-    """Leaves as a struct: one field for each part of their names. Tensors in it are flat lists for everybody."""
-    parts: dict[str, dict[str, tuple[pa.Field, pa.Array]]] = {}
-    for leaf, made in leaves.items():
-        part = leaf.removeprefix(f"{name}{SEPARATOR}").split(SEPARATOR, 1)[0]
-        parts.setdefault(part, {})[leaf] = made
-    fields, arrays = [], []
-    for part, own in parts.items():
-        path = f"{name}{SEPARATOR}{part}"
-        field, array = own[path] if path in own else _struct(path, own)
-        fields.append(pa.field(part, array.type, nullable=field.nullable))
-        arrays.append(array)
-    struct = pa.StructArray.from_arrays(arrays, fields=fields)
+def _struct(name: str, part: Any) -> tuple[pa.Field, pa.Array]:
+    """A leaf, or nested leaves as a struct. Tensors in a struct are flat lists for everybody."""
+    if isinstance(part, tuple):
+        return part
+    made = {key: _struct(key, own) for key, own in part.items()}
+    fields = [pa.field(key, array.type, nullable=field.nullable) for key, (field, array) in made.items()]
+    struct = pa.StructArray.from_arrays([array for _, array in made.values()], fields=fields)
     return pa.field(name, struct.type, nullable=False), struct
 
 

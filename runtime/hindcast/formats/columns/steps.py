@@ -1,18 +1,43 @@
-"""Blocks as timesteps: the columns of every layout that has one row for each, in their order."""
+"""Blocks as timesteps: the columns, by RLlib's names and `t`, of every layout that has one row for each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
+from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, next_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.names import NO_OUTPUTS
 from hindcast.formats.spec import DataSpec, Leaf
 
+# Of older recordings, where one flag says that an episode is over.
+DONES: Final = ("dones", "done")
+# What pandas writes of an index without a name, to Parquet and to CSV, and reads from the latter.
+_INDICES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
+# Columns of RLlib's files that are not model outputs.
+NO_OUTPUTS: Final = frozenset(
+    {
+        Columns.EPS_ID,
+        Columns.AGENT_ID,
+        Columns.MODULE_ID,
+        Columns.T,
+        Columns.OBS,
+        Columns.ACTIONS,
+        Columns.REWARDS,
+        Columns.NEXT_OBS,
+        Columns.TERMINATEDS,
+        Columns.TRUNCATEDS,
+        Columns.INFOS,
+        *DONES,
+        *_INDICES,
+        "agent_index",
+        "unroll_id",
+        "type",
+    }
+)
 _OWN: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS})
 _T: Final = Leaf(np.dtype(np.int64))
 _FLAG: Final = Leaf(np.dtype(np.bool_))
@@ -95,3 +120,15 @@ def as_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
     if leaf.dtype.kind != "c":
         return values
     return values.view(f"<f{leaf.dtype.itemsize // 2}").reshape(*values.shape, 2)
+
+
+def nest(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves as nested dicts: `{"obs/camera": x}` as `{"obs": {"camera": x}}`."""
+    tree: dict[str, Any] = {}
+    for name, value in named.items():
+        *parents, last = name.split(SEPARATOR)
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

@@ -11,7 +11,7 @@ from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.columns.names import NO_OUTPUTS
+from hindcast.formats.columns.steps import NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.hdf5 import Dataset, Group
 from hindcast.formats.tables.naming import plan_of

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from hindcast.episodes.columns import Columns
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Bool
+from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
+from hindcast.formats.columns.packed import PREFIX
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
-from hindcast.formats.sample_batch.batches import TYPES, batches_of
-from hindcast.formats.sample_batch.rows import Plans, names_of, rows_of
-from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.sample_batch.batches import TYPES, Arrays, Batch, arrays_of, batches_of, infos_of
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.tables.decoding import as_described, check_next
+from hindcast.formats.tables.filters import passing
+from hindcast.formats.tables.naming import ROLES, Plan, Source, plan_of
 from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.tables.roles import ends_of, timesteps_of
 from hindcast.formats.tables.text_files import blocks_of, head_of
 from hindcast.formats.tables.written import written_spec
 from hindcast.storage.location import Location
@@ -25,6 +35,8 @@ from hindcast.storage.location import Location
 _HEAD: Final = 64 << 10
 _FIRST: Final = 4 << 20
 _TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
+_AGENT: Final = "agent_index"
+_PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
 
 
 class SampleBatch(Format):
@@ -57,28 +69,90 @@ class SampleBatch(Format):
         if not end:
             return ()
         try:
-            plans = [plan_of(names_of(batch), options) for batch in batches_of(line)]
+            plans = [plan_of(_names_of(batch), options) for batch in batches_of(line)]
         except (CellError, DataError) as error:
             raise DataError(f"{location}, line 1: {error}") from error
         return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_of_flags(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
-        location, spec, plans = piece.location, DataSpec(piece.part), Plans(options)
-        line, row = 0, 0
+        location, batches = piece.location, _Batches(piece.location, piece.part, options)
+        line = 0
         for _, text in blocks_of(location):
             parts: list[Rows] = []
-            for content in text.split(b"\n"):
-                if content.strip():
-                    for rows, count in _batches(location, content, line, spec, plans):
-                        parts.append(replace(rows, row=rows.row + row))
-                        row += count
+            for content in text.removesuffix(b"\n").split(b"\n"):
                 line += 1
-            line -= 1  # a block ends with a line end
-            for _, same in groupby((rows for rows in parts if len(rows)), key=_kind):
+                if content.strip():
+                    parts += batches.of_line(content, line)
+            for _, same in groupby(parts, key=_kind):
                 yield Rows.concat(list(same))
-        if not row:
+        if not batches.timesteps:
             raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+
+
+class _Batches:
+    """The batches of a file, read as rows one after the other.
+
+    Args:
+        location: the file.
+        leaves: what Hindcast wrote about it; empty for other files.
+        options: what to read.
+
+    Attributes:
+        timesteps: read so far, whether they passed the filter or not.
+    """
+
+    def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
+        self.timesteps = 0
+        self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
+        self._plans: dict[tuple[str, ...], Plan] = {}  # of columns; most batches have the same
+
+    def of_line(self, content: bytes, line: int) -> list[Rows]:
+        """The rows of a line's batches that pass the filter.
+
+        Args:
+            content: of the line.
+            line: its number in the file, from 1; path and line are the episode's id if a batch has none.
+
+        Raises:
+            DataError: no batch; columns that are missing, named wrongly or of several lengths; cells that cannot be
+                read.
+        """
+        try:
+            found = [self._rows(batch, f"{self._path}:{line - 1}") for batch in batches_of(content)]
+        except (CellError, DataError) as error:
+            raise DataError(f"{self._path}, line {line}: {error}") from error
+        return [rows for rows in found if len(rows)]
+
+    def _rows(self, batch: Batch, line_id: str) -> Rows:
+        plan = self._plan(batch)
+        roles = _roles(batch, plan, self._options)
+        columns = _columns(batch, plan, self._spec)
+        _check_lengths(columns, roles)
+        terminated, truncated = ends_of(roles, plan)
+        first, self.timesteps = self.timesteps, self.timesteps + len(roles)
+        rows = Rows(
+            columns=columns,
+            terminated=terminated,
+            truncated=truncated,
+            path=self._path,
+            row=np.arange(first, self.timesteps),
+            eps_id=_episodes(batch, plan, roles, line_id, terminated | truncated),
+            t=timesteps_of(roles, plan),
+        )
+        _, row = passing(roles, self._options.filter, 0)
+        return rows if len(row) == len(rows) else rows.take(row)
+
+    def _plan(self, batch: Batch) -> Plan:
+        names = tuple(_names_of(batch))
+        if names not in self._plans:
+            self._plans[names] = plan_of(names, self._options)
+        return self._plans[names]
+
+
+def _names_of(batch: Batch) -> list[str]:
+    """The batch's columns that have a value for each timestep."""
+    return [name for name in batch.columns if name != _PER_SEQUENCE]
 
 
 def _of_flags(plan: Plan) -> tuple[str, ...]:
@@ -87,18 +161,103 @@ def _of_flags(plan: Plan) -> tuple[str, ...]:
     return ("no flag says that an episode ended: they count as unfinished, but as terminated in RLlib",)
 
 
-def _batches(
-    location: Location, content: bytes, line: int, spec: DataSpec, plans: Plans
-) -> list[tuple[Rows, int]]:
-    try:
-        return [rows_of(batch, plans, spec, str(location), line) for batch in batches_of(content)]
-    except (CellError, DataError) as error:
-        raise DataError(f"{location}, line {line + 1}: {error}") from error
-
-
 def _kind(part: Rows) -> Any:
     """What parts must share to be joined."""
     return (
         part.t is None,
         tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in part.columns.items())),
     )
+
+
+def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
+    columns: Arrays = {}
+    for name, source in plan.sources.items():
+        if name == Columns.INFOS:
+            columns[name] = infos_of(batch.columns[source.columns[0]])
+        elif name not in ROLES:
+            columns.update(as_described(_leaves(batch, name, source), spec))
+    for name in leaves_of(Columns.NEXT_OBS, list(columns)):
+        columns |= _in_one_dtype(columns, name, obs_leaf(name))
+    check_next(columns)
+    if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
+        columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
+    return columns
+
+
+def _in_one_dtype(columns: Arrays, one: str, other: str) -> Arrays:
+    """Two float leaves, both in the smaller dtype if that loses nothing: only a packed one kept its dtype."""
+    if other not in columns or {columns[one].dtype.kind, columns[other].dtype.kind} != {"f"}:
+        return {}
+    pair = {one: columns[one], other: columns[other]}
+    smaller = min((array.dtype for array in pair.values()), key=lambda dtype: dtype.itemsize)
+    narrowed = {name: array.astype(smaller) for name, array in pair.items()}
+    same = all(np.array_equal(array, narrowed[name], equal_nan=True) for name, array in pair.items())
+    return narrowed if same else {}
+
+
+def _leaves(batch: Batch, name: str, source: Source) -> Arrays:
+    if source.shape is None:
+        return arrays_of(batch.columns[source.columns[0]], name)
+    parts = [arrays_of(batch.columns[own], own)[own] for own in source.columns]
+    return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
+
+
+def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
+    """Ids, flags and what is compared, one value for each timestep."""
+    names = [name for own in ROLES for name in plan.sources.get(own, Source(())).columns]
+    compared = [term.column for term in options.filter if term.column in batch.columns]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
+        columns[name] = _role(batch.columns[name], name)
+    if plan.end_infos is not None:
+        columns[plan.end_infos] = pa.array(infos_of(batch.columns[plan.end_infos]), pa.string())
+    if not columns:
+        (first, *_) = arrays_of(next(iter(batch.columns.values())), "").values()
+        columns[""] = pa.nulls(len(first))
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise CellError(0, f"its columns have several lengths: {lengths}")
+    return pa.table(columns)
+
+
+def _role(value: Any, name: str) -> pa.Array:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, str) and not first.startswith(PREFIX) and value.count(first) == len(value):
+        return pa.repeat(first, len(value))  # the one episode of most lines
+    if isinstance(first, bool):
+        with suppress(pa.ArrowInvalid):  # other values among them
+            return pa.array(value, pa.bool_())
+    (array,) = arrays_of(value, name).values()
+    return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
+
+
+def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
+    for name, array in columns.items():
+        if len(array) != len(roles):
+            raise CellError(
+                0,
+                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or fix it",
+            )
+
+
+def _episodes(batch: Batch, plan: Plan, roles: pa.Table, line_id: str, ended: Bool) -> NDArray[np.object_]:
+    """`[R]` episode, policy and agent as one id: `7`, `7/2` (another agent than the first), `7/policy/0`."""
+    source = plan.sources.get(Columns.EPS_ID)
+    if source is None:
+        number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
+        own = _texts(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+    else:
+        own = _texts(roles.column(source.columns[0]), str)
+    if batch.policy is not None:
+        own = own + f"/{batch.policy}"
+    if _AGENT not in roles.column_names:
+        return own if batch.policy is None else own + "/0"
+    named = batch.policy is not None
+    return own + _texts(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
+
+
+def _texts(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
+    """`[R]` the text of each value, made once for each that is distinct."""
+    encoded = pc.dictionary_encode(column.combine_chunks())
+    known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+    return known[encoded.indices.to_numpy()]

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.names import DONES, NO_OUTPUTS
+from hindcast.formats.columns.steps import DONES, NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
 from hindcast.formatting import natural
 

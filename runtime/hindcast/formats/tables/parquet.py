@@ -15,7 +15,7 @@ from hindcast.episodes.block import I64
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import of_fragments
-from hindcast.formats.columns.names import COLUMNS_LAYOUT
+from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.parquet.description import described, read_index
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet

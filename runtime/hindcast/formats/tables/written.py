@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, next_leaf, root
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
+from hindcast.formats.columns.steps import nest
 from hindcast.formats.dataset_folder.exported import recording_of
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
@@ -54,7 +56,7 @@ def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
     leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
     leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, list(leaves))}
-    return {name: _column(name, leaves) for name in dict.fromkeys(map(root, leaves))}
+    return {name: _struct(part) for name, part in nest(leaves).items()}
 
 
 def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
@@ -71,11 +73,7 @@ def _nested(leaf: Leaf) -> pa.DataType:
     return kind
 
 
-def _column(name: str, leaves: dict[str, pa.DataType]) -> pa.DataType:
-    if name in leaves:
-        return leaves[name]
-    prefix = name + SEPARATOR
-    parts = dict.fromkeys(
-        leaf.removeprefix(prefix).split(SEPARATOR, 1)[0] for leaf in leaves if leaf.startswith(prefix)
-    )
-    return pa.struct([pa.field(part, _column(prefix + part, leaves)) for part in parts])
+def _struct(part: Any) -> pa.DataType:
+    if isinstance(part, pa.DataType):
+        return part
+    return pa.struct([pa.field(name, _struct(own)) for name, own in part.items()])

@@ -19,8 +19,7 @@ from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.columns.steps import Steps, as_numbers
 from hindcast.formats.data_file import Group
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.cells import Words, flat_cells, info_json, repeated
-from hindcast.formats.text.file import TextEncoder, lines_of
+from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of, number_cells, repeated
 
 CSV_LAYOUT: Final = "CSV"
 MOST_NUMBERS: Final = 1_024
@@ -75,7 +74,9 @@ class CsvEncoder(TextEncoder):
 def _cells(column: NDArray[Any], leaf: Leaf) -> pa.LargeBinaryArray:
     if leaf.dtype is None:
         return pa.array([_quoted(text) for text in column.tolist()], pa.large_binary())
-    return flat_cells(as_numbers(column, leaf), _WORDS)
+    values = as_numbers(column, leaf)
+    flat = values if values.ndim == 1 else values.reshape(len(values), -1)
+    return number_cells(flat, _WORDS, brackets=False)
 
 
 def _quoted(text: str) -> bytes:

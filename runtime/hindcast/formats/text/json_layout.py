@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.steps import Steps, as_numbers
+from hindcast.formats.columns.steps import Steps, as_numbers, nest
 from hindcast.formats.data_file import Group
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.cells import Words, info_json, number_cells, repeated
-from hindcast.formats.text.file import TextEncoder, lines_of
+from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of, number_cells, repeated
 
 JSON_LAYOUT: Final = "JSON"
 WORDS: Final = Words(b'"NaN"', b'"Infinity"', b'"-Infinity"')
@@ -62,18 +61,6 @@ def _cells(column: NDArray[Any], leaf: Leaf) -> pa.LargeBinaryArray:
 def _info_cells(texts: NDArray[np.object_]) -> pa.LargeBinaryArray:
     cells = [b',"infos":' + info_json(text) if text else b"" for text in texts.tolist()]
     return pa.array(cells, pa.large_binary())
-
-
-def nest(named: dict[str, Any]) -> dict[str, Any]:
-    """Leaves as nested dicts: `{"obs/camera": x}` as `{"obs": {"camera": x}}`."""
-    tree: dict[str, Any] = {}
-    for name, value in named.items():
-        *parents, last = name.split(SEPARATOR)
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree
 
 
 def _skeleton(names: Sequence[str]) -> tuple[list[str], list[bytes]]:

@@ -19,12 +19,10 @@ from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.columns.pickles import pickled
-from hindcast.formats.columns.steps import Steps, as_numbers
+from hindcast.formats.columns.steps import Steps, as_numbers, nest
 from hindcast.formats.data_file import Group
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.cells import Words, info_json, json_of
-from hindcast.formats.text.file import TextEncoder, lines_of
-from hindcast.formats.text.json_layout import nest
+from hindcast.formats.text.lines import TextEncoder, Words, info_json, json_of, lines_of
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
 _WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RLlib writes and reads

@@ -1,14 +1,18 @@
-"""One file of text that is being written: a header, and lines."""
+"""Lines of text: a file of them that is being written, and their cells, made column by column."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
+from hindcast.errors import DataError
 from hindcast.formats.data_file import Group, entry_of
 from hindcast.formats.entries import FileEntry, RowGroup
 from hindcast.storage.atomic import AtomicFile
@@ -102,3 +106,70 @@ def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> Group:
 
 def _offsets(lines: pa.LargeBinaryArray) -> I64:
     return np.frombuffer(lines.buffers()[1], np.int64, count=len(lines) + 1, offset=8 * lines.offset)
+
+
+class Words(NamedTuple):
+    """How NaN and infinities are spelled."""
+
+    nan: bytes
+    infinity: bytes
+    minus_infinity: bytes
+
+
+def json_of(values: NDArray[Any], words: Words) -> bytes:
+    """An array as JSON; floats are as short as reading them back exactly allows."""
+    text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+    odd = values[~np.isfinite(values)] if values.dtype.kind == "f" else values[:0].reshape(-1)
+    if not len(odd):
+        return text
+    spelled = [_spelled(value, words) for value in odd.tolist()]
+    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*spelled, b""], strict=True)))
+
+
+def number_cells(values: NDArray[Any], words: Words, brackets: bool = True) -> pa.LargeBinaryArray:
+    """`[S]` the JSON of each row: a number, or nested lists; without `brackets` the numbers of a flat list only."""
+    text = np.frombuffer(json_of(values, words), np.uint8)[1:-1]
+    if values.ndim == 1:
+        commas = np.flatnonzero(text == ord(","))
+        return _cut(text, np.append(0, commas + 1), np.append(commas, len(text)))
+    closing = np.flatnonzero(text == ord("]"))
+    in_a_row = len(closing) // len(values)
+    ends = closing[in_a_row - 1 :: in_a_row] + 1
+    starts = np.append(0, ends[:-1] + 1)
+    return _cut(text, starts, ends) if brackets else _cut(text, starts + 1, ends - 1)
+
+
+def repeated(texts: list[bytes], block: Block) -> pa.LargeBinaryArray:
+    """`[S]` the text of each step's episode."""
+    return pa.array(texts, pa.large_binary()).take(pa.array(block.episode_of_step))
+
+
+def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """The parts of a text, which are in order and do not overlap."""
+    keep = np.ones(len(text), dtype=np.bool_)
+    keep[: starts[0]] = False
+    keep[ends[-1] :] = False
+    for offset in range(int((starts[1:] - ends[:-1]).max(initial=0))):
+        keep[ends[:-1] + offset] = False
+    offsets = np.append(0, np.cumsum(ends - starts))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text[keep])]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), buffers)
+
+
+def _spelled(value: float, words: Words) -> bytes:
+    if np.isnan(value):
+        return words.nan
+    return words.infinity if value > 0 else words.minus_infinity
+
+
+def info_json(text: str) -> bytes:
+    """The info's JSON without line ends.
+
+    Raises:
+        DataError: it is not JSON.
+    """
+    try:
+        orjson.loads(text)
+    except ValueError as error:
+        raise DataError(f"an info is not JSON ({error}): {text[:200]!r}") from error
+    return text.encode().replace(b"\n", b" ").replace(b"\r", b" ")
