@@ -13,7 +13,7 @@ from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import with_reset, without_reset
+from hindcast.formats.columns.infos import RESET, with_entry, without_entry
 from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -92,8 +92,8 @@ class TestInfos:
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
     def test_that_of_reset_stands_in_the_first_step(self, own, reset):
-        cell = with_reset(reset, own)
-        assert without_reset(cell) == (reset, own)
+        cell = with_entry(RESET, reset, own)
+        assert without_entry(RESET, cell) == (reset, own)
         if reset and "reset_info" not in own:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 

@@ -16,8 +16,13 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
-from hindcast.formats.dataset_folder.exported import exported_files
+from hindcast.formats.dataset_folder.commits import (
+    Commit,
+    ExportedFiles,
+    exported_files,
+    file_stem,
+    write_commit,
+)
 from hindcast.formats.layouts import layout_of_output
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block

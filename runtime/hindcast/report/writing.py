@@ -13,7 +13,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
-from hindcast.formats.dataset_folder.exported import exported_recording
+from hindcast.formats.dataset_folder.commits import exported_recording
 from hindcast.formats.dataset_folder.manifest import Manifest
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves

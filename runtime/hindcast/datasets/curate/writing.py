@@ -20,12 +20,12 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
+    exported_files,
     file_stem,
     read_commits,
     remove_orphans,
     write_commit,
 )
-from hindcast.formats.dataset_folder.exported import exported_files
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.storage.lease import sole_writer

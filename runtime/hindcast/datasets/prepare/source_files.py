@@ -16,7 +16,7 @@ import pyarrow as pa
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import base_of, check_distinct, expand, listed_files
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.exported import exported_recording
+from hindcast.formats.dataset_folder.commits import exported_recording
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import mapper_source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +43,14 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     refuse_null(column, name)
     extension, metadata = _extension(field)
     if extension is not None:
-        return _of_extension(_storage(column), name, extension, metadata)
+        storage = _storage(column)
+        if extension == _PICKLED:
+            return _of_samples(unpickle_cells(storage.to_pylist()), name)
+        if extension not in _TENSORS:
+            raise DataError(
+                f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of equal shapes"
+            )
+        return {name: _tensors(storage, _shape(metadata, name), name)}
     if pa.types.is_struct(field.type):
         return _of_struct(column, field, name)
     if pa.types.is_dictionary(field.type):
@@ -55,17 +63,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     return {name: _numbers(column, name)}
 
 
-def _of_extension(storage: pa.ChunkedArray, name: str, extension: str, metadata: bytes) -> Arrays:
-    if extension == _PICKLED:
-        return _of_samples(unpickle_cells(storage.to_pylist()), name)
-    if extension not in _TENSORS:
-        raise DataError(
-            f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of equal shapes"
-        )
-    return {name: _tensors(storage, _shape(metadata, name), name)}
-
-
-def is_list(kind: pa.DataType) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
     """Whether it is one of Arrow's three kinds of lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -88,21 +86,16 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
-    try:
-        shape = json.loads(metadata)
-    except ValueError:
-        shape = _pickled_shape(metadata)
+    """A tensor's shape: JSON, or a pickle, as some versions of Ray write it."""
+    shape: Any = None
+    with suppress(Refused):
+        try:
+            shape = json.loads(metadata)
+        except ValueError:
+            shape = ArrayPickle(metadata).load()
     if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise DataError(f"{name!r} is a tensor whose shape cannot be read: {metadata[:40]!r}")
     return tuple(shape)
-
-
-def _pickled_shape(metadata: bytes) -> Any:
-    """Some versions of Ray write the shape as a pickle."""
-    try:
-        return ArrayPickle(metadata).load()
-    except Refused:
-        return None
 
 
 def _tensors(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:
@@ -122,10 +115,10 @@ def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         except CellError as error:
             raise error.at(row + error.row) from error
         row += len(chunk)
-    shapes = [part.shape[1:] for part in parts if len(part)]
-    if len(set(shapes)) > 1:
-        raise CellError(0, f"{name!r} has rows of the shapes {sorted(set(shapes))}: all must have the same")
     filled = [part for part in parts if len(part)]
+    shapes = {part.shape[1:] for part in filled}
+    if len(shapes) > 1:
+        raise CellError(0, f"{name!r} has rows of the shapes {sorted(shapes)}: all must have the same")
     if not filled:
         return _of_chunk(pa.array([], column.type), name)
     return filled[0] if len(filled) == 1 else np.concatenate(filled)
@@ -134,7 +127,7 @@ def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 def _of_chunk(chunk: pa.Array, name: str) -> NDArray[Any]:
     shape: list[int] = []
     values = chunk
-    while is_list(values.type):
+    while _is_list(values.type):
         if values.null_count:
             raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a list is expected")
         shape.append(_common_length(values, name, shape))
@@ -159,17 +152,12 @@ def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:
 def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
     if pa.types.is_fixed_size_list(lists.type):
         return int(lists.type.list_size)
-    offsets = lists.offsets.to_numpy()
-    if len(offsets) < 2:
-        return 0
-    if offsets[-1] - offsets[0] == (offsets[1] - offsets[0]) * (len(offsets) - 1):
-        lengths = np.diff(offsets)
-        if (lengths == lengths[0]).all():
-            return int(lengths[0])
-    lengths = np.diff(offsets)
-    odd = int(np.flatnonzero(lengths != lengths[0])[0])
-    row = odd // int(np.prod(outer, dtype=np.int64))
-    raise CellError(row, f"{name!r} has {lengths[odd]} numbers where the row before has {lengths[0]}")
+    lengths = np.diff(lists.offsets.to_numpy())
+    odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
+    if len(odd):
+        row = int(odd[0]) // int(np.prod(outer, dtype=np.int64))
+        raise CellError(row, f"{name!r} has {lengths[odd[0]]} numbers where the row before has {lengths[0]}")
+    return int(lengths[0]) if len(lengths) else 0
 
 
 def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:

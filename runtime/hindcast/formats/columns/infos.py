@@ -20,18 +20,30 @@ from hindcast.episodes.convert import info_from_json, info_to_json
 from hindcast.episodes.details import NOTHING
 from hindcast.formats.layout import LEAVE_OUT, CellError
 
-_RESET: Final = '{"reset_info":'
+RESET: Final = '{"reset_info":'
 _DETAILS: Final = f'{{"{DETAILS}":'
 
 
-def with_reset(reset: str, own: str) -> str:
-    """The cell of an episode's first step; empty text is an empty info."""
-    return _with(_RESET, reset, own)
+def with_entry(head: str, entry: str, own: str) -> str:
+    """A cell with an entry before its own.
+
+    Args:
+        head: `RESET`, or another way in which a cell with that entry begins.
+        entry: JSON of a dict; empty text is an empty one.
+        own: the cell without it.
+    """
+    if not entry and not own.startswith(head):
+        return own
+    return f"{head}{entry or '{}'}" + (f",{own[1:]}" if own else "}")
 
 
-def without_reset(cell: str) -> tuple[str, str]:
-    """The inverse of `with_reset`: the two infos."""
-    return _without(_RESET, cell)
+def without_entry(head: str, cell: str) -> tuple[str, str]:
+    """The inverse of `with_entry`: the entry, and the cell without it."""
+    if not cell.startswith(head):
+        return "", cell
+    first, end = json.JSONDecoder().raw_decode(cell, len(head))
+    own = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
+    return ("" if first == {} else cell[len(head) : end]), own
 
 
 def has_infos_or_details(block: Block) -> bool:
@@ -54,15 +66,36 @@ def step_texts(block: Block) -> NDArray[np.object_] | None:
     texts = np.where(texts == EMPTY_INFO, "", texts)
     cells, firsts = texts[block.obs_row + 1], texts[block.obs_start]
     for i, start in enumerate(block.start.tolist()):
-        cells[start] = with_reset(str(firsts[i]), str(cells[start]))
-        cells[start] = _with(_DETAILS, NOTHING if block.details is None else block.details[i], cells[start])
+        cells[start] = with_entry(RESET, str(firsts[i]), str(cells[start]))
+        details = NOTHING if block.details is None else block.details[i]
+        cells[start] = with_entry(_DETAILS, details, cells[start])
     return cells if cells.any() else None
 
 
+def text_of(info: Any, row: int) -> str:
+    """The JSON text of an info: of a dict, or text already; empty if there is none.
+
+    Raises:
+        CellError: it is something else.
+    """
+    if info is None or info == {}:
+        return ""
+    if isinstance(info, str):
+        return info
+    if not isinstance(info, dict):
+        raise CellError(row, f"its info is {info!r}: expected a dict, or its JSON text")
+    return info_to_json(info)
+
+
 def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """`[S]` JSON texts: of cells that are text, or dicts; null is empty."""
-    values = column.to_pylist()
-    return np.array([_text(row, value) for row, value in enumerate(values)], dtype=object)
+    """`[S]` JSON texts of structs, whose nulls are entries that are not there."""
+    texts = np.full(len(column), "", dtype=object)
+    for row, info in enumerate(column.to_pylist()):
+        is_dict = isinstance(info, dict)
+        texts[row] = text_of(
+            {key: part for key, part in info.items() if part is not None} if is_dict else info, row
+        )
+    return texts
 
 
 def check_texts(texts: NDArray[np.object_]) -> None:
@@ -87,8 +120,8 @@ def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArr
     """
     texts = texts.copy()
     for row in np.flatnonzero(begins).tolist():
-        _, cell = _without(_DETAILS, texts[row])
-        texts[row] = without_reset(cell)[1]
+        _, cell = without_entry(_DETAILS, texts[row])
+        _, texts[row] = without_entry(RESET, cell)
     return texts
 
 
@@ -101,34 +134,8 @@ def per_observation(
     infos[block.obs_row + 1] = cells
     for i, (start, first) in enumerate(zip(block.start.tolist(), block.obs_start.tolist(), strict=True)):
         try:
-            details[i], cell = _without(_DETAILS, str(cells[start]))
-            infos[first], infos[first + 1] = without_reset(cell)
+            details[i], cell = without_entry(_DETAILS, str(cells[start]))
+            infos[first], infos[first + 1] = without_entry(RESET, cell)
         except (ValueError, IndexError) as error:
             raise CellError(start, f"'infos' is not JSON: {error}") from error
     return infos, details if details.any() else None
-
-
-def _with(head: str, first: str, own: str) -> str:
-    """A cell with an entry before its own."""
-    if not first and not own.startswith(head):
-        return own
-    return f"{head}{first or '{}'}" + (f",{own[1:]}" if own else "}")
-
-
-def _without(head: str, cell: str) -> tuple[str, str]:
-    """The entry, and the cell without it."""
-    if not cell.startswith(head):
-        return "", cell
-    first, end = json.JSONDecoder().raw_decode(cell, len(head))
-    own = f"{{{cell[end + 1 :]}" if cell[end] == "," else ""
-    return ("" if first == {} else cell[len(head) : end]), own
-
-
-def _text(row: int, value: Any) -> str:
-    if not value:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return info_to_json({key: part for key, part in value.items() if part is not None})
-    raise CellError(row, f"'infos' holds {value!r}: expected a dict, or its JSON text")

@@ -1,4 +1,4 @@
-"""Commits: which ranges of a recording are complete, one small file each.
+"""Commits: which ranges of a recording are complete, one small file each; and what exported files hold.
 
 A range of episodes counts when `_hindcast/commits/<range>.json` lists its files. Of two writers that made the
 same range the last commit stays; both are complete and hold the same episodes.
@@ -7,13 +7,18 @@ same range the last commit stays; both are complete and hold the same episodes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError
 
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, first_problem
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, first_problem, read_manifest
 from hindcast.formats.entries import FileEntry, Stored
+from hindcast.formats.layouts import EXPORTED_LAYOUTS
+from hindcast.formats.parquet.description import described
+from hindcast.formats.parquet.opening import open_parquet
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.local_files import TEMPORARY_SUFFIX
 from hindcast.storage.location import Location
 
@@ -148,3 +153,53 @@ def remove_temporary_files(folder: Location) -> list[str]:
     for entry in left:
         entry.location.delete()
     return [entry.relative for entry in left]
+
+
+def exported_recording(folder: Location) -> Manifest | None:
+    """What such a folder holds: its manifest, or what the commits of an unfinished one say of it.
+
+    Returns:
+        None of any other folder.
+
+    Raises:
+        DataError: a manifest or commit that cannot be read.
+    """
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        return manifest if manifest.layout in EXPORTED_LAYOUTS else None
+    commits = list(read_commits(folder).values())
+    exported = _exported(folder, commits)
+    if exported is None:
+        return None
+    return exported.manifest(tuple(file for commit in commits for file in commit.files))
+
+
+def recording_of(file: Location) -> Manifest | None:
+    """The same for the folder that a file is in, with the files of its range only where it is unfinished.
+
+    Raises:
+        DataError: see `exported_recording`.
+    """
+    folder = file.parent()
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        return manifest if manifest.layout in EXPORTED_LAYOUTS else None
+    commit = commit_of(folder, file.name)
+    return None if commit is None or commit.exported is None else commit.exported.manifest(commit.files)
+
+
+def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
+    """What a commit says of files in a layout; None if they say it themselves."""
+    return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
+
+
+def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
+    """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
+    if not commits or commits[0].exported is not None:
+        return commits[0].exported if commits else None
+    files = [file for commit in commits for file in commit.files]
+    if not files:
+        return None
+    with open_parquet(folder.child(files[0].path)) as file:
+        description = described(file.schema_arrow)
+    return None if description is None else exported_files(description.layout, description.spec)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns
+from hindcast.formats.columns.infos import text_of
 from hindcast.formats.columns.packed import PREFIX, unpack_cells
 from hindcast.formats.layout import CellError
-from hindcast.formats.tables.json_lines import info_text
 
 _SINGLE: Final = "SampleBatch"
 _MULTI: Final = "MultiAgentBatch"
@@ -82,7 +82,7 @@ def infos_of(value: Any) -> NDArray[np.object_]:
     values = _unpacked(value, Columns.INFOS)
     if not isinstance(values, list | np.ndarray):
         raise CellError(0, f"its infos are a {type(values).__name__}: expected a list")
-    return np.array([info_text(info, 0) for info in values], dtype=object)
+    return np.array([text_of(info, 0) for info in values], dtype=object)
 
 
 def _unpacked(value: Any, name: str) -> Any:

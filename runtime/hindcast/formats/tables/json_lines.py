@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.episodes.convert import info_to_json
+from hindcast.formats.columns.infos import text_of
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.text_files import BOM
 
@@ -73,7 +73,7 @@ def table_of(
     for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
         if name in infos:
-            columns[name] = pa.array([info_text(value, i) for i, value in enumerate(values)], pa.string())
+            columns[name] = pa.array([text_of(value, i) for i, value in enumerate(values)], pa.string())
         else:
             columns[name] = _column(_rounded(values) if name in declared else values, name, types.get(name))
     return pa.table(columns)
@@ -96,17 +96,6 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
         return pa.chunked_array([_column(values, name, None)])
     except CellError as error:
         raise CellError(error.row, f"{name!r} begins like JSON, and cannot be read: {error}") from error
-
-
-def info_text(info: Any, row: int) -> str:
-    """An info as JSON text; empty for no info."""
-    if info is None or info == {}:
-        return ""
-    if isinstance(info, str):
-        return info
-    if not isinstance(info, dict):
-        raise CellError(row, f"its info is {info!r}: expected an object")
-    return info_to_json(info)
 
 
 def _parsed(text: bytes, row: int, parse: Callable[[bytes], Any]) -> Any:

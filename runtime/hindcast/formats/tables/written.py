@@ -11,7 +11,7 @@ import pyarrow as pa
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.steps import nest
-from hindcast.formats.dataset_folder.exported import recording_of
+from hindcast.formats.dataset_folder.commits import recording_of
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,50 +43,54 @@ class SampleBatchEncoder(TextEncoder):
 
     def __init__(self, spec: DataSpec, packed: Sequence[str] = ()) -> None:
         self._steps = Steps(spec, SAMPLE_BATCH_LAYOUT)
-        self._packed = {name: _packable(name, self._steps.leaves) for name in packed}
+        for name in packed:
+            _check_packable(name, self._steps.leaves)
+        self._packed = packed
         of_obs, of_actions = space_struct(spec.observation_space), space_struct(spec.action_space)
         self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
     def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; there is a column of infos only in blocks in which any is not empty."""
-        leaves = self._steps.leaves
-        arrays = self._steps.arrays(block)
-        columns = {
-            name: _plain(array, leaves[name])
-            for name, array in arrays.items()
-            if root(name) not in self._packed
-        }
+        columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = step_texts(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
-        lines = [
-            _line(block, i, columns, {name: self._pack(name, block, i, arrays) for name in self._packed})
-            for i in range(block.num_episodes)
-        ]
+        lines = [self._line(block, i, columns) for i in range(block.num_episodes)]
         return lines_of(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
 
-    def _pack(self, name: str, block: Block, episode: int, arrays: dict[str, NDArray[Any]]) -> str:
-        """Base64 of an LZ4 frame of a pickle: an episode's arrays in their own dtypes, nested as in their space."""
-        rows = slice(int(block.start[episode]), int(block.start[episode] + block.length[episode]))
-        own = {
-            leaf: np.ascontiguousarray(arrays[leaf][rows], dtype=self._steps.leaves[leaf].dtype)
-            for leaf in self._packed[name]
-        }
-        return _packed(nested.unflatten(own, name, self._structs.get(name)))
+    def _values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """The leaf in its own dtype; complex numbers are pairs of floats where they are not packed."""
+        leaf = self._steps.leaves[name]
+        if leaf.dtype is None:
+            return array
+        if root(name) in self._packed:
+            return np.ascontiguousarray(array, dtype=leaf.dtype)
+        return as_numbers(array, leaf)
+
+    def _line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
+        """An episode's line; packed columns come last, nested as in their space."""
+        start, length = int(block.start[episode]), int(block.length[episode])
+        own = {name: column[start : start + length] for name, column in columns.items()}
+        plain = {name: values for name, values in own.items() if root(name) not in self._packed}
+        packed = {name: nested.unflatten(own, name, self._structs.get(name)) for name in self._packed}
+        ids = [block.eps_id[episode]] * length
+        return line_of({Columns.EPS_ID: ids, **nest(plain), **packed}, self._packed)
 
 
-def line_of(columns: Mapping[str, Any], packed: Sequence[str] = ()) -> bytes:
+def line_of(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
     """A batch of any columns as a line.
 
     Args:
-        columns: column -> arrays `[T, ...]`, dicts and tuples of them, or a list of infos.
-        packed: columns that are packed, where they are there.
+        columns: column -> arrays `[T, ...]`, dicts and tuples of them, or a list of infos (dicts, or their JSON).
+        packed: columns that are packed, where they are there: base64 of an LZ4 frame of a pickle, in their own dtype.
 
     Raises:
         DataError: values that JSON cannot hold.
     """
-    own = {name: _packed(value) if name in packed else _given(name, value) for name, value in columns.items()}
     try:
+        own = {
+            name: _packed(value) if name in packed else _plain(name, value) for name, value in columns.items()
+        }
         batch = {"type": SAMPLE_BATCH_LAYOUT, **own}
         return orjson.dumps(batch, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
@@ -97,58 +101,37 @@ def _packed(value: Any) -> str:
     return base64.b64encode(pa.Codec("lz4").compress(pickled(value), asbytes=True)).decode()
 
 
-def _given(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """A column for JSON; floats are double ones, as RLlib makes of them: others read the very same value."""
+    if name == Columns.INFOS:
+        return [_info(info) for info in value]
     if isinstance(value, Mapping):
-        return {key: _given("", part) for key, part in value.items()}
+        return {key: _plain("", part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return [_given("", part) for part in value]
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return orjson.Fragment(json_of(value.astype(np.float64), _WORDS))
-    if isinstance(value, np.ndarray):
+        return [_plain("", part) for part in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.ndim == 0 or value.dtype.kind not in "biuf":
         return value.tolist()
-    return [orjson.Fragment(info_to_json(info)) for info in value] if name == Columns.INFOS else value
+    dtype = np.float64 if value.dtype.kind == "f" else value.dtype.newbyteorder("=")
+    return orjson.Fragment(json_of(np.ascontiguousarray(value, dtype=dtype), _WORDS))
 
 
-def _packable(name: str, leaves: Mapping[str, Leaf]) -> list[str]:
-    """The leaves of a column that can be packed.
+def _info(info: Any) -> orjson.Fragment:
+    if isinstance(info, str):
+        return orjson.Fragment(info_json(info) if info else b"{}")
+    return orjson.Fragment(info_to_json(info))
+
+
+def _check_packable(name: str, leaves: Mapping[str, Leaf]) -> None:
+    """Make sure that a column can be packed.
 
     Raises:
         DataError: there is no column of this name, or it holds text.
     """
-    of_numbers = dict.fromkeys(root(leaf) for leaf in leaves)
-    for leaf, kind in leaves.items():
-        if kind.dtype is None:
-            of_numbers.pop(root(leaf), None)
-    if name not in of_numbers:
+    of_text = {root(leaf) for leaf, kind in leaves.items() if kind.dtype is None}
+    allowed = [column for column in dict.fromkeys(map(root, leaves)) if column not in of_text]
+    if name not in allowed:
         raise DataError(
-            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(of_numbers)}"
+            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(allowed)}"
         )
-    return [leaf for leaf in leaves if root(leaf) == name]
-
-
-def _plain(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
-    """Floats as double ones, which is what RLlib makes of them: others read the very same value."""
-    if leaf.dtype is None:
-        return column
-    values = as_numbers(column, leaf)
-    return values.astype(np.float64) if values.dtype.kind == "f" else values
-
-
-def _line(block: Block, episode: int, columns: dict[str, NDArray[Any]], packed: dict[str, str]) -> bytes:
-    start, length = int(block.start[episode]), int(block.length[episode])
-    own = {name: _value(name, column[start : start + length]) for name, column in columns.items()}
-    batch = {
-        "type": SAMPLE_BATCH_LAYOUT,
-        Columns.EPS_ID: [block.eps_id[episode]] * length,
-        **nest(own),
-        **packed,
-    }
-    return orjson.dumps(batch, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-
-
-def _value(name: str, values: NDArray[Any]) -> Any:
-    if name == Columns.INFOS:
-        return [orjson.Fragment(info_json(text) if text else b"{}") for text in values.tolist()]
-    if values.dtype == object:
-        return values.tolist()
-    return orjson.Fragment(json_of(values, _WORDS))
