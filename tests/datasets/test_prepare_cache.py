@@ -62,11 +62,11 @@ class Killed(BaseException):
 def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
     make, made = making.make_grouped, []
 
-    def killed(job, number, steps, blocks):
+    def killed(job, number, found):
         if len(made) == 3:
             raise Killed
         made.append(number)
-        make(job, number, steps, blocks)
+        make(job, number, found)
 
     monkeypatch.setattr(making, "make_grouped", killed)
     with pytest.raises(Killed):

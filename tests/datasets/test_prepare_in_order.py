@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hindcast.datasets.prepare import making
+from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.datasets.prepare.parts import ForeignPart
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.formats.dataset_folder.manifest import FOLDER
@@ -32,13 +32,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of the parts that are read, each time."""
     found: list[str] = []
-    read = ForeignPart.read
+    read = Part.read
 
-    def counted(part: ForeignPart) -> object:
+    def counted(part: Part) -> object:
         found.append(part.path)
         return read(part)
 
-    monkeypatch.setattr(ForeignPart, "read", counted)
+    monkeypatch.setattr(Part, "read", counted)
     return found
 
 

@@ -18,8 +18,8 @@ from processes import Script
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare import job
-from hindcast.datasets.prepare.finishing import notes_of
 from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.partitions import notes_of
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.storage.location import resolve
 from layers import repeats

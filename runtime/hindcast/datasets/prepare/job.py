@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.parts import Part
+from hindcast.datasets.prepare.filtering import filtered, selected
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -21,6 +22,35 @@ PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
 """Called with how many pieces of the work are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is read at once: a piece of a foreign file, or a unit of a dataset that can be opened directly.
+
+    Attributes:
+        path: its file.
+        nbytes: size in memory, about.
+        options: how it is read.
+        stored: gives rows that pass the filter, and complete episodes before it.
+    """
+
+    path: str
+    nbytes: int
+    options: ReadOptions
+    stored: Callable[[], Iterable[Rows | Block]]
+
+    def read(self) -> Iterator[Rows | Block]:
+        """Timesteps that pass the filter, in stored order, or complete episodes.
+
+        Raises:
+            DataError: damaged data.
+        """
+        for found in self.stored():
+            if isinstance(found, Rows):
+                yield found
+            else:
+                yield selected(filtered(found, self.options.filter), self.options.columns)
 
 
 @dataclass(frozen=True)
@@ -80,16 +110,13 @@ class Job:
                     )
                 yield found
 
-    def scatter(self, number: int) -> tuple[list[tuple[int, Steps]], list[tuple[int, Block]]]:
+    def scatter(self, number: int) -> Iterator[tuple[int, Steps | Block]]:
         """A part's rows and complete episodes, each with the partition that they go to."""
-        steps: list[tuple[int, Steps]] = []
-        blocks: list[tuple[int, Block]] = []
         for found in self.read(number):
             if isinstance(found, Block):
-                blocks.append((number % self.partitions, found))
+                yield number % self.partitions, found
             else:
-                steps += Steps.of(found, number).split(self.partitions).items()
-        return steps, blocks
+                yield from Steps.of(found, number).split(self.partitions).items()
 
 
 class FirstLook(NamedTuple):

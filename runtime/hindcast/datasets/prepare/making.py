@@ -10,11 +10,16 @@ import orjson
 
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.finishing import finish
 from hindcast.datasets.prepare.in_order import Parts
-from hindcast.datasets.prepare.job import Job, Progress, first_look
-from hindcast.datasets.prepare.partitions import is_any_apart, made, make_grouped, make_in_order, read_made
-from hindcast.datasets.prepare.parts import Part
+from hindcast.datasets.prepare.job import Job, Part, Progress, first_look
+from hindcast.datasets.prepare.partitions import (
+    finish,
+    is_any_apart,
+    made,
+    make_grouped,
+    make_in_order,
+    read_made,
+)
 from hindcast.datasets.prepare.ray_data import make_on_ray
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
@@ -116,20 +121,15 @@ def make_here(job: Job, progress: Progress) -> None:
         progress(len(todo), len(todo))
         return
     total = len(job.parts) + len(todo)
-    steps: dict[int, list[Steps]] = {number: [] for number in todo}
-    blocks: dict[int, list[Block]] = {number: [] for number in todo}
+    found: dict[int, list[Steps | Block]] = {number: [] for number in todo}
     for number in range(len(job.parts)):
         progress(number, total)
-        rows, episodes = job.scatter(number)
-        for partition, part in rows:
-            if partition in steps:
-                steps[partition].append(part)
-        for partition, block in episodes:
-            if partition in blocks:
-                blocks[partition].append(block)
+        for partition, part in job.scatter(number):
+            if partition in found:
+                found[partition].append(part)
     for done, number in enumerate(todo):
         progress(len(job.parts) + done, total)
-        make_grouped(job, number, steps.pop(number), blocks.pop(number))
+        make_grouped(job, number, found.pop(number))
     progress(total, total)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.index_cache import cache_folder
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.finishing import notes_of
+from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.making import Maker, Work
 from hindcast.datasets.prepare.other_files import (
     left_out,
@@ -22,7 +23,7 @@ from hindcast.datasets.prepare.other_files import (
     split_no_data,
     unknown,
 )
-from hindcast.datasets.prepare.parts import ForeignPart, Part, StoredPart
+from hindcast.datasets.prepare.partitions import notes_of
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import (
     Found,
@@ -35,7 +36,9 @@ from hindcast.datasets.prepare.source_files import (
 )
 from hindcast.datasets.projection import Projected
 from hindcast.datasets.sources import expand
+from hindcast.datasets.units import Unit
 from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.episodes.block import Block
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import unfinished
@@ -158,10 +161,15 @@ def ready(
 
 
 def _stored(dataset: Dataset, reading: Reading) -> Work:
-    parts: list[Part] = [
-        StoredPart(unit.parts[0].path, unit.nbytes, reading.options, dataset, unit) for unit in dataset.units
+    parts = [
+        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_episodes, dataset, unit))
+        for unit in dataset.units
     ]
     return Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
+
+
+def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
+    return [dataset.read(unit)]
 
 
 def _foreign(maker: Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
@@ -190,8 +198,8 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Wo
     with ThreadPoolExecutor(_THREADS) as pool:
         pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
         specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
-    parts: list[Part] = [
-        ForeignPart(str(piece.location), piece.nbytes, one.options, one.format.name, piece)
+    parts = [
+        Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]

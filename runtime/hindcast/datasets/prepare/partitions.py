@@ -1,4 +1,4 @@
-"""Writing a partition: its episodes, and the commit that makes it count and says what was found."""
+"""Writing partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import orjson
 from pydantic import ValidationError
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.findings import Findings
 from hindcast.datasets.assembly.rules import keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import Indexed
 from hindcast.datasets.prepare.in_order import Parts, episodes_in_order
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import COMMITS, Commit, commit_location, file_stem, write_commit
-from hindcast.formats.dataset_folder.manifest import first_problem
+from hindcast.formats.dataset_folder.commits import (
+    COMMITS,
+    Commit,
+    commit_location,
+    file_stem,
+    remove_orphans,
+    write_commit,
+)
+from hindcast.formats.dataset_folder.manifest import Manifest, first_problem, read_manifest, write_manifest
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
+PREPARED: Final = "prepared.json"
 _DIGEST_BYTES: Final = 8
 
 
@@ -49,29 +60,17 @@ def made(folder: Location) -> set[int]:
     return {int(number) for number in numbers if number.isdecimal()}
 
 
-def is_made(folder: Location, number: int) -> bool:
-    """Whether a partition is complete."""
-    return commit_location(folder, number).exists()
-
-
-def make_grouped(job: Job, number: int, steps: Sequence[Steps], blocks: Sequence[Block]) -> None:
-    """Make a partition of rows that were brought together, and of complete episodes.
-
-    Args:
-        job: the preparation.
-        number: of the partition.
-        steps: its rows, in any order.
-        blocks: its complete episodes.
+def make_grouped(job: Job, number: int, found: Sequence[Steps | Block]) -> None:
+    """Make a partition of rows that were brought together, in any order, and of complete episodes.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.
         StorageError: it cannot be written.
     """
-    in_order = sorted(steps, key=lambda part: (int(part.piece[0]), int(part.row[0])))
-    found: list[Steps | Block] = list(blocks)
-    if in_order:
-        found.append(Steps.concat(in_order, job.rules.paths))
-    _make(job, number, found)
+    blocks = [part for part in found if isinstance(part, Block)]
+    rows = [part for part in found if isinstance(part, Steps)]
+    rows.sort(key=lambda part: (int(part.piece[0]), int(part.row[0])))
+    _make(job, number, [*blocks, Steps.concat(rows, job.rules.paths)] if rows else blocks)
 
 
 def make_in_order(parts: Parts, number: int) -> None:
@@ -111,38 +110,8 @@ def read_made(folder: Location, number: int) -> Made:
         ) from error
 
 
-def write_blocks(
-    folder: Location,
-    number: int,
-    spec: DataSpec | None,
-    blocks: Sequence[Block],
-    findings: Findings,
-    *,
-    ids: str = "",
-) -> Made:
-    """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
-    entries: tuple[FileEntry, ...] = ()
-    if spec is not None:
-        with BlockWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
-            for block in blocks:
-                writer.write(block)
-            entries = writer.close()
-    commit = Made(
-        range=number,
-        files=entries,
-        episodes=findings.episodes,
-        timesteps=findings.timesteps,
-        first=0,
-        spec=None if spec is None else spec.to_json(),
-        findings=findings,
-        ids=ids,
-    )
-    write_commit(folder, commit)
-    return commit
-
-
 def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
-    if is_made(job.folder, number):
+    if commit_location(job.folder, number).exists():
         return
     blocks: list[Block] = []
     findings: list[Findings] = []
@@ -156,13 +125,41 @@ def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
         findings.append(finding)
         if block is not None:
             blocks.append(block)
-    block = _together(blocks)
     spec = None
-    if block is not None:
-        spec = replace(job.spec, leaves=DataSpec.of_block(block).leaves)
-    write_blocks(
-        job.folder, number, spec, [] if block is None else [block], Findings.merged(findings), ids=ids
+    if blocks:
+        blocks = [_together(blocks)]
+        spec = replace(job.spec, leaves=DataSpec.of_block(blocks[0]).leaves)
+    _write(job.folder, number, spec, blocks, Findings.merged(findings), ids=ids)
+
+
+def _write(
+    folder: Location,
+    number: int,
+    spec: DataSpec | None,
+    blocks: Sequence[Block],
+    found: Findings,
+    *,
+    ids: str = "",
+) -> Made:
+    """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
+    entries: tuple[FileEntry, ...] = ()
+    if spec is not None:
+        with BlockWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
+            for block in blocks:
+                writer.write(block)
+            entries = writer.close()
+    commit = Made(
+        range=number,
+        files=entries,
+        episodes=found.episodes,
+        timesteps=found.timesteps,
+        first=0,
+        spec=None if spec is None else spec.to_json(),
+        findings=found,
+        ids=ids,
     )
+    write_commit(folder, commit)
+    return commit
 
 
 def _digests(steps: Steps) -> str:
@@ -170,10 +167,98 @@ def _digests(steps: Steps) -> str:
     return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used)
 
 
-def _together(blocks: Sequence[Block]) -> Block | None:
-    if not blocks:
-        return None
+def _together(blocks: Sequence[Block]) -> Block:
     try:
         return Block.concat(blocks)
     except ValueError as error:
         raise DataError(f"files differ: {error}") from error
+
+
+def finish(job: Job, notes: tuple[str, ...]) -> None:
+    """Record what was found, then list all files in a manifest, which makes it a dataset.
+
+    Args:
+        job: all of its partitions are made.
+        notes: what else a user should know.
+
+    Raises:
+        DataError: partitions that do not make one dataset, or no episodes.
+    """
+    commits = [read_made(job.folder, number) for number in range(job.partitions)]
+    findings = Findings.merged([commit.findings for commit in commits])
+    if not findings.timesteps:
+        wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
+        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
+    spec = _common(commits)
+    commits = [_widened(job.folder, commit, spec) for commit in commits]
+    files = tuple(file for commit in commits for file in commit.files)
+    document = {
+        "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
+        "findings": findings.to_json(),
+        "files": list(dict.fromkeys(part.path for part in job.parts)),
+        "partitions": job.partitions,
+    }
+    job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    if job.folder.is_local:  # elsewhere another machine may be writing
+        remove_orphans(job.folder, {file.path for file in files})
+    write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
+
+
+def notes_of(folder: Location) -> tuple[str, ...] | None:
+    """What preparing a finished folder found; None if it is not finished.
+
+    Raises:
+        DataError: files in it that cannot be read.
+    """
+    if read_manifest(folder) is None:
+        return None
+    return tuple(orjson.loads(folder.child(PREPARED).read_bytes())["notes"])
+
+
+def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
+    if spec.normalized_actions or not spec.has_float_actions:
+        return ()
+    return (
+        "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true",
+    )
+
+
+def _common(commits: Sequence[Made]) -> DataSpec:
+    """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
+    specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
+    common = specs[0]
+    for spec in specs[1:]:
+        leaves = {**spec.leaves, **common.leaves}
+        for name in common.leaves.keys() & spec.leaves.keys():
+            leaves[name] = _wider(name, common.leaves[name], spec.leaves[name])
+        common = replace(common, leaves=leaves)
+        difference = common.difference(replace(spec, leaves={name: leaves[name] for name in spec.leaves}))
+        if difference:
+            raise DataError(f"the data differ from file to file: {difference}")
+    return common
+
+
+def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
+    if one == other:
+        return one
+    if one.dtype is None or other.dtype is None or one.shape != other.shape:
+        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be the same")
+    return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
+
+
+def _widened(folder: Location, commit: Made, spec: DataSpec) -> Made:
+    """The partition in the dtypes of all, rewritten if necessary."""
+    if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
+        return commit
+    own = DataSpec.from_json(commit.spec)
+    stored = EpisodeDataset(own, [Indexed(folder.child(file.path), file, own) for file in commit.files])
+    blocks = [_cast(stored.read(unit), spec) for unit in stored.units]
+    return _write(folder, commit.range, spec, blocks, commit.findings)
+
+
+def _cast(block: Block, spec: DataSpec) -> Block:
+    columns = {
+        name: column if column.dtype == object else column.astype(spec.leaves[name].dtype, copy=False)
+        for name, column in block.columns.items()
+    }
+    return block.with_columns(columns)

@@ -2,7 +2,8 @@
 
 Rows in order are read where they are: a task makes several partitions, one after the other. Of other rows each part's
 are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of a partition
-together, through the object store, which spills to disk; a task then makes the partition.
+together, through the object store, which spills to disk; a task then makes the partition. What travels between tasks
+is a table: a partition's number in each row, and in a cell a chunk, a user's mistake, or nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Final
@@ -19,25 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.chunks import (
-    MISTAKE,
-    PARTITION,
-    empty_chunks,
-    from_chunks,
-    mistake_chunks,
-    raise_first,
-    to_chunk,
-    written,
-)
 from hindcast.datasets.prepare.in_order import Parts
 from hindcast.datasets.prepare.job import Job, Progress
 from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_order
 from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, first_line
+from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, caught, first_line
 from hindcast.ray_session import connected
 from hindcast.user_code import given, take
 
 _NUMBER: Final = "number"
+_CELL: Final = "cell"
+_SCHEMA: Final = pa.schema([(_NUMBER, pa.int64()), (_CELL, pa.large_binary())])
 _LOOK_S: Final = 1.0
 _MOST_AT_A_TIME: Final = 8
 
@@ -86,7 +79,7 @@ def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple
         else:
             chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(job_of_all, remote_args))
             _settle(chunks.context)
-            together = chunks.repartition(len(todo), keys=[PARTITION])
+            together = chunks.repartition(len(todo), keys=[_NUMBER])
             done = together.map_batches(_make, **_each(job_of_all, remote_args))
         _settle(done.context)
         bundles, _, executor = done._execute_to_iterator(capture_executor=False)
@@ -145,7 +138,7 @@ def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress
                     break
                 for made_there in ray.get(list(bundle.block_refs)):
                     if len(made_there):  # where no partition went, Ray Data has a table without columns
-                        raise_first(made_there[MISTAKE])
+                        _raise_first(made_there)
                         done += len(made_there)
                 progress(min(done, total), total)
         finally:
@@ -166,44 +159,58 @@ def _job(packed: bytes) -> Job:
     return job
 
 
-def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> Iterator[pa.Table]:
+def _table(rows: Iterable[tuple[int, Steps | Block | UserError | None]]) -> pa.Table:
+    from ray import cloudpickle
+
+    cells = [(number, None if found is None else cloudpickle.dumps(found)) for number, found in rows]
+    numbers, packed = zip(*cells, strict=True) if cells else ((), ())
+    return pa.table([list(numbers), list(packed)], schema=_SCHEMA)
+
+
+def _unpacked(table: pa.Table) -> list[Any]:
+    """What is in the cells of a table."""
+    from ray import cloudpickle
+
+    return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
+
+
+def _raise_first(made_there: pa.Table) -> None:
+    """Raise the first mistake in a table of partitions; none is fine."""
+    for mistake in _unpacked(made_there):
+        raise mistake
+
+
+def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
     """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
     import ray
 
     todo, packed = ray.get(job_of_all[0])
     number = numbers[_NUMBER][0].as_py()
     try:
-        steps, blocks = _job(packed).scatter(number)
+        chunks = [chunk for chunk in _job(packed).scatter(number) if chunk[0] in todo]
     except UserError as error:
-        yield mistake_chunks(todo, error)
-        return
-    dealt: list[tuple[int, Steps | Block]] = [*steps, *blocks]
-    chunks = [to_chunk(partition, part) for partition, part in dealt if partition in todo]
-    yield pa.concat_tables([empty_chunks(todo if number == 0 else []), *chunks])
+        return _table((partition, error) for partition in todo)
+    to_all = [
+        (partition, None) for partition in todo if number == 0
+    ]  # those to which no row goes are made too
+    return _table([*to_all, *chunks])
 
 
 def _make(chunks: pa.Table, job_of_all: list[Any]) -> pa.Table:
     """Make the partitions whose chunks these are: all chunks of each are here."""
 
-    def maker(job: Job) -> Callable[[int], None]:
-        return partial(_make_of_chunks, job, chunks)
+    def make(job: Job, number: int) -> None:
+        found = _unpacked(chunks.filter(pc.equal(chunks[_NUMBER], number)))
+        for mistake in found:
+            if isinstance(mistake, UserError):
+                raise mistake
+        make_grouped(job, number, found)
 
-    return _made(sorted(set(chunks[PARTITION].to_pylist())), job_of_all, maker)
-
-
-def _make_of_chunks(job: Job, chunks: pa.Table, number: int) -> None:
-    own = chunks.filter(pc.equal(chunks[PARTITION], number))
-    raise_first(own[MISTAKE])
-    parts = list(from_chunks(own))
-    steps = [part for part in parts if isinstance(part, Steps)]
-    make_grouped(job, number, steps, [part for part in parts if isinstance(part, Block)])
+    return _made(sorted(set(chunks[_NUMBER].to_pylist())), job_of_all, lambda job: partial(make, job))
 
 
 def _make_in_order(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
-    def maker(job: Job) -> Callable[[int], None]:
-        return partial(make_in_order, Parts(job))
-
-    return _made(numbers[_NUMBER].to_pylist(), job_of_all, maker)
+    return _made(numbers[_NUMBER].to_pylist(), job_of_all, lambda job: partial(make_in_order, Parts(job)))
 
 
 def _made(
@@ -213,23 +220,11 @@ def _made(
     import ray
 
     _, packed = ray.get(job_of_all[0])
-    mistakes: list[str | None] = [None] * len(numbers)
     try:
         make = maker(_job(packed))
     except SpecError as error:
-        return _answer(numbers, [written(error)] * len(numbers))
-    for position, number in enumerate(numbers):
-        try:
-            make(number)
-        except UserError as error:
-            mistakes[position] = written(error)
-    return _answer(numbers, mistakes)
-
-
-def _answer(numbers: list[int], mistakes: list[str | None]) -> pa.Table:
-    return pa.table(
-        [pa.array(numbers, pa.int64()), pa.array(mistakes, pa.string())], names=[_NUMBER, MISTAKE]
-    )
+        return _table((number, error) for number in numbers)
+    return _table([(number, caught(partial(make, number))) for number in numbers])
 
 
 def _lost(error: Exception) -> Exception:
