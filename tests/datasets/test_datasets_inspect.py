@@ -126,6 +126,10 @@ def test_figures_of_parts_are_those_of_the_whole():
         for figure in ("count", "min", "mean", "median", "max", "std"):
             assert getattr(column, figure) == pytest.approx(getattr(expected, figure))
         assert column.counts == expected.counts
+    first = found[0]
+    assert first is not None
+    finite = np.delete(values[:, 0], 17)
+    assert (first.mean, first.std) == pytest.approx((finite.mean(), finite.std()))
 
 
 def test_more_values_than_fit_are_thinned_out_evenly():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -23,11 +23,29 @@ Where = Callable[[int], tuple[str, int]]
 
 
 class Fault(NamedTuple):
-    """The first wrong value of a leaf: row of the column, what is there, what should be."""
+    """Values of a leaf that are wrong in one way.
 
-    row: int
-    found: str
+    Attributes:
+        kind: that way.
+        wrong: `[n, *shape]` which values are; one at least.
+        expected: what should be there.
+    """
+
+    kind: Literal["not-finite", "outside-space"]
+    wrong: NDArray[np.bool_]
     expected: str
+
+
+class Place(NamedTuple):
+    """Where a value is: file, row in it, episode and timestep."""
+
+    path: str
+    row: int
+    eps_id: str
+    t: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, row {self.row} (episode {self.eps_id}), t = {self.t}"
 
 
 def check_spec(
@@ -89,9 +107,11 @@ def check_block(
     leaf_spaces = leaf_spaces_of(spec, observation_space, action_space)
     for name, column in block.columns.items():
         space = leaf_spaces.get(name)
-        fault = find_fault(name, column, space, check_bounds=not normalized_actions)
-        if fault is not None:
-            raise DataError(describe_fault(block, name, fault, where))
+        is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
+        for fault in faults(
+            name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
+        ):
+            raise DataError(describe_fault(block, name, fault, where)[1])
 
 
 def leaf_spaces_of(
@@ -105,33 +125,19 @@ def leaf_spaces_of(
     return {name: space for name, space in known.items() if name in spec.leaves}
 
 
-def find_fault(
-    name: str, column: NDArray[Any], space: gym.Space | None, check_bounds: bool = True
-) -> Fault | None:
-    """The first value of a column that cannot be right; None if there is none.
+def faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
+    """What is wrong with the values of a column.
 
     Args:
-        name: of the leaf.
+        name: of the leaf: observations, actions and rewards must be finite.
         column: `[S, *shape]` or `[O, *shape]`.
-        space: of the leaf, where known.
-        check_bounds: whether Box actions must be within the bounds.
+        space: in which all values must be; None for any.
     """
-    if not len(column) or column.dtype == object:
-        return None
-    if must_be_finite(name) and column.dtype.kind in "fc" and not all_finite(column):
-        row, value = _first(column, ~np.isfinite(column))
-        return Fault(row, str(value), "a finite number")
-    bounded = not isinstance(space, spaces.Box) or (root(name) == Columns.ACTIONS and check_bounds)
-    wrong = outside_space(column, space) if bounded else None
-    if wrong is None:
-        return None
-    row, value = _first(column, wrong)
-    return Fault(row, str(value), describe_space(space))
-
-
-def must_be_finite(name: str) -> bool:
-    """Whether NaN and infinity have no place in the leaf: observations, actions and rewards."""
-    return root(name) in _FINITE
+    if column.dtype.kind in "fc" and root(name) in _FINITE and not all_finite(column):
+        yield Fault("not-finite", ~np.isfinite(column), "a finite number")
+    outside = outside_space(column, space)
+    if outside is not None:
+        yield Fault("outside-space", outside, describe_space(space))
 
 
 def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
@@ -140,7 +146,7 @@ def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.b
     Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
     """
     limits = _limits(space)
-    if limits is None or not column.size or column.dtype == object:
+    if limits is None or not column.size or column.dtype.kind in "cO":
         return None
     low, high = limits
     if (column.min(axis=0) >= low).all() and (column.max(axis=0) <= high).all():
@@ -185,12 +191,6 @@ def all_finite(column: NDArray[Any]) -> bool:
         return bool(np.isfinite(column.sum())) or bool(np.isfinite(column).all())
 
 
-def _first(column: NDArray[Any], wrong: NDArray[np.bool_]) -> tuple[int, Any]:
-    """Row and value of the first wrong element."""
-    index = np.unravel_index(int(np.argmax(wrong)), column.shape)
-    return int(index[0]), column[index]
-
-
 def describe_space(space: gym.Space | None) -> str:
     """What a space takes, as messages say it."""
     if isinstance(space, spaces.Discrete):
@@ -202,27 +202,12 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-class Place(NamedTuple):
-    """Where a value is: file, row in it, episode and timestep."""
-
-    path: str
-    row: int
-    eps_id: str
-    t: int
-
-    def __str__(self) -> str:
-        return f"{self.path}, row {self.row} (episode {self.eps_id}), t = {self.t}"
-
-
-def place_of(block: Block, name: str, row: int, where: Where) -> Place:
-    """Where the row of a leaf's column is."""
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[Place, str]:
+    """Where the first wrong value of a leaf is, and the sentence: what was found there, and what was expected."""
+    index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
+    row = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     t = int(block.t_started[episode]) + row - int(starts[episode])
-    return Place(*where(episode), str(block.eps_id[episode]), t)
-
-
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> str:
-    """The sentence: file, row, timestep, leaf, what was found and what was expected."""
-    place = place_of(block, name, fault.row, where)
-    return f"{place}: {name!r} has {fault.found}, expected {fault.expected}"
+    place = Place(*where(episode), str(block.eps_id[episode]), t)
+    return place, f"{place}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +15,15 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.inspection.problems import Kind, Problem, Severity
-from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import Where
 from hindcast.episodes.block import Block
+
+_SENTENCES: Final[tuple[tuple[Kind, Severity, str], ...]] = (
+    ("empty-episode", "warning", "no timesteps"),
+    ("ended-twice", "warning", "both a terminal state and a cut: they count as terminated"),
+    ("no-beginning", "warning", "no beginning: they start after t = 0"),
+    ("unfinished", "info", "neither a terminal state nor a cut at their end: they count as cut off"),
+)
 
 _First = tuple[str, int, str]  # file, row, episode
 
@@ -27,15 +36,15 @@ class Ends:
         self._counts: Counter[Kind] = Counter()
         self._firsts: dict[Kind, _First] = {}
         self._ids: list[pa.Array] = []
-        self._units: list[tuple[Unit, int]] = []
+        self._blocks: list[tuple[int, Where]] = []  # episodes up to each block's first
 
-    def add(self, unit: Unit, block: Block, where: Where) -> None:
-        """The next unit's episodes."""
+    def add(self, block: Block, where: Where) -> None:
+        """The next block's episodes."""
+        self._ids.append(pa.array(block.eps_id, pa.large_string()))
+        self._blocks.append((self.episodes, where))
         self.episodes += block.num_episodes
         self.terminated += int(block.terminated.sum())
         self.truncated += int(block.truncated.sum())
-        self._ids.append(pa.array(block.eps_id, pa.large_string()))
-        self._units.append((unit, self.episodes))
         kinds: dict[Kind, NDArray[np.bool_]] = {
             "ended-twice": block.terminated & block.truncated,
             "unfinished": ~block.terminated & ~block.truncated,
@@ -50,35 +59,9 @@ class Ends:
                 episode = int(np.argmax(mask))
                 self._firsts[kind] = (*where(episode), str(block.eps_id[episode]))
 
-    def repeated(self) -> tuple[int, tuple[Unit, int] | None]:
-        """How many ids occur more than once; and unit and episode in it at which one does for the second time."""
-        ids = pa.chunked_array(self._ids, pa.large_string())
-        counts = pc.value_counts(ids) if len(ids) else pa.array([])
-        twice = list(np.flatnonzero(counts.field("counts").to_numpy() > 1)) if len(ids) else []
-        if not twice:
-            return 0, None
-        value = counts.field("values")[int(twice[0])]
-        second = int(np.flatnonzero(pc.equal(ids, value).to_numpy())[1])
-        starts = 0
-        for unit, stop in self._units:
-            if second < stop:
-                return len(twice), (unit, second - starts)
-            starts = stop
-        return len(twice), None
-
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with how episodes begin and end; not with their ids."""
-        sentences: tuple[tuple[Kind, Severity, str], ...] = (
-            ("empty-episode", "warning", "no timesteps"),
-            (
-                "ended-twice",
-                "warning",
-                "both a terminal state and a cut: they count as terminated",
-            ),
-            ("no-beginning", "warning", "no beginning: they start after t = 0"),
-            ("unfinished", "info", "neither a terminal state nor a cut at their end: they count as cut off"),
-        )
-        for kind, severity, what in sentences:
+        """What is wrong with how episodes begin and end, and with their ids."""
+        for kind, severity, what in _SENTENCES:
             if not self._counts[kind]:
                 continue
             path, row, eps_id = self._firsts[kind]
@@ -86,3 +69,20 @@ class Ends:
             has = "has" if self._counts[kind] == 1 else "have"
             message = f"{count} {has} {what} (first: {eps_id}, {path}, row {row})"
             yield Problem(severity=severity, kind=kind, message=message, path=path, row=row)
+        yield from self._repeated()
+
+    def _repeated(self) -> Iterator[Problem]:
+        ids = pa.chunked_array(self._ids, pa.large_string())
+        counts = ids.value_counts()
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if not len(twice):
+            return
+        second = int(np.flatnonzero(pc.equal(ids, twice[0]).to_numpy())[1])
+        first, where = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
+        path, row = where(second - first)
+        occur = "episode id occurs" if len(twice) == 1 else "episode ids occur"
+        message = (
+            f"{formatting.whole(len(twice))} {occur} more than once: episodes may be stored twice "
+            f"(first: {twice[0]}, again in {path}, row {row})"
+        )
+        yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)

@@ -86,7 +86,7 @@ class Sample:
         where = partial(self.dataset.locate, unit)
         self.episodes += block.num_episodes
         self.steps += block.num_steps
-        self.ends.add(unit, block, where)
+        self.ends.add(block, where)
         for leaf in self.leaves.values():
             leaf.add(block, where)
         rewards = block.columns.get(Columns.REWARDS)
@@ -97,7 +97,7 @@ class Sample:
     def _add_heads(self, unit: Unit) -> None:
         block = self._block(unit, [])
         if block is not None:
-            self.ends.add(unit, block, partial(self.dataset.locate, unit))
+            self.ends.add(block, partial(self.dataset.locate, unit))
 
     def _block(self, unit: Unit, columns: Sequence[str] | None) -> Block | None:
         try:

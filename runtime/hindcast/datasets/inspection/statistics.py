@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,37 +41,9 @@ class Distribution(Stored):
     @classmethod
     def of(cls, values: NDArray[Any]) -> Distribution | None:
         """The distribution of an array's elements; None without any finite one."""
-        flat = np.asarray(values, dtype=np.float64).ravel()
-        finite = flat[np.isfinite(flat)]
-        if not len(finite):
-            return None
-        numbers = _Moments(len(finite), finite.min(), finite.max(), finite.mean(), finite.std())
-        return numbers.around(finite)
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """Of all values, kept or not."""
-
-    count: int
-    low: float
-    high: float
-    mean: float
-    deviation: float
-
-    def around(self, kept: F64) -> Distribution:
-        """With the median and histogram of the values kept."""
-        counts, edges = np.histogram(kept, bins=_bin_edges(kept, float(self.low), float(self.high)))
-        return Distribution(
-            count=self.count,
-            min=float(self.low),
-            mean=float(self.mean),
-            median=float(np.median(kept)),
-            max=float(self.high),
-            std=float(self.deviation),
-            edges=tuple(edges.tolist()),
-            counts=tuple(counts.tolist()),
-        )
+        spread = Spread()
+        spread.add(values.reshape(-1, 1))
+        return next(iter(spread.distributions()), None)
 
 
 class Thinned:
@@ -148,12 +119,20 @@ class Spread:
 
     def _distribution(self, column: int, kept: F64) -> Distribution | None:
         kept = kept[np.isfinite(kept)]
-        count = int(self._count[column])
-        if not count or not len(kept):
+        if not len(kept):
             return None
-        deviation = np.sqrt(self._squares[column] / count)
-        numbers = _Moments(count, self._low[column], self._high[column], self._mean[column], deviation)
-        return numbers.around(kept)
+        low, high = float(self._low[column]), float(self._high[column])
+        counts, edges = np.histogram(kept, bins=_bin_edges(kept, low, high))
+        return Distribution(
+            count=int(self._count[column]),
+            min=low,
+            mean=float(self._mean[column]),
+            median=float(np.median(kept)),
+            max=high,
+            std=float(np.sqrt(self._squares[column] / self._count[column])),
+            edges=tuple(edges.tolist()),
+            counts=tuple(counts.tolist()),
+        )
 
     def _merge(self, count: NDArray[Any], mean: F64, squares: F64) -> None:
         total = np.maximum(self._count + count, 1)

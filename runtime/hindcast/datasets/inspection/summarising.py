@@ -168,7 +168,6 @@ def _problems(sample: Sample) -> Iterator[Problem]:
     for leaf in sample.leaves.values():
         yield from leaf.problems()
     yield from sample.ends.problems()
-    yield from _repeated(sample)
     rewards = sample.leaves.get(Columns.REWARDS)
     if rewards is not None and rewards.rows and rewards.zeros == rewards.rows:
         message = (
@@ -180,21 +179,6 @@ def _problems(sample: Sample) -> Iterator[Problem]:
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
         message = f"there is no {Columns.ACTION_LOGP!r}: estimators that weigh by importance cannot be used"
         yield Problem(severity="info", kind="no-logp", message=message)
-
-
-def _repeated(sample: Sample) -> Iterator[Problem]:
-    count, second = sample.ends.repeated()
-    if second is None:
-        return
-    unit, episode = second
-    path, row = sample.dataset.locate(unit, episode)
-    eps_id = sample.dataset.read(unit, []).eps_id[episode]
-    occur = "episode id occurs" if count == 1 else "episode ids occur"
-    message = (
-        f"{formatting.whole(count)} {occur} more than once: episodes may be stored twice "
-        f"(first: {eps_id}, again in {path}, row {row})"
-    )
-    yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)
 
 
 def coverage_of(observations: NDArray[Any]) -> Coverage | None:

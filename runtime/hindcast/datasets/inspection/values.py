@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -14,15 +15,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.problems import Kind, Problem, Severity
 from hindcast.datasets.inspection.statistics import Spread, Thinned
-from hindcast.datasets.validate import (
-    Place,
-    Where,
-    all_finite,
-    describe_space,
-    must_be_finite,
-    outside_space,
-    place_of,
-)
+from hindcast.datasets.validate import Fault, Place, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 
@@ -58,7 +51,8 @@ class Leaf:
         column = block.columns[self.name]
         if not len(column):
             return
-        self._look_for_faults(block, column, where)
+        for fault in faults(self.name, column, self.space):
+            self._note(fault, block, where)
         flat = column.reshape(len(column), -1)
         if flat.dtype.kind == "c":
             return
@@ -87,8 +81,8 @@ class Leaf:
 
     def problems(self) -> Iterator[Problem]:
         """Wrong values, and dimensions that never change."""
-        for wrong in self._wrong.values():
-            yield wrong.problem
+        for kind, wrong in self._wrong.items():
+            yield self._problem(kind, wrong)
         constant = self.constant
         if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
             return
@@ -114,56 +108,33 @@ class Leaf:
         else:
             self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
 
-    def _look_for_faults(self, block: Block, column: NDArray[Any], where: Where) -> None:
-        if must_be_finite(self.name) and column.dtype.kind in "fc" and not all_finite(column):
-            self._note("not-finite", block, ~np.isfinite(column), where)
-        outside = outside_space(column, self.space) if column.dtype.kind != "c" else None
-        if outside is not None:
-            self._note("outside-space", block, outside, where)
+    def _note(self, fault: Fault, block: Block, where: Where) -> None:
+        if fault.kind not in self._wrong:
+            self._wrong[fault.kind] = _Wrong(*describe_fault(block, self.name, fault, where))
+        self._wrong[fault.kind].rows += int(fault.wrong.reshape(len(fault.wrong), -1).any(axis=1).sum())
 
-    def _note(self, kind: Kind, block: Block, mask: NDArray[np.bool_], where: Where) -> None:
-        if not mask.any():
-            return
-        if kind not in self._wrong:
-            index = np.unravel_index(int(np.argmax(mask)), mask.shape)
-            value = block.columns[self.name][index]
-            self._wrong[kind] = _Wrong(
-                self, kind, str(value), place_of(block, self.name, int(index[0]), where)
-            )
-        self._wrong[kind].rows += int(mask.reshape(len(mask), -1).any(axis=1).sum())
+    def _problem(self, kind: Kind, wrong: _Wrong) -> Problem:
+        """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
+        severity: Severity = "error"
+        if kind == "outside-space" and isinstance(self.space, spaces.Box):
+            severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
+        message = wrong.sentence
+        if wrong.rows > 1:
+            message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
+        if severity == "info":
+            message += " (usually recorded before scaling or clipping)"
+        return Problem(
+            severity=severity, kind=kind, message=message, path=wrong.place.path, row=wrong.place.row
+        )
 
 
+@dataclass
 class _Wrong:
     """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
 
-    def __init__(self, leaf: Leaf, kind: Kind, found: str, place: Place) -> None:
-        self.rows = 0
-        self._leaf, self._kind, self._found, self._place = leaf, kind, found, place
-
-    @property
-    def problem(self) -> Problem:
-        name, expected = self._leaf.name, "a finite number"
-        if self._kind == "outside-space":
-            expected = describe_space(self._leaf.space)
-        message = f"{self._place}: {name!r} has {self._found}, expected {expected}"
-        if self.rows > 1:
-            message += f"; and {formatting.plural(self.rows - 1, 'more row')}"
-        if self._severity == "info":
-            message += " (usually recorded before scaling or clipping)"
-        return Problem(
-            severity=self._severity,
-            kind=self._kind,
-            message=message,
-            path=self._place.path,
-            row=self._place.row,
-        )
-
-    @property
-    def _severity(self) -> Severity:
-        """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
-        if self._kind == "not-finite" or not isinstance(self._leaf.space, spaces.Box):
-            return "error"
-        return "info" if root(self._leaf.name) == Columns.ACTIONS else "warning"
+    place: Place
+    sentence: str
+    rows: int = 0
 
 
 def _is_count(column: NDArray[Any]) -> bool:
