@@ -13,8 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.datasets.inspection.inspecting import inspect_paths
-from hindcast.datasets.inspection.problems import Kind
-from hindcast.datasets.inspection.summary import Summary
+from hindcast.datasets.inspection.summary import Kind, Summary
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import formatting
-from hindcast.datasets.inspection.problems import Problem
 from hindcast.datasets.inspection.statistics import Distribution
-from hindcast.datasets.inspection.summary import ActionLeaf, ObservationLeaf, Summary
+from hindcast.datasets.inspection.summary import ActionLeaf, ObservationLeaf, Problem, Summary
 from hindcast.datasets.inspection.words import coverage_in_words, facts
 
 BAR_WIDTH = 32

@@ -118,7 +118,7 @@ def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
         return _indexed(place.parent(), [entry], refuse)
     entries = place.list(recursive=True)
-    recordings = _recordings(entries)
+    recordings = recordings_in(entries)
     if "" in recordings:
         return _recorded(place, entries, verify, refuse)
     found: dict[str, list[Indexed]] = {}
@@ -131,7 +131,7 @@ def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
         found[recording] = _recorded(place.child(recording), inside, verify, refuse)
     for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
         refuse("missing", link, missing(link))
-    plain = [entry for entry in entries if _is_plain(entry, recordings) and _is_parquet(entry)]
+    plain = [entry for entry in entries if _is_plain(entry, recordings) and is_parquet(entry)]
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
@@ -180,20 +180,22 @@ def unopened_files(location: Location) -> list[Location]:
     found: list[Location] = []
     for place in expand(location):
         entries = place.list(recursive=True) if place.is_folder() else []
-        recordings = _recordings(entries)
+        recordings = recordings_in(entries)
         if "" not in recordings:
             found += [
-                entry.location for entry in entries if _is_plain(entry, recordings) and not _is_parquet(entry)
+                entry.location for entry in entries if _is_plain(entry, recordings) and not is_parquet(entry)
             ]
     return found
 
 
-def _recordings(entries: list[Entry]) -> list[str]:
+def recordings_in(entries: Iterable[Entry]) -> list[str]:
+    """The folders in a recursive listing that are recordings, relative to it, sorted."""
     return sorted({posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER})
 
 
-def _is_parquet(entry: Entry) -> bool:
-    return entry.relative.endswith((".parquet", ".pq"))
+def is_parquet(entry: Entry) -> bool:
+    """Whether a file is named as Parquet is."""
+    return entry.is_file and entry.relative.endswith((".parquet", ".pq"))
 
 
 def _is_plain(entry: Entry, recordings: list[str]) -> bool:

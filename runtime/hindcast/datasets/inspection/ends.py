@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.inspection.problems import Kind, Problem, Severity
+from hindcast.datasets.inspection.summary import Kind, Problem, Severity
 from hindcast.datasets.validate import Where
 from hindcast.episodes.block import Block
 

@@ -8,21 +8,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.inspection.compatible_files import usable
-from hindcast.datasets.inspection.problems import Problem, worst_first
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.datasets.inspection.summarising import summarise
-from hindcast.datasets.inspection.summary import Summary
-from hindcast.datasets.inspection.survey import survey
+from hindcast.datasets.inspection.summary import Problem, Summary, problem_of, worst_first
+from hindcast.datasets.inspection.survey import Described, compatible, survey
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import ready
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.prepare.source_files import find, recognised
+from hindcast.datasets.prepare.source_files import Found, find, recognised
 from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.parquet.opening import NotReadable
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.rows import Rows
+from hindcast.formats.spec import DataSpec, leaf_of
 from hindcast.storage.location import Location, resolve
 
 
@@ -81,7 +83,7 @@ def _file_by_file(reading: Reading, error: DataError, sample_limit: int | None, 
             return own
     try:
         is_keyed = any(place.keys for place in find(reading))  # files on their own would lose these
-        files, problems = usable(reading) if not is_keyed else ([], [])
+        files, problems = _usable(reading) if not is_keyed else ([], [])
     except DataError:
         raise error from None
     if not problems or len(files) + len(problems) < 2:
@@ -90,6 +92,48 @@ def _file_by_file(reading: Reading, error: DataError, sample_limit: int | None, 
         return summarise(EpisodeDataset(DataSpec(), []), found=problems)
     rest = _rest(replace(reading, paths=tuple(files)), sample_limit, watch)
     return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+
+
+def _usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
+    """Read every file of an input to its end: those that can be used together, and what is wrong with the others.
+
+    Raises:
+        DataError: nothing is there.
+        StorageError: storage that refuses or fails.
+    """
+    known, _ = recognised(find(reading), reading)
+    read: list[Described] = []
+    problems: list[Problem] = []
+    for one in known:
+        try:
+            read.append(_read(one))
+        except DataError as error:
+            problems.append(problem_of(str(one.location), error))
+    found = compatible(read)
+    return [read[i].location for i in found.numbers], [*problems, *found.problems]
+
+
+def _read(found: Found) -> Described:
+    """A file's spaces, and the kinds of its columns. All numbers count as float64, since preparing widens them."""
+    form, location, options = found
+    spec, steps = form.describe(location, options), 0
+    for piece in form.pieces(location, options):
+        for part in form.read(piece, options):
+            spec = _with_leaves(spec, part, location)
+            steps += part.num_steps if isinstance(part, Block) else len(part)
+    return Described(location, spec, steps)
+
+
+def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
+    leaves = {
+        name: leaf_of(name, column[:0].astype(np.float64) if column.dtype.kind in "iuf" else column)
+        for name, column in part.columns.items()
+    }
+    own = replace(spec, leaves=leaves)
+    difference = spec.difference(own) if spec.leaves else None
+    if difference:
+        raise DataError(f"{location} differs from place to place: {difference}")
+    return spec.merge(own)
 
 
 def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int | None) -> Summary | None:

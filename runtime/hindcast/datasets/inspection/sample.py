@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.inspection.ends import Ends
-from hindcast.datasets.inspection.problems import Problem, problem_of
+from hindcast.datasets.inspection.summary import Problem, problem_of
 from hindcast.datasets.inspection.values import Leaf
 from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import check_spec, leaf_spaces_of

@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.inspection.problems import Problem, worst_first
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, Distribution
-from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Origin, Summary
+from hindcast.datasets.inspection.summary import (
+    ActionLeaf,
+    Coverage,
+    ObservationLeaf,
+    Origin,
+    Problem,
+    Summary,
+    worst_first,
+)
 from hindcast.datasets.inspection.values import MAX_VALUES, Leaf
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,20 +10,23 @@ from typing import NamedTuple
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
-from hindcast.datasets.inspection.compatible_files import Described, compatible
-from hindcast.datasets.inspection.problems import Kind, Problem, problem_of
+from hindcast.datasets.inspection.summary import Kind, Problem, problem_of
 from hindcast.datasets.opening import notes_on_repeated, unfinished_of
 from hindcast.datasets.projection import projected
 from hindcast.datasets.repeats import drop_repeated
-from hindcast.datasets.sources import Reason, check_distinct, expand, find_files
+from hindcast.datasets.sources import (
+    Reason,
+    check_distinct,
+    expand,
+    find_files,
+    is_parquet,
+    recordings_in,
+)
 from hindcast.datasets.stitching import stitch
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import is_hidden
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
-
-_ENDINGS = (".parquet", ".pq")
 
 _FOOTER_THREADS = 8
 
@@ -75,7 +77,7 @@ def survey(
     check_distinct(file.location for file in files)
     known = {problem.path for problem in problems} | {str(file.location) for file in files}
     folders = [folder for place in places for folder in expand(place)]
-    problems += unlisted(folders, known)
+    problems += _unlisted(folders, known)
     problems += [
         Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
     ]
@@ -149,24 +151,66 @@ def _error(kind: Kind, location: Location, message: str) -> Problem:
     return Problem(severity="error", kind=kind, message=message, path=str(location))
 
 
-def unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:
+def _unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:
     """A problem for each data file in recordings that is not among those listed."""
     for folder in folders:
-        if not folder.is_folder():
-            continue
-        entries = folder.list(recursive=True)
-        recordings = {posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER}
+        entries = folder.list(recursive=True) if folder.is_folder() else []
+        recordings = recordings_in(entries)
         for entry in entries:
-            if not entry.is_file or not entry.relative.endswith(_ENDINGS) or is_hidden(entry.relative):
+            if not is_parquet(entry) or is_hidden(entry.relative) or str(entry.location) in listed:
                 continue
-            if str(entry.location) not in listed and any(_is_in(entry.relative, own) for own in recordings):
+            if any(not own or entry.relative.startswith(f"{own}/") for own in recordings):
                 message = (
                     f"{entry.location} is in a recording that does not list it, so it is not read: its range "
                     "is not complete, or somebody put it there; run the recording again, or move it away"
                 )
-                path = str(entry.location)
-                yield Problem(severity="warning", kind="unlisted", message=message, path=path)
+                yield Problem(severity="warning", kind="unlisted", message=message, path=str(entry.location))
 
 
-def _is_in(relative: str, folder: str) -> bool:
-    return not folder or relative.startswith(f"{folder}/")
+class Described(NamedTuple):
+    """A file, what it holds, and how many timesteps."""
+
+    location: Location
+    spec: DataSpec
+    steps: int
+
+
+class Compatible(NamedTuple):
+    """Files that can be used together.
+
+    Attributes:
+        numbers: which of the files they are.
+        spec: what they hold together.
+        problems: one for each other file.
+    """
+
+    numbers: list[int]
+    spec: DataSpec
+    problems: list[Problem]
+
+
+def compatible(files: Sequence[Described]) -> Compatible:
+    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces."""
+    groups: list[tuple[DataSpec, list[int]]] = []
+    for number, file in enumerate(files):
+        for i, (spec, members) in enumerate(groups):
+            if not spec.difference(file.spec):
+                groups[i] = (spec if spec is file.spec else spec.merge(file.spec), [*members, number])
+                break
+        else:
+            groups.append((file.spec, [number]))
+    if not groups:
+        return Compatible([], DataSpec(), [])
+    (spec, members), *others = sorted(
+        groups, key=lambda group: sum(files[i].steps for i in group[1]), reverse=True
+    )
+    usual = files[members[0]].location
+    return Compatible(members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group])
+
+
+def _drift(file: Described, usual: Location, spec: DataSpec) -> Problem:
+    message = (
+        f"{file.location} cannot be one dataset with {usual}: {spec.difference(file.spec)}; its "
+        f"{formatting.plural(file.steps, 'timestep')} are not counted"
+    )
+    return Problem(severity="error", kind="drift", message=message, path=str(file.location))

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.inspection.problems import Kind, Problem, Severity
 from hindcast.datasets.inspection.statistics import Spread, Thinned
+from hindcast.datasets.inspection.summary import Kind, Problem, Severity
 from hindcast.datasets.validate import Fault, Place, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
