@@ -1,12 +1,13 @@
-"""`Dataset`: recorded episodes in units of about 16 MiB, in a fixed order; and parts of one as datasets."""
+"""`Dataset`: recorded episodes in units of about 16 MiB, in a fixed order; and `View`: episodes of others as one."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class Dataset(ABC):
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """File and row (in the file) of an episode of the block that `read` returns."""
 
-    def select(self, episodes: Episodes) -> Selection:
+    def select(self, episodes: Episodes) -> View:
         """Some of the episodes, in the dataset's order.
 
         Args:
@@ -87,9 +88,18 @@ class Dataset(ABC):
         Raises:
             DataError: the wrong number of booleans; indices out of range or repeated.
         """
-        return Selection(self, _indices(episodes, self.num_episodes))
+        indices = _indices(episodes, self.num_episodes)
+        starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
+        cuts = np.searchsorted(indices, starts)
+        places = [
+            Place(self, unit, indices[first:stop] - start)
+            for unit, start, first, stop in zip(self.units, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+            if first < stop
+        ]
+        digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
+        return View(self.spec, [self], places, digest)
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Selection, Selection]:
+    def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
 
         The split depends on the seed and the episodes' ids, not on layout, files or order.
@@ -109,7 +119,7 @@ class Dataset(ABC):
         order = self.episode_table().shuffled("split", seed)
         return self.select(order[count:]), self.select(order[:count])
 
-    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> Selection:
+    def filter(self, *terms: FilterTerm | str, top: float | None = None) -> View:
         """The episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
 
         Args:
@@ -139,7 +149,7 @@ class Dataset(ABC):
         timesteps: int | None = None,
         fraction: float | None = None,
         seed: int = 0,
-    ) -> Selection:
+    ) -> View:
         """Episodes drawn at random, each at most once; the draw depends on the seed and their ids, as in `split`.
 
         Args:
@@ -186,49 +196,87 @@ class Dataset(ABC):
         return EpisodeTable.of((self.read(unit, leaves) for unit in self.units), with_returns)
 
 
-class Selection(Dataset):
-    """Some episodes of another dataset. A unit is read in full, and what was not selected is dropped.
+class Place(NamedTuple):
+    """Where a unit of a view comes from.
 
-    Args:
-        base: the other dataset.
-        indices: `[N]` increasing.
+    Attributes:
+        dataset: which holds it.
+        unit: its unit there.
+        rows: increasing, of the episodes that are chosen from it.
+        renamed: of those, the ones that have another id here.
     """
 
-    def __init__(self, base: Dataset, indices: I64) -> None:
-        self.spec = base.spec
-        self.notes = base.notes
-        self.nbytes_stored = base.nbytes_stored
-        self.layouts = base.layouts
-        self.digest = digest_of([base.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
-        self._base = base
-        self._places: list[tuple[Unit, I64]] = []
-        units: list[Unit] = []
-        starts = np.cumsum([0, *(len(unit.lengths) for unit in base.units)])
-        cuts = np.searchsorted(indices, starts)
-        for unit, start, first, stop in zip(base.units, starts[:-1], cuts[:-1], cuts[1:], strict=True):
-            if first == stop:
-                continue
-            rows = indices[first:stop] - start
-            lengths = unit.lengths[rows]
-            nbytes = unit.nbytes * int(lengths.sum()) // max(1, int(unit.lengths.sum()))
-            units.append(Unit(len(units), unit.parts, lengths, nbytes))
-            self._places.append((unit, rows))
-        self.units = tuple(units)
+    dataset: Dataset
+    unit: Unit
+    rows: I64
+    renamed: Mapping[int, str] = {}
+
+    def as_unit(self, number: int) -> Unit:
+        """The view's own unit."""
+        lengths = self.unit.lengths[self.rows]
+        nbytes = self.unit.nbytes * int(lengths.sum()) // max(1, int(self.unit.lengths.sum()))
+        return Unit(number, self.unit.parts, lengths, nbytes)
+
+
+class View(Dataset):
+    """Episodes of other datasets. A unit is read in full, and what was not chosen is dropped.
+
+    Args:
+        spec: what all of them hold.
+        datasets: the others.
+        places: of each unit, in order.
+        digest: see `Dataset`.
+        notes: in addition to those of the others.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        datasets: Sequence[Dataset],
+        places: Sequence[Place],
+        digest: str,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.spec = spec
+        self.digest = digest
+        self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
+        self.nbytes_stored = sum(dataset.nbytes_stored for dataset in datasets)
+        self.layouts = tuple(dict.fromkeys(layout for dataset in datasets for layout in dataset.layouts))
+        self.units = tuple(place.as_unit(number) for number, place in enumerate(places))
+        self._places = places
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """See `Dataset.read`."""
-        source, rows = self._places[unit.id]
-        block = self._base.read(source, columns)
-        return block if len(rows) == block.num_episodes else block.take(rows)
+        """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
+        dataset, own, rows, renamed = self._places[unit.id]
+        there, lacking = self._divided(dataset, columns)
+        block = dataset.read(own, there)
+        if len(rows) < block.num_episodes:
+            block = block.take(rows)
+        if lacking:
+            empty = np.full(block.num_steps + block.num_episodes, "", dtype=object)
+            block = block.with_columns({**block.columns, **dict.fromkeys(lacking, empty)})
+        if renamed:
+            names = [renamed.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
+            block = replace(block, eps_id=np.array(names, dtype=object))
+        return block
 
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """See `Dataset.locate`."""
-        source, rows = self._places[unit.id]
-        return self._base.locate(source, int(rows[episode]))
+        dataset, own, rows, _ = self._places[unit.id]
+        return dataset.locate(own, int(rows[episode]))
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """See `Dataset.unreadable`."""
-        return self._base.unreadable(self._places[unit.id][0], columns)
+        dataset, own, _, _ = self._places[unit.id]
+        return dataset.unreadable(own, self._divided(dataset, columns)[0])
+
+    def _divided(self, dataset: Dataset, columns: Iterable[str] | None) -> tuple[set[str] | None, list[str]]:
+        """The columns to read of a dataset, and the leaves (JSON, named like their columns) that it lacks."""
+        lacking = [leaf for leaf in self.spec.leaves if leaf not in dataset.spec.leaves]
+        if columns is None:
+            return None, lacking
+        wanted = set(columns)
+        return wanted.difference(lacking), [leaf for leaf in lacking if leaf in wanted]
 
 
 def _indices(episodes: Episodes, total: int) -> I64:

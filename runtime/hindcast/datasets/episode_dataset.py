@@ -71,7 +71,7 @@ class EpisodeDataset(Dataset):
         """See `Dataset.locate`."""
         groups = self._groups(unit)
         heads = counting_rows(groups) & ~continued_rows(groups)
-        return self._locate_stored(unit, int(np.flatnonzero(heads)[episode]))
+        return self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """See `Dataset.unreadable`."""
@@ -111,7 +111,7 @@ class EpisodeDataset(Dataset):
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:
-            raise error.in_file(part.path, self._file_row(part, error.row)) from error
+            raise error.in_file(*self._locate_stored([part], error.row)) from error
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
@@ -122,27 +122,14 @@ class EpisodeDataset(Dataset):
         paths = " or ".join(part.path for part in unit.parts)
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
-    def _file_row(self, part: FilePart, row: int) -> int:
-        """The file's Parquet row of one that is counted in a part."""
-        for first, rows in self._row_groups(part):
-            if row < rows:
-                return first + row
-            row -= rows
-        raise IndexError(f"{part} has {row} rows less")
-
-    def _locate_stored(self, unit: Unit, stored: int) -> tuple[str, int]:
-        """File and Parquet row in it at which a stored episode of a unit begins."""
-        for part in unit.parts:
-            for first, rows in self._row_groups(part):
-                if stored < rows:
-                    return part.path, first + stored
-                stored -= rows
-        raise IndexError(f"unit {unit.id} has no stored episode {stored}")
-
-    def _row_groups(self, part: FilePart) -> Iterator[tuple[int, int]]:
-        """Each row group of a part: its first row in the file, and how many it has."""
-        first = 0
-        for i, group in enumerate(self._files[part.path].entry.row_groups):
-            if i in part.row_groups:
-                yield first, group.rows
-            first += group.rows
+    def _locate_stored(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
+        """File and Parquet row in it of one that is counted over some parts."""
+        for part in parts:
+            first = 0
+            for i, group in enumerate(self._files[part.path].entry.row_groups):
+                if i in part.row_groups:
+                    if row < group.rows:
+                        return part.path, first + row
+                    row -= group.rows
+                first += group.rows
+        raise IndexError(f"{parts} have {row} rows less")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.dataset import Dataset, Place, View
 from hindcast.datasets.repeats import contents_of, find_repeats
-from hindcast.datasets.units import Unit
-from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec
 
 OnConflict = Literal["Refuse", "Rename"]
-NewNames = Mapping[int, str]  # episode of a dataset -> the id that it gets
 
 
-def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Merged:
+def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> View:
     """Several datasets as one, in order; nothing is copied.
 
     An episode that is in several with the same id and the same content counts once, and `notes` say so.
@@ -36,104 +32,48 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Me
     """
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
-    joined = Merged(
-        DataSpec.common((_first_file(each), each.spec) for each in datasets), datasets, [{} for _ in datasets]
-    )
-    ids = joined.episode_table().eps_id.tolist()
+    spec = DataSpec.common((_first_file(each), each.spec) for each in datasets)
+    ids = [eps_id for each in datasets for eps_id in each.episode_table().eps_id.tolist()]
+    joined = _joined(spec, datasets, {})
     repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, joined))
     if repeats.others and on_conflict == "Refuse":
         second, first = next(iter(repeats.others.items()))
         raise _conflict(joined, ids[first], first, second)
     taken = set(ids)
     renamed = {episode: _free_name(ids[episode], taken) for episode in repeats.others}
-    return _without(joined, repeats.same, renamed)
+    if not repeats.same and not renamed:
+        return joined
+    keep = np.ones(len(ids), dtype=np.bool_)
+    keep[repeats.same] = False
+    stops = np.cumsum([each.num_episodes for each in datasets])
+    parts = [
+        each if kept.all() else each.select(kept)
+        for each, kept in zip(datasets, np.split(keep, stops[:-1]), strict=True)
+    ]
+    position = np.cumsum(keep) - 1
+    names = {int(position[episode]): name for episode, name in renamed.items()}
+    return _joined(spec, parts, names, tuple(_notes(len(repeats.same), len(renamed))))
 
 
-class Merged(Dataset):
-    """Several datasets, one after the other.
-
-    Args:
-        spec: what all hold.
-        parts: the others.
-        renamed: for each, the episodes that have another id here.
-        notes: see `Dataset`, in addition to those of the parts.
-    """
-
-    def __init__(
-        self,
-        spec: DataSpec,
-        parts: Sequence[Dataset],
-        renamed: Sequence[NewNames],
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.spec = spec
-        self.digest = digest_of(
-            [*(part.digest for part in parts), *(repr(sorted(names.items())) for names in renamed)]
-        )
-        self.nbytes_stored = sum(part.nbytes_stored for part in parts)
-        self.layouts = tuple(dict.fromkeys(layout for part in parts for layout in part.layouts))
-        self.notes = (*(note for part in parts for note in part.notes), *notes)
-        self.parts = tuple(parts)
-        self._places: list[tuple[int, Unit, NewNames]] = []
-        units: list[Unit] = []
-        for number, part in enumerate(parts):
-            first = 0
-            for unit in part.units:
-                own = range(first, first + len(unit.lengths))
-                names = {i - first: renamed[number][i] for i in own if i in renamed[number]}
-                self._places.append((number, unit, names))
-                units.append(unit._replace(id=len(units)))
-                first = own.stop
-        self.units = tuple(units)
-
-    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
-        """See `Dataset.read`; JSON columns that its part lacks are empty."""
-        number, own, names = self._places[unit.id]
-        part, lacking = self.parts[number], self._lacking(number)
-        wanted = None if columns is None else set(columns)
-        block = part.read(own, None if wanted is None else wanted.difference(lacking))
-        empty = {
-            leaf: np.full(block.num_steps + block.num_episodes, "", dtype=object)
-            for leaf in lacking
-            if wanted is None or leaf in wanted
-        }
-        eps_id = block.eps_id.copy()
-        for episode, name in names.items():
-            eps_id[episode] = name
-        return replace(block, columns={**block.columns, **empty}, eps_id=eps_id)
-
-    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
-        """See `Dataset.locate`."""
-        number, own, _ = self._places[unit.id]
-        return self.parts[number].locate(own, episode)
-
-    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """See `Dataset.unreadable`."""
-        number, own, _ = self._places[unit.id]
-        wanted = None if columns is None else set(columns).difference(self._lacking(number))
-        return self.parts[number].unreadable(own, wanted)
-
-    def _lacking(self, number: int) -> list[str]:
-        """The leaves (JSON, named like their columns) that a part lacks."""
-        return [leaf for leaf in self.spec.leaves if leaf not in self.parts[number].spec.leaves]
+def _joined(
+    spec: DataSpec, parts: Sequence[Dataset], renamed: Mapping[int, str], notes: tuple[str, ...] = ()
+) -> View:
+    """All episodes, in order; `renamed`: episode -> the id that it gets."""
+    places: list[Place] = []
+    names: list[str] = []
+    first = 0
+    for part in parts:
+        begin = first
+        for unit in part.units:
+            rows = np.arange(len(unit.lengths))
+            own = {row: renamed[first + row] for row in rows.tolist() if first + row in renamed}
+            places.append(Place(part, unit, rows, own))
+            first += len(rows)
+        names.append(repr([(i - begin, renamed[i]) for i in range(begin, first) if i in renamed]))
+    return View(spec, parts, places, digest_of([*(part.digest for part in parts), *names]), notes)
 
 
-def _without(joined: Merged, repeated: Sequence[int], renamed: NewNames) -> Merged:
-    """The same without the repeated episodes, and with new names for others."""
-    keep = np.ones(joined.num_episodes, dtype=np.bool_)
-    keep[list(repeated)] = False
-    parts, names, first = [], [], 0
-    for part in joined.parts:
-        kept = keep[first : first + part.num_episodes]
-        position = np.cumsum(kept) - 1
-        own = range(first, first + part.num_episodes)
-        parts.append(part if kept.all() else part.select(kept))
-        names.append({int(position[i - first]): renamed[i] for i in own if i in renamed})
-        first = own.stop
-    return Merged(joined.spec, parts, names, tuple(_notes(len(repeated), len(renamed))))
-
-
-def _conflict(joined: Merged, eps_id: str, one: int, other: int) -> DataError:
+def _conflict(joined: Dataset, eps_id: str, one: int, other: int) -> DataError:
     places = [_path(joined, episode) for episode in (one, other)]
     return DataError(
         f"episode {eps_id} is in {places[0]} and, with other content, in {places[1]}: rename the second "
@@ -142,12 +82,9 @@ def _conflict(joined: Merged, eps_id: str, one: int, other: int) -> DataError:
 
 
 def _path(dataset: Dataset, episode: int) -> str:
-    for unit in dataset.units:
-        if episode < len(unit.lengths):
-            path, row = dataset.locate(unit, episode)
-            return f"{path}, row {row},"
-        episode -= len(unit.lengths)
-    raise IndexError(f"the dataset has {episode} episodes less")
+    one = dataset.select([episode])
+    path, row = one.locate(one.units[0], 0)
+    return f"{path}, row {row},"
 
 
 def _first_file(dataset: Dataset) -> str:

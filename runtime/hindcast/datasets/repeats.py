@@ -55,17 +55,9 @@ def find_repeats(
 
 def contents_of(dataset: Dataset, episodes: Sequence[int]) -> dict[int, str]:
     """What each of some episodes of a dataset holds, as a checksum; only units with one of them are read."""
-    wanted = set(episodes)
-    found: dict[int, str] = {}
-    first = 0
-    for unit in dataset.units:
-        own = range(first, first + len(unit.lengths))
-        here = [episode for episode in own if episode in wanted]
-        first = own.stop
-        if here:
-            block = dataset.read(unit).take([episode - own.start for episode in here])
-            found.update(zip(here, (each.checksum for each in Content.each(block)), strict=True))
-    return found
+    chosen = dataset.select(episodes)
+    contents = (each.checksum for unit in chosen.units for each in Content.each(chosen.read(unit)))
+    return dict(zip(sorted(episodes), contents, strict=True))
 
 
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:

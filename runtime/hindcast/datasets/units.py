@@ -59,23 +59,23 @@ def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Itera
 
 def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     """`[rows]` which rows of adjacent row groups continue the row before; never the first of all."""
-    continued = np.zeros(sum(group.rows for group in groups), dtype=np.bool_)
-    start = 0
-    for group in groups:
-        continued[[start + row for row in group.continued]] = True
-        start += group.rows
+    continued = _marked(groups, [group.continued for group in groups])
     continued[:1] = False
     return continued
 
 
 def counting_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     """`[rows]` which rows of row groups count, because they do not repeat others."""
-    counting = np.ones(sum(group.rows for group in groups), dtype=np.bool_)
-    start = 0
-    for group in groups:
-        counting[[start + row for row in group.dropped]] = False
-        start += group.rows
-    return counting
+    return ~_marked(groups, [group.dropped for group in groups])
+
+
+def _marked(groups: Sequence[RowGroup], marks: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """`[rows]` which rows of all groups are marked in their own."""
+    starts = np.cumsum([0, *(group.rows for group in groups)])
+    marked = np.zeros(starts[-1], dtype=np.bool_)
+    for start, rows in zip(starts[:-1], marks, strict=True):
+        marked[[start + row for row in rows]] = True
+    return marked
 
 
 def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:

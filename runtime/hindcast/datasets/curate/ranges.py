@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.dataset import Dataset
-from hindcast.episodes.block import Block
 
 _LEAST_BYTES = 32 << 20
 _TEXT_GROWS = 4
@@ -45,15 +41,3 @@ def ranges_of(dataset: Dataset, target: Target) -> list[Range]:
     if cuts[-1] < dataset.num_episodes:
         cuts.append(dataset.num_episodes)
     return [Range(number, first, stop) for number, (first, stop) in enumerate(pairwise(cuts))]
-
-
-def blocks_of(dataset: Dataset, wanted: Range) -> Iterator[Block]:
-    """The range's episodes, unit by unit."""
-    first = 0
-    for unit in dataset.units:
-        stop = first + len(unit.lengths)
-        if first < wanted.stop and wanted.first < stop:
-            block = dataset.read(unit)
-            own = np.arange(max(first, wanted.first), min(stop, wanted.stop)) - first
-            yield block if len(own) == block.num_episodes else block.take(own)
-        first = stop

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.folder import check, claim, clear
-from hindcast.datasets.curate.ranges import Range, blocks_of, ranges_of
+from hindcast.datasets.curate.ranges import Range, ranges_of
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.verifying import verify
 from hindcast.datasets.curate.workers import count_workers, each
@@ -177,9 +179,10 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
 def _make(job: _Job, wanted: Range) -> _Made:
     """Write one range's files."""
     target, content, lost_details = job.target, Content(), False
+    dataset = job.dataset.select(np.arange(wanted.first, wanted.stop))
     writer = BlockWriter(
         target.folder,
-        job.dataset.spec,
+        dataset.spec,
         file_stem(wanted.number, job.writer),
         max_rows_per_file=target.rows_per_file,
         max_file_bytes=target.file_bytes,
@@ -188,8 +191,9 @@ def _make(job: _Job, wanted: Range) -> _Made:
         compress_columns=target.compress_columns,
     )
     try:
-        for read in blocks_of(job.dataset, wanted):
+        for unit in dataset.units:
             job.check()
+            read = dataset.read(unit)
             block = read if target.keeps_details else read.without_details()
             lost_details |= block.details is not read.details
             content += Content.of(block)
