@@ -7,10 +7,8 @@ from typing import Final
 
 from hindcast.formats.d4rl.format import D4RL
 from hindcast.formats.format import Format, is_hidden
-from hindcast.formats.media.binary import Binary
-from hindcast.formats.media.images import Images
+from hindcast.formats.media.files import Binary, Images, Text
 from hindcast.formats.media.ray_data import RayData
-from hindcast.formats.media.text import Text
 from hindcast.formats.media.tfrecord import TFRecord
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.sample_batch.format import SampleBatch

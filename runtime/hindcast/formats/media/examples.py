@@ -17,7 +17,8 @@ from hindcast.episodes.block import I64
 _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5
 _VARINT: Final = 0
-_KINDS: Final = {1: "bytes", 2: "float", 3: "int"}
+_KINDS: Final = {1: ("bytes", _LENGTH_DELIMITED), 2: ("float", _FIXED32), 3: ("int", _VARINT)}
+"""A list's field -> what it holds, and the wire type of a value that has a field of its own."""
 
 U8 = NDArray[np.uint8]
 
@@ -127,33 +128,24 @@ def _feature(message: bytes, start: int, stop: int) -> _Feature:
     ((field, inner, end),) = _delimited(message, start, stop)
     if field not in _KINDS:
         raise ValueError(f"a feature holds a list of the kind {field}")
-    spans = tuple(_values(message, inner, end, _KINDS[field]))
-    return _Feature(_KINDS[field], spans)
+    kind, wire = _KINDS[field]
+    return _Feature(kind, tuple(_values(message, inner, end, kind, wire)))
 
 
-def _values(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[int, int]]:
+def _values(message: bytes, at: int, stop: int, kind: str, own: int) -> Iterator[tuple[int, int]]:
     """The spans of a list's values, which may be packed into one field or have a field each."""
-    while at < stop:
-        tag, at = varint(message, at)
-        wire = tag & 7
-        if wire == _LENGTH_DELIMITED:
-            length, at = varint(message, at)
-            end = at + length
-        elif wire == _FIXED32 and kind == "float":
-            end = at + 4
-        elif wire == _VARINT and kind == "int":
-            _, end = varint(message, at)
+    for _, wire, start, end in _fields(message, at, stop):
+        if wire == own:
+            yield start, end
+        elif wire == _LENGTH_DELIMITED:
+            yield from _packed(message, start, end, own)
         else:
             raise ValueError(f"a list of {kind} has a value of the wire type {wire}")
-        if end > stop:
-            raise ValueError("a list is longer than its feature")
-        yield from [(at, end)] if kind == "bytes" else _unpacked(message, at, end, kind)
-        at = end
 
 
-def _unpacked(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[int, int]]:
+def _packed(message: bytes, at: int, stop: int, wire: int) -> Iterator[tuple[int, int]]:
     while at < stop:
-        end = at + 4 if kind == "float" else varint(message, at)[1]
+        end = at + 4 if wire == _FIXED32 else varint(message, at)[1]
         if end > stop:
             raise ValueError("a value is cut off")
         yield at, end
@@ -162,15 +154,30 @@ def _unpacked(message: bytes, at: int, stop: int, kind: str) -> Iterator[tuple[i
 
 def _delimited(message: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Field number, first byte and end of each field; all must be length-delimited."""
+    for field, wire, start, end in _fields(message, at, stop):
+        if wire != _LENGTH_DELIMITED:
+            raise ValueError(f"it has a field of the wire type {wire}")
+        yield field, start, end
+
+
+def _fields(message: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, wire type, first byte and end of each field's value."""
     while at < stop:
         tag, at = varint(message, at)
-        if tag & 7 != _LENGTH_DELIMITED:
-            raise ValueError(f"it has a field of the wire type {tag & 7}")
-        length, at = varint(message, at)
-        if at + length > stop:
+        wire = tag & 7
+        if wire == _LENGTH_DELIMITED:
+            length, at = varint(message, at)
+            end = at + length
+        elif wire == _VARINT:
+            end = varint(message, at)[1]
+        elif wire == _FIXED32:
+            end = at + 4
+        else:
+            raise ValueError(f"it has a field of the wire type {wire}")
+        if end > stop:
             raise ValueError("a field is longer than what it is in")
-        yield tag >> 3, at, at + length
-        at += length
+        yield tag >> 3, wire, at, end
+        at = end
 
 
 def varint(data: memoryview | bytes, position: int) -> tuple[int, int]:

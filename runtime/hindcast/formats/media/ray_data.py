@@ -15,7 +15,7 @@ from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.formats.format import Format, Group, Piece, ReadOptions
-from hindcast.formats.media.folders import folders_of
+from hindcast.formats.media.files import folders_of
 from hindcast.formats.media.mapping import episodes_of, objects
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec

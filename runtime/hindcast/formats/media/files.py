@@ -1,0 +1,232 @@
+"""The formats "Text", "Images" and "Binary": rows of files that are not timesteps, for the user's class to map."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import posixpath
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.format import Format, Group, Piece, ReadOptions, is_hidden
+from hindcast.formats.media.mapping import check_mapper, episodes_of, objects
+from hindcast.formats.tables.read_options import check_options
+from hindcast.formatting import natural
+from hindcast.storage.location import Entry, Location
+
+_IMAGES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
+_IMAGE_KINDS: Final = ("PNG", "JPEG", "TIFF", "BMP", "GIF")
+_MODES: Final = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I", "F")
+
+Given = dict[str, Any]
+
+
+class MappedFiles(Format):
+    """Files whose rows become episodes by the class that `spec.pipeline.preLearner` names.
+
+    Those of a folder are mapped together, in natural order (2 before 10), `readOptions.batch_size` at a time.
+
+    Attributes:
+        suffixes: how the names of its files end, in lower case.
+        allowed: its `readOptions`.
+    """
+
+    suffixes: tuple[str, ...]
+    allowed: tuple[str, ...] = ("batch_size",)
+
+    @abstractmethod
+    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
+        """`[R, …]` by column.
+
+        Args:
+            files: in order.
+            given: the read options.
+
+        Raises:
+            DataError: a file that cannot be read.
+        """
+
+    def check(self, given: Given) -> None:
+        """Check the format's own read options.
+
+        Raises:
+            DataError: a wrong value.
+        """
+
+    def recognises(self, location: Location) -> bool:
+        """By the name; or a folder."""
+        return location.name.lower().endswith(self.suffixes) or location.is_folder()
+
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+        """Each folder with its files."""
+        return folders_of(entries, self.suffixes)
+
+    def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
+        """A folder's files, `batch_size` at a time; a file by itself.
+
+        Raises:
+            DataError: options that the format does not have.
+            SpecError: no class is named that makes episodes of the files.
+        """
+        given = self._given(options)
+        check_mapper(options, self.name)
+        if not location.is_folder():
+            return [Piece(location, 0, location.info().size or 0, None)]
+        files = sorted(
+            (entry for entry in location.files() if _is_member(entry.relative, self.suffixes)),
+            key=lambda entry: natural(entry.relative),
+        )
+        size = given.get("batch_size", max(1, len(files)))
+        batches = [files[start : start + size] for start in range(0, len(files), size)]
+        return [
+            Piece(location, number, sum(file.size for file in batch), tuple(file.relative for file in batch))
+            for number, batch in enumerate(batches)
+        ]
+
+    def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
+        """The episodes that the user's class makes of the rows.
+
+        Raises:
+            DataError: a file that cannot be read.
+            UserCodeError: the class raised.
+        """
+        location = piece.location
+        files = [location] if piece.part is None else [location.child(name) for name in piece.part]
+        rows = self.rows(files, self._given(options))
+        if len(next(iter(rows.values()))):
+            yield from episodes_of(rows, options, str(location))
+
+    def _given(self, options: ReadOptions) -> Given:
+        given = check_options(self.name, options.options, self.allowed)
+        size = given.get("batch_size", 1)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise DataError(f"readOptions.batch_size is {size!r}: expected a number of files, at least 1")
+        self.check(given)
+        return given
+
+
+class Binary(MappedFiles):
+    """files of any kind; those of a folder are mapped together."""
+
+    name = "Binary"
+    suffixes = ("",)
+
+    def recognises(self, location: Location) -> bool:
+        """Folders; a file is binary only where it is named as such."""
+        return location.is_folder()
+
+    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+        """`{"bytes": [R], "path": [R]}`, a row for each file."""
+        return {
+            "bytes": objects([file.read_bytes() for file in files]),
+            "path": objects([str(file) for file in files]),
+        }
+
+
+class Images(MappedFiles):
+    """image files; those of a folder are mapped together, so that they can be an episode."""
+
+    name = "Images"
+    suffixes = _IMAGES
+    allowed = ("size", "mode", "batch_size")
+
+    def check(self, given: Given) -> None:
+        """Height and width, and the colours (Pillow's mode), that images are brought to."""
+        size, mode = given.get("size"), given.get("mode")
+        is_size = isinstance(size, list | tuple) and len(size) == 2 and all(map(_is_positive, size))
+        if size is not None and not is_size:
+            raise DataError(f"readOptions.size is {size!r}: expected [height, width]")
+        if mode is not None and mode not in _MODES:
+            raise DataError(f"readOptions.mode is {mode!r}: allowed are {', '.join(_MODES)}")
+
+    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
+        """`{"image": [R, height, width, …], "path": [R]}`; images of several shapes are objects."""
+        images = [_image(file, given.get("size"), given.get("mode")) for file in files]
+        same = len({(image.shape, image.dtype) for image in images}) == 1
+        return {
+            "image": np.stack(images) if same else objects(images),
+            "path": objects([str(file) for file in files]),
+        }
+
+
+class Text(MappedFiles):
+    """text files, each mapped as one."""
+
+    name = "Text"
+    suffixes = (".txt", ".text", ".log", ".md")
+    allowed = ("encoding", "drop_empty_lines")
+
+    def recognises(self, location: Location) -> bool:
+        """By the name."""
+        return location.name.lower().endswith(self.suffixes)
+
+    def groups(self, entries: Sequence[Entry]) -> list[Group]:  # noqa: ARG002
+        """None: each file is mapped by itself."""
+        return []
+
+    def check(self, given: Given) -> None:
+        """The encoding of the text, and whether lines without text are left out."""
+        drop, encoding = given.get("drop_empty_lines", False), given.get("encoding", "utf-8")
+        if not isinstance(drop, bool):
+            raise DataError(f"readOptions.drop_empty_lines is {drop!r}: expected true or false")
+        try:
+            codecs.lookup(encoding)
+        except (LookupError, TypeError) as error:
+            raise DataError(f"readOptions.encoding is {encoding!r}, which is not a known encoding") from error
+
+    def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
+        """`{"text": [R], "path": [R]}`, a row for each line."""
+        (file,), encoding = files, given.get("encoding", "utf-8")
+        try:
+            lines = file.read_bytes().decode(encoding).splitlines()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{file} is not {encoding} (at byte {error.start}): name its encoding by readOptions.encoding"
+            ) from error
+        if given.get("drop_empty_lines", False):
+            lines = [line for line in lines if line.strip()]
+        return {"text": objects(lines), "path": objects([str(file)] * len(lines))}
+
+
+def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[Group]:
+    """The folders in a recursive listing, each with the files in it that have such names."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.is_file and _is_member(entry.relative, suffixes):
+            found.setdefault(posixpath.dirname(entry.relative), []).append(entry)
+    return [
+        Group(members[0].location.parent(), frozenset(entry.relative for entry in members))
+        for members in found.values()
+    ]
+
+
+def _is_member(relative: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file is one to read: by its name; hidden ones are not."""
+    return relative.lower().endswith(suffixes) and not is_hidden(relative)
+
+
+def _is_positive(side: Any) -> bool:
+    return type(side) is int and side > 0
+
+
+def _image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:
+    """`[height, width, …]`."""
+    from PIL import Image
+
+    try:
+        image: Image.Image = Image.open(io.BytesIO(file.read_bytes()), formats=_IMAGE_KINDS)
+        if size is not None and image.size != (size[1], size[0]):
+            image = image.resize((size[1], size[0]), resample=Image.Resampling.BILINEAR)
+        if mode is not None and image.mode != mode:
+            image = image.convert(mode)
+        return np.array(image)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{file} cannot be read as an image: {error}; copy it again, or leave it out"
+        ) from error
