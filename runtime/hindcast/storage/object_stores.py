@@ -37,7 +37,9 @@ _AWS_IDENTITIES: Final = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 
-Environment = tuple[tuple[str, str], ...]
+_VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+
+Opener = Callable[..., tuple[Any, str]]
 
 
 class Bucket(NamedTuple):
@@ -61,13 +63,13 @@ def bucket_of(scheme: str, rest: str) -> Bucket | None:
         opener = _s3 if scheme == "s3" else _gcs
         is_anonymous = rest.startswith(_ANONYMOUS)
         name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
-        return Bucket(opener(_named(scheme, name), is_anonymous), path.strip("/"))
+        return Bucket(_opened(opener, _named(scheme, name), is_anonymous), path.strip("/"))
     if scheme in ("abfs", "abfss", "az"):
         host, _, path = rest.partition("/")
         found = _AZURE_HOST.match(host)
         if found is None:
-            return Bucket(_azure(_named(scheme, host), None, None), path.strip("/"))
-        return Bucket(_azure(found["container"], found["account"], found["suffix"]), path.strip("/"))
+            return Bucket(_opened(_azure, _named(scheme, host), None, None), path.strip("/"))
+        return Bucket(_opened(_azure, found["container"], found["account"], found["suffix"]), path.strip("/"))
     return None
 
 
@@ -88,36 +90,26 @@ def _named(scheme: str, name: str) -> str:
     return name
 
 
-def _s3(bucket: str, is_anonymous: bool) -> ObjectFiles:
-    """S3 and compatible stores, such as MinIO: the usual `AWS_*` variables."""
-    return _open_s3(bucket, is_anonymous, patience(), _environment("AWS_"))
-
-
-def _gcs(bucket: str, is_anonymous: bool) -> ObjectFiles:
-    """Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, the machine's account, or `STORAGE_EMULATOR_HOST`."""
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    return _open_gcs(bucket, is_anonymous, emulator, patience(), _environment("GOOGLE_"))
-
-
-def _azure(container: str, account: str | None, suffix: str | None) -> ObjectFiles:
-    """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
-
-    Args:
-        container: that the URI names.
-        account: that the URI names; that of the environment by default.
-        suffix: rest of its host name.
-
-    Raises:
-        StorageError: no account is named anywhere.
-    """
-    return _open_azure(container, account, suffix, patience(), _environment("AZURE_"))
+def _opened(opener: Opener, *named: Any) -> ObjectFiles:
+    """The bucket that an opener makes of what a URI names; opened again when a variable of the clouds changes."""
+    variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)]
+    return _open(opener, named, patience(), tuple(sorted(variables)))
 
 
 @lru_cache(maxsize=64)
-def _open_s3(bucket: str, is_anonymous: bool, seconds: float, environment: Environment) -> ObjectFiles:
+def _open(
+    opener: Opener, named: tuple[Any, ...], seconds: float, variables: tuple[tuple[str, str], ...]
+) -> ObjectFiles:
+    from hindcast.storage.object_files import ObjectFiles
+
+    store, root = opener(*named, seconds, dict(variables))
+    return ObjectFiles(store, root, partial(_opened, opener, *named))
+
+
+def _s3(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
+    """S3 and compatible stores, such as MinIO: the usual `AWS_*` variables."""
     from obstore.store import S3Store
 
-    given = dict(environment)
     endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
     config: Any = {} if is_anonymous else _aws_profile(given)
     region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or config.get("region")
@@ -130,42 +122,47 @@ def _open_s3(bucket: str, is_anonymous: bool, seconds: float, environment: Envir
     if certificates := given.get("AWS_CA_BUNDLE"):
         client["root_certificate"] = _certificates(certificates)
     store = S3Store(bucket, config=config, client_options=client, retry_config=_retries(seconds))
-    return _files(store, f"s3://{bucket}", partial(_s3, bucket, is_anonymous))
+    return store, f"s3://{bucket}"
 
 
-@lru_cache(maxsize=64)
-def _open_gcs(
-    bucket: str, is_anonymous: bool, emulator: str | None, seconds: float, environment: Environment
-) -> ObjectFiles:
+def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
+    """Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, the machine's account, or `STORAGE_EMULATOR_HOST`."""
     from obstore.store import GCSStore
 
     config: Any = {"skip_signature": True} if is_anonymous else {}
     endpoint = None
-    if emulator:
+    if emulator := given.get("STORAGE_EMULATOR_HOST"):
         endpoint = emulator if "://" in emulator else f"http://{emulator}"
         account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
-    elif "GOOGLE_APPLICATION_CREDENTIALS" in dict(environment):
-        config["application_credentials"] = dict(environment)["GOOGLE_APPLICATION_CREDENTIALS"]
+    elif credentials := given.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        config["application_credentials"] = credentials
     store = GCSStore(
         bucket, config=config, client_options=_client(seconds, endpoint), retry_config=_retries(seconds)
     )
-    return _files(store, f"gs://{bucket}", partial(_gcs, bucket, is_anonymous))
+    return store, f"gs://{bucket}"
 
 
-@lru_cache(maxsize=64)
-def _open_azure(
-    container: str, account: str | None, suffix: str | None, seconds: float, environment: Environment
-) -> ObjectFiles:
+def _azure(
+    container: str, account: str | None, suffix: str | None, seconds: float, given: dict[str, str]
+) -> tuple[Any, str]:
+    """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
+
+    Args:
+        container: that the URI names.
+        account: that the URI names; that of the environment by default.
+        suffix: rest of its host name.
+        seconds: for which a request is tried.
+        given: variables of the environment.
+
+    Raises:
+        StorageError: no account is named anywhere.
+    """
     from obstore.store import AzureStore
 
-    given = dict(environment)
     parts = _connection_parts(given.get(_CONNECTION_STRING, ""))
-    own = (
-        parts.get("AccountName")
-        or given.get("AZURE_STORAGE_ACCOUNT_NAME")
-        or given.get("AZURE_STORAGE_ACCOUNT")
-    )
+    named = given.get("AZURE_STORAGE_ACCOUNT_NAME") or given.get("AZURE_STORAGE_ACCOUNT")
+    own = parts.get("AccountName") or named
     name = account or own
     if not name:
         raise StorageError(
@@ -190,13 +187,7 @@ def _open_azure(
     config = {key: value for key, value in config.items() if value}
     client = _client(seconds, config.get("endpoint"))
     store = AzureStore(container, config=config, client_options=client, retry_config=_retries(seconds))
-    return _files(store, f"abfss://{container}@{name}", partial(_azure, container, account, suffix))
-
-
-def _files(store: Any, root: str, reopen: Callable[[], ObjectFiles]) -> ObjectFiles:
-    from hindcast.storage.object_files import ObjectFiles
-
-    return ObjectFiles(store, root, reopen)
+    return store, f"abfss://{container}@{name}"
 
 
 def _client(seconds: float, endpoint: str | None) -> Any:
@@ -271,8 +262,3 @@ def _certificates(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise StorageError(f"AWS_CA_BUNDLE names {path}, which cannot be read: {error.strerror}") from error
-
-
-def _environment(prefix: str) -> Environment:
-    """The variables of a cloud: a store is opened again when one of them changes."""
-    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(prefix)))
