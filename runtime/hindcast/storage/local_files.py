@@ -1,16 +1,19 @@
-"""Files of this machine. A file is created by a hard link, which fails where one is already."""
+"""Files of this machine, listed through links: every real file and folder once, however many links lead to it.
+
+A file is created by a hard link, which fails where one is already.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-
-from hindcast.storage.local_listing import Found, children, walk
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _ARROWS: Final = pafs.LocalFileSystem()
@@ -33,8 +36,7 @@ class LocalFiles:
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         """Links are followed; where all below is listed, each file and folder is there once, broken links included."""
-        look = walk if recursive else children
-        return [_info(path, found) for found in look(path)]
+        return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:
         return _ARROWS.open_input_file(path)
@@ -82,7 +84,61 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _info(folder: str, found: Found) -> pafs.FileInfo:
-    kind = pafs.FileType.File if found.is_file else pafs.FileType.Directory
-    size = found.size if found.is_file else None
-    return pafs.FileInfo(f"{folder.rstrip('/')}/{found.relative}", kind, size=size, mtime_ns=found.modified)
+def link_target(path: str) -> str | None:
+    """Where a broken link points; None for anything else."""
+    return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
+
+
+def _children(folder: str) -> Iterator[pafs.FileInfo]:
+    """What a folder itself holds, links followed; nothing where there is no folder."""
+    for entry in _entries(folder):
+        with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
+            yield _info(entry.path, entry.stat(), entry.is_file())
+
+
+def _walk(folder: str) -> Iterator[pafs.FileInfo]:
+    """What a folder holds at any depth; nothing where there is no folder.
+
+    What is reached without links comes first, so that it keeps its own path.
+    """
+    seen: set[str] = set()
+    links: list[str] = []
+    if Path(folder).is_dir():
+        yield from _below(folder, os.path.realpath(folder), seen, links)
+    for path in links:  # grows meanwhile
+        real = os.path.realpath(path)
+        if not os.path.lexists(real):
+            yield pafs.FileInfo(path, pafs.FileType.Directory, mtime_ns=0)
+        elif real not in seen:
+            seen.add(real)
+            yield _info(path, Path(path).stat(), Path(path).is_file())
+            if Path(path).is_dir():
+                yield from _below(path, real, seen, links)
+
+
+def _below(folder: str, real: str, seen: set[str], links: list[str]) -> Iterator[pafs.FileInfo]:
+    """What a folder holds, without what its links lead to: they are put to `links`."""
+    seen.add(real)
+    for entry in _entries(folder):
+        own = f"{real.rstrip('/')}/{entry.name}"
+        if entry.is_symlink():
+            links.append(entry.path)
+        elif own not in seen:
+            seen.add(own)
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                yield _info(entry.path, entry.stat(), entry.is_file())
+            if entry.is_dir():
+                yield from _below(entry.path, own, seen, links)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:  # deleted meanwhile
+        return []
+
+
+def _info(path: str, found: os.stat_result, is_file: bool) -> pafs.FileInfo:
+    kind, size = (pafs.FileType.File, found.st_size) if is_file else (pafs.FileType.Directory, None)
+    return pafs.FileInfo(path, kind, size=size, mtime_ns=found.st_mtime_ns)

@@ -24,8 +24,7 @@ from hindcast.errors import DataError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import LocalFiles
-from hindcast.storage.local_listing import link_target
+from hindcast.storage.local_files import LocalFiles, link_target
 from hindcast.storage.object_stores import bucket_of, wrapped_store
 from hindcast.storage.user_files import UserFiles, filesystem_of
 
