@@ -17,7 +17,7 @@ from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import arrow_schema
+from hindcast.formats.arrow.layout import arrow_schema
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]

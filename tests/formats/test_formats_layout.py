@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import (
+from hindcast.formats.arrow.layout import (
     CellError,
     arrow_schema,
     decode,

@@ -120,15 +120,9 @@ class Block:
             leaf: column[observations if per_observation(leaf) else steps]
             for leaf, column in self.columns.items()
         }
-        return Block(
-            columns=columns,
-            length=self.length[chosen],
-            eps_id=self.eps_id[chosen],
-            t_started=self.t_started[chosen],
-            terminated=self.terminated[chosen],
-            truncated=self.truncated[chosen],
-            details=None if self.details is None else self.details[chosen],
-        )
+        kept: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("eps_id", *PER_EPISODE)}
+        details = None if self.details is None else self.details[chosen]
+        return Block(columns, **kept, details=details)
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:
@@ -147,15 +141,12 @@ class Block:
         for block in blocks[1:]:
             if block.columns.keys() != names:
                 raise ValueError(f"blocks differ in columns: {sorted(names)} and {sorted(block.columns)}")
-        return cls(
-            columns={name: np.concatenate([block.columns[name] for block in blocks]) for name in names},
-            length=np.concatenate([block.length for block in blocks]),
-            eps_id=np.concatenate([block.eps_id for block in blocks]),
-            t_started=np.concatenate([block.t_started for block in blocks]),
-            terminated=np.concatenate([block.terminated for block in blocks]),
-            truncated=np.concatenate([block.truncated for block in blocks]),
-            details=_all_details(blocks),
-        )
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(block, name) for block in blocks])
+            for name in ("eps_id", *PER_EPISODE)
+        }
+        columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in names}
+        return cls(columns, **joined, details=_all_details(blocks))
 
 
 def _with_infos(block: Block) -> Block:
@@ -168,9 +159,11 @@ def _with_infos(block: Block) -> Block:
 def _all_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
     if all(block.details is None for block in blocks):
         return None
-    none = [np.full(block.num_episodes, NOTHING, dtype=object) for block in blocks]
     return np.concatenate(
-        [own if block.details is None else block.details for block, own in zip(blocks, none, strict=True)]
+        [
+            np.full(block.num_episodes, NOTHING, dtype=object) if block.details is None else block.details
+            for block in blocks
+        ]
     )
 
 

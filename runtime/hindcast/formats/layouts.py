@@ -8,8 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import ARROW_EPISODES
-from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
+from hindcast.formats.arrow.layout import ARROW_EPISODES, ArrowEncoder, ArrowEpisodes
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT, ColumnsEncoder
 from hindcast.formats.layout import Encoder, Layout
 from hindcast.formats.messagepack.layout import (

@@ -17,7 +17,7 @@ from hindcast.datasets.validate import check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import ARROW_EPISODES
+from hindcast.formats.arrow.layout import ARROW_EPISODES
 
 SAMPLE_STEPS = 1_000_000
 _SAMPLE_BYTES = 1 << 30

@@ -1,34 +1,48 @@
-"""The layout "Episodes / Arrow" as the writer, the index and the reader use it; arrays and cells are in `cells`."""
+"""Layout "Episodes / Arrow": one Parquet row per episode, one LargeBinary cell per episode and leaf.
+
+A cell of a fixed-shape leaf is the C-order little-endian bytes of `[T, *shape]` (`[T + 1, *shape]` for
+observations), so that the cells of a row group, end to end, are the block's column: decoding is `frombuffer`.
+A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes they point into; an empty cell
+means n empty strings. dtypes, shapes and spaces are in the schema's metadata. There is a column of details only
+if an episode has any.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block, Bool
-from hindcast.episodes.columns import DETAILS, Columns
+from hindcast.episodes.columns import DETAILS, Columns, per_observation
+from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import (
-    EPISODE_COLUMNS,
-    arrow_schema,
-    columns_to_read,
-    decode,
-    encode,
-    episode_bytes,
-    spec_of_schema,
-)
 from hindcast.formats.data_file import Group
-from hindcast.formats.layout import CellError, Contents
+from hindcast.formats.layout import CellError, Contents, refuse_null
+from hindcast.formats.parquet.description import describe, described
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
-from hindcast.formats.spec import DataSpec
+from hindcast.formats.spec import DataSpec, Leaf
 
-_LONGEST = 64 << 20
+ARROW_EPISODES: Final = "episodes/arrow"
+EPISODE_FIELDS = (
+    pa.field(Columns.EPS_ID, pa.string(), nullable=False),
+    pa.field(Columns.AGENT_ID, pa.string()),
+    pa.field(Columns.MODULE_ID, pa.string()),
+    pa.field("t_started", pa.int64(), nullable=False),
+    pa.field("length", pa.int64(), nullable=False),
+    pa.field("terminated", pa.bool_(), nullable=False),
+    pa.field("truncated", pa.bool_(), nullable=False),
+)
+EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
+DETAILS_FIELD = pa.field(DETAILS, pa.string())
+_READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
+_LONGEST: Final = 64 << 20
 
 
 class ArrowEpisodes:
@@ -50,7 +64,7 @@ class ArrowEpisodes:
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """See `Layout.columns`; JSON columns and details may be missing."""
-        names, there = columns_to_read(leaves), set(schema.names)
+        names, there = [*_READ_ALWAYS, *leaves], set(schema.names)
         optional = {name for name in leaves if spec.leaves[name].kind == "json"}
         absent = [name for name in names if name not in there and name not in optional]
         if absent:
@@ -58,11 +72,6 @@ class ArrowEpisodes:
         return [name for name in (*names, DETAILS) if name in there]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        """See `Layout.decode`; JSON columns that the file lacks come as empty."""
-        for name in leaves:
-            if name not in table.column_names and spec.leaves[name].kind == "json":
-                empty = pa.array([b""] * len(table), pa.large_binary())
-                table = table.append_column(pa.field(name, pa.large_binary(), nullable=False), empty)
         return decode(table, spec, leaves)
 
 
@@ -97,6 +106,214 @@ class ArrowEncoder(ParquetEncoder):
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         """See `ParquetEncoder.options`."""
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
+
+
+def arrow_schema(spec: DataSpec) -> pa.Schema:
+    """The Parquet schema of a spec, with the spec in its metadata."""
+    leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
+    return pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
+
+
+def spec_of_schema(schema: pa.Schema) -> DataSpec | None:
+    """The spec in a schema's metadata; None if the file is not of this layout.
+
+    Raises:
+        DataError: a newer format, or metadata that cannot be read.
+    """
+    description = described(schema)
+    if description is None or description.layout != ARROW_EPISODES:
+        return None
+    spec = description.spec
+    absent = sorted({*spec.leaves, *EPISODE_COLUMNS} - set(schema.names))
+    if absent:
+        raise DataError(f"the columns {absent} are missing")
+    return spec
+
+
+def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.Table:
+    """The block as a table of this layout; fixed-shape columns are not copied.
+
+    A JSON leaf that the block lacks is written as empty.
+
+    Args:
+        block: what to encode.
+        spec: what its columns must hold.
+        schema: `arrow_schema(spec)`, if already known.
+
+    Raises:
+        DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
+    """
+    spec.check_names(block)
+    n = block.num_episodes
+    missing = pa.nulls(n, pa.string())
+    arrays = [
+        pa.array(block.eps_id.tolist(), pa.string()),
+        missing,
+        missing,
+        pa.array(block.t_started, pa.int64()),
+        pa.array(block.length, pa.int64()),
+        pa.array(block.terminated, pa.bool_()),
+        pa.array(block.truncated, pa.bool_()),
+    ]
+    arrays += [_encode_leaf(name, block, spec) for name in spec.leaves]
+    table = pa.Table.from_arrays(arrays, schema=schema or arrow_schema(spec))
+    if block.details is None or not block.details.any():
+        return table
+    return table.append_column(DETAILS_FIELD, pa.array([text or None for text in block.details], pa.string()))
+
+
+def episode_bytes(block: Block, spec: DataSpec) -> I64:
+    """`[N]` bytes that each episode's cells take (strings count 64 bytes each: it is for sizing)."""
+    total = np.zeros(block.num_episodes, dtype=np.int64)
+    for name, leaf in spec.leaves.items():
+        if name in block.columns:
+            total += (block.length + per_observation(name)) * (leaf.itemsize or 64)
+    return total
+
+
+def decode(table: pa.Table, spec: DataSpec, leaves: Sequence[str] | None = None) -> Block:
+    """The rows of a table as a block.
+
+    Where a column is one chunk the block's column is a view of it, otherwise one copy is made. JSON columns that
+    the table lacks come as empty.
+
+    Args:
+        table: rows of this layout, read with at least the columns of the leaves.
+        spec: what the leaves hold.
+        leaves: which to decode; all by default.
+
+    Raises:
+        CellError: a cell of the wrong size, a null, or text that is not UTF-8.
+    """
+    eps_id, t_started, length, terminated, truncated = (_numpy(table, name) for name in _READ_ALWAYS)
+    if (length < 0).any():
+        row = int(np.flatnonzero(length < 0)[0])
+        raise CellError(row, f"length is {length[row]}: expected 0 or more")
+    columns: dict[str, NDArray[Any]] = {}
+    for name in spec.leaves if leaves is None else leaves:
+        leaf, counts = spec.leaves[name], length + per_observation(name)
+        if leaf.kind == "json" and name not in table.column_names:
+            columns[name] = np.full(int(counts.sum()), "", dtype=object)
+        else:
+            columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
+    return Block(columns, length, eps_id, t_started, terminated, truncated, _details(table))
+
+
+def _details(table: pa.Table) -> NDArray[np.object_] | None:
+    if DETAILS not in table.column_names:
+        return None
+    texts = [text or NOTHING for text in table.column(DETAILS).to_pylist()]
+    return np.array(texts, dtype=object) if any(texts) else None
+
+
+def _encode_leaf(name: str, block: Block, spec: DataSpec) -> pa.LargeBinaryArray:
+    leaf, counts = spec.leaves[name], block.length + per_observation(name)
+    if leaf.kind == "json" and (name not in block.columns or not block.columns[name].any()):
+        return _cells(np.zeros(len(counts) + 1, dtype=np.int64), b"")
+    column = spec.column_of(block, name)
+    if leaf.dtype is None:
+        return _encode_strings(column, counts)
+    values = np.ascontiguousarray(column, dtype=leaf.dtype)
+    return _cells(_offsets(counts * leaf.itemsize), values)
+
+
+def _cells(offsets: I64, values: Any) -> pa.LargeBinaryArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _offsets(sizes: I64) -> I64:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64, copy=False)
+
+
+def _encode_strings(column: NDArray[Any], counts: I64) -> pa.LargeBinaryArray:
+    """Offsets and UTF-8 bytes of each episode's strings, made once for all and then cut up by episode."""
+    strings = pa.array(column.tolist(), pa.large_string())
+    offsets = np.frombuffer(strings.buffers()[1], np.int64, count=len(column) + 1)
+    values = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
+    cells = []
+    for first, count in zip(_offsets(counts)[:-1], counts, strict=True):
+        own = offsets[first : first + count + 1]
+        text = values[own[0] : own[-1]].tobytes()
+        cells.append((own - own[0]).tobytes() + text if text else b"")
+    return pa.array(cells, pa.large_binary())
+
+
+def _decode_leaf(cells: pa.ChunkedArray, name: str, leaf: Leaf, counts: I64) -> NDArray[Any]:
+    sizes, values = _cell_bytes(cells, name)
+    if leaf.dtype is None:
+        return _decode_strings(sizes, values, name, counts)
+    wrong = np.flatnonzero(sizes != counts * leaf.itemsize)
+    if len(wrong):
+        row = int(wrong[0])
+        raise CellError(
+            row,
+            f"{name!r} has {sizes[row]} bytes: expected {counts[row] * leaf.itemsize}, "
+            f"which are {counts[row]} x {leaf}",
+        )
+    return values.view(leaf.dtype).reshape(int(counts.sum()), *leaf.shape)
+
+
+def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint8]]:
+    """Size of each cell, and all cells end to end; a view of Arrow's memory when there is one chunk."""
+    if not pa.types.is_large_binary(cells.type):
+        raise CellError(0, f"{name!r} is a column of {cells.type}: expected large_binary")
+    refuse_null(cells, name, ": expected the bytes of an episode")
+    sizes, values = [], []
+    for chunk in cells.chunks:
+        _, offset_buffer, value_buffer = chunk.buffers()
+        if not len(chunk) or offset_buffer is None:
+            continue
+        offsets = np.frombuffer(offset_buffer, np.int64, count=len(chunk) + 1, offset=8 * chunk.offset)
+        sizes.append(np.diff(offsets))
+        if value_buffer is not None and offsets[-1] > offsets[0]:
+            values.append(np.frombuffer(value_buffer, np.uint8)[offsets[0] : offsets[-1]])
+    all_sizes = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)
+    if len(values) == 1:
+        return all_sizes, values[0]
+    return all_sizes, np.concatenate(values) if values else np.zeros(0, dtype=np.uint8)
+
+
+def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I64) -> NDArray[Any]:
+    """All episodes' strings through one Arrow array: one offset table, one buffer."""
+    cell_starts = _offsets(sizes)
+    offsets, texts, end = [np.zeros(1, dtype=np.int64)], [], 0
+    for row, count in enumerate(counts):
+        cell = values[cell_starts[row] : cell_starts[row + 1]]
+        own, text = _split_cell(cell, int(count))
+        if own[0] != 0 or own[-1] != len(text) or (np.diff(own) < 0).any():
+            raise CellError(row, f"{name!r} is not {count} strings: its offsets do not fit its bytes")
+        if not _is_utf8(text):
+            raise CellError(row, f"{name!r} holds text that is not UTF-8")
+        offsets.append(own[1:] + end)
+        texts.append(text)
+        end += len(text)
+    buffers = [pa.py_buffer(np.concatenate(part)) for part in (offsets, texts or [values])]
+    strings = pa.LargeStringArray.from_buffers(int(counts.sum()), *buffers)
+    return np.asarray(strings.to_numpy(zero_copy_only=False), dtype=object)
+
+
+def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.uint8]]:
+    """The offsets and the text of a cell of strings; impossible offsets if it is too short to hold any."""
+    if not len(cell):
+        return np.zeros(count + 1, dtype=np.int64), cell
+    table = 8 * (count + 1)
+    if len(cell) < table:
+        return np.array([-1]), cell
+    return cell[:table].view("<i8"), cell[table:]
+
+
+def _is_utf8(text: NDArray[np.uint8]) -> bool:
+    try:
+        str(text.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
+    refuse_null(table.column(name), name)
+    return table.column(name).to_numpy()
 
 
 def _lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from hindcast.api.sentences import value_problem
 from hindcast.errors import DataError
-from hindcast.formats.arrow.cells import ARROW_EPISODES
+from hindcast.formats.arrow.layout import ARROW_EPISODES
 from hindcast.formats.entries import FileEntry, Stored
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
