@@ -7,6 +7,9 @@ from pathlib import Path
 
 _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of cgroup v2 and v1; both have a line `oom_kill <count>`."""
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_NO_LIMIT = 1 << 60
+"""Version 1 has a number of about this size where there is no limit."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _KEPT, _LARGE = 256 * 2**20, 32 * 2**20
@@ -33,3 +36,10 @@ def oom_kills() -> int:
                 if name == "oom_kill":
                     return int(count)
     return 0
+
+
+def memory_limit() -> int | None:
+    """Bytes that this container may use; None without a limit."""
+    texts = [path.read_text().strip() for path in map(Path, _LIMITS) if path.exists()]
+    limits = [int(text) for text in texts if text.isdigit()]
+    return min((limit for limit in limits if limit < _NO_LIMIT), default=None)

@@ -2,6 +2,7 @@ import os
 
 import torch
 
+from hindcast import memory
 from hindcast.pipeline import residency
 
 
@@ -10,8 +11,8 @@ def test_a_containers_limit_bounds_its_memory(tmp_path, monkeypatch):
     unlimited, limited = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
     unlimited.write_text("max\n")
     limited.write_text("1048576\n")
-    monkeypatch.setattr(residency, "_CGROUP_LIMITS", (str(tmp_path / "none"), str(unlimited)))
+    monkeypatch.setattr(memory, "_LIMITS", (str(tmp_path / "none"), str(unlimited)))
     assert residency.host_memory() == machine
-    monkeypatch.setattr(residency, "_CGROUP_LIMITS", (str(unlimited), str(limited)))
+    monkeypatch.setattr(memory, "_LIMITS", (str(unlimited), str(limited)))
     assert residency.host_memory() == 1 << 20
     assert residency.default_budget(torch.device("cpu")) == 1 << 18

@@ -25,7 +25,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
 from hindcast.pipeline.offline_data import OfflineData
-from hindcast.report.events import Outcome, Progress, Reporter
+from hindcast.report.events import Reporter
 from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
@@ -455,18 +455,11 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
     return trainer
 
 
-class _Notes:
-    """A reporter that only keeps notes."""
+class _Notes(Reporter):
+    """A reporter of notes alone: results contain the progress, and the script decides when it is finished."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
 
-    def progress(self, progress: Progress) -> None:
-        """Ignored; results contain it."""
-
     def note(self, resource: str, message: str) -> None:  # noqa: ARG002
-        """Forward it."""
         self._note(message)
-
-    def finished(self, outcome: Outcome) -> None:
-        """Ignored; the script decides when it is finished."""

@@ -13,6 +13,7 @@ from hindcast.api.options import schemas
 from hindcast.api.sentences import nearest
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
+from hindcast.builder.names import class_of
 from hindcast.errors import SpecError
 
 
@@ -50,15 +51,10 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
     """
     if name not in schemas():
         raise SpecError(f"{name!r} is not an algorithm{nearest(name, schemas())}")
-    found: type[NamedAlgorithm] = __getattr__(name)
-    return found
+    return __getattr__(name)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[NamedAlgorithm]:
     if name not in schemas():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in globals():
-        about = schemas()[name]["description"].partition("\n\n")[0]
-        body = {"__module__": __name__, "__doc__": about, "algorithm_name": name}
-        globals()[name] = type(name, (NamedAlgorithm,), body)
-    return globals()[name]
+    return class_of(name, name, NamedAlgorithm, globals(), "algorithm_name")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
 from hindcast.builder.config import AlgorithmConfig
+from hindcast.builder.names import class_of
 from hindcast.errors import SpecError
 
 _SUFFIX = "Config"
@@ -23,11 +24,7 @@ def __getattr__(name: str) -> type[AlgorithmConfig]:
         if name[:1].isupper():
             raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    about = schemas()[algorithm]["description"].partition("\n\n")[0]
-    body = {"__module__": __name__, "__doc__": about, "default_algorithm": algorithm}
-    # Kept, so that a class is one and the same wherever it is imported, and can be pickled by its name.
-    globals()[name] = found = type(name, (AlgorithmConfig,), body)
-    return found
+    return class_of(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
 
 
 def _advice(algorithm: str) -> str:

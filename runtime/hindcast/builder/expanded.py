@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from hindcast.api.offline_evaluation import EstimateName
 from hindcast.builder.names import schema_of
-from hindcast.builder.values import estimates, named_inputs, names_data
+from hindcast.builder.values import dictionary, estimates, named_inputs, names_data
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
@@ -95,13 +95,7 @@ def _evaluation_environment(given: Options) -> dict[str, Any]:
     rest = {name: value for name, value in overrides.items() if name not in own}
     if "env_config" in own:
         own["env_config"] = {
-            **_dictionary("env_config", given.get("env_config", {})),
-            **_dictionary("evaluation_config: env_config", own["env_config"]),
+            **dictionary("env_config", given.get("env_config", {})),
+            **dictionary("evaluation_config: env_config", own["env_config"]),
         }
     return {**own, "evaluation_config": rest}
-
-
-def _dictionary(place: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise SpecError(f"{place} is {given!r}, expected a dictionary.")
-    return given

@@ -200,3 +200,22 @@ def _taken(*methods: str) -> list[str]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else "..."
+
+
+def class_of(algorithm: str, name: str, base: type, namespace: dict[str, Any], attribute: str) -> Any:
+    """The class of an algorithm, made when a module's `__getattr__` is first asked for it.
+
+    It is kept in the module, so that it is one and the same wherever it is imported, and can be pickled by its name.
+
+    Args:
+        algorithm: whose.
+        name: of the class.
+        base: of it.
+        namespace: the module's `globals()`.
+        attribute: of the class, which holds the algorithm's name.
+    """
+    if name not in namespace:
+        about = schemas()[algorithm]["description"].partition("\n\n")[0]
+        body = {"__module__": namespace["__name__"], "__doc__": about, attribute: algorithm}
+        namespace[name] = type(name, (base,), body)
+    return namespace[name]

@@ -12,6 +12,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 from hindcast.api.options import schemas
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
+from hindcast.builder.names import class_of
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
 from hindcast.run.stopping import ESTIMATED_RETURN, VALIDATION_LOSS
 
@@ -78,11 +79,7 @@ def __getattr__(name: str) -> type[AlgorithmTrainable]:
     """The trainable of a registered algorithm, which bears its name."""
     if name not in schemas():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Kept, so that a class is one and the same wherever it is imported, and travels by its name.
-    about = schemas()[name]["description"].partition("\n\n")[0]
-    body = {"__module__": __name__, "__doc__": about, "algorithm": name}
-    globals()[name] = found = type(name, (AlgorithmTrainable,), body)
-    return found
+    return class_of(name, name, AlgorithmTrainable, globals(), "algorithm")
 
 
 def _processes(config: Mapping[str, Any]) -> int:

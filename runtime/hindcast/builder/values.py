@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -198,8 +198,7 @@ def _located(path: Any, filesystem: Any) -> str:
 
 def _read_kwargs(given: Any) -> dict[str, Any]:
     """The input's fields of `input_read_method_kwargs`."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"input_read_method_kwargs is {given!r}, expected a dictionary.")
+    dictionary("input_read_method_kwargs", given)
     fields = {name: given[name] for name in ("columns", "filter") if given.get(name) is not None}
     if is_expression(fields.get("filter")):
         fields["filter"] = comparisons(fields["filter"])
@@ -221,9 +220,7 @@ def _data_workers(given: Any) -> dict[str, Any]:
 
 def _sampler(given: Any) -> dict[str, Any]:
     """`sampler`, by its YAML names."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"sampler is {given!r}, expected a dictionary.")
-    return {to_camel(name): value for name, value in given.items()}
+    return {to_camel(name): value for name, value in dictionary("sampler", given).items()}
 
 
 def _replay(given: Any) -> dict[str, Any]:
@@ -234,8 +231,7 @@ def _replay(given: Any) -> dict[str, Any]:
 
 def _explore(given: Any) -> Any:
     """`explore` of `evaluation_config`, None if it is not in it."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"evaluation_config is {given!r}, expected a dictionary.")
+    dictionary("evaluation_config", given)
     if others := [name for name in given if name != "explore"]:
         raise SpecError(
             f"evaluation_config contains {', '.join(map(repr, others))}, but only takes explore, env and env_config: "
@@ -252,7 +248,7 @@ def estimates(option: str, given: Any) -> list[Any]:
     """
     if isinstance(given, Mapping):
         return [_estimate(f"{option}[{name!r}]", each) for name, each in given.items()]
-    return [_estimate(option, each) for each in (given if isinstance(given, list | tuple) else [given])]
+    return [_estimate(option, each) for each in _listed(given)]
 
 
 def _estimate(place: str, given: Any) -> str:
@@ -279,8 +275,7 @@ def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str |
 
 
 def _connectors(value: Any) -> list[Any]:
-    given = value if isinstance(value, list | tuple) else [value]
-    return [_connector(each) for each in given]
+    return [_connector(each) for each in _listed(value)]
 
 
 def named_connectors(value: Any) -> list[Named]:
@@ -302,15 +297,14 @@ def _connector(value: Any) -> Any:
 
 
 def _callbacks(value: Any) -> list[Any]:
-    given = value if isinstance(value, list | tuple) else [value]
-    return [importable("callbacks_class", each) for each in given]
+    return [importable("callbacks_class", each) for each in _listed(value)]
 
 
 def _calling(hook: str, value: Any) -> list[Any]:
     """Functions as classes of callbacks with that one method."""
     from hindcast.record.callbacks import calling_function
 
-    given = value if isinstance(value, list | tuple) else [value]
+    given = _listed(value)
     if any(not (callable(each) or isinstance(each, str)) for each in given):
         raise SpecError(
             f'{hook} is {value!r}, expected a function, its "package.module:name", or a list of them.'
@@ -335,10 +329,24 @@ def _bytes(value: Any) -> Any:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else value
 
 
-def _only(option: str, given: Any, names: Iterable[str]) -> None:
+def dictionary(place: str, given: Any) -> Mapping[str, Any]:
+    """The dictionary that is given at a place.
+
+    Raises:
+        SpecError: it is something else.
+    """
     if not isinstance(given, Mapping):
-        raise SpecError(f"{option} is {given!r}, expected a dictionary.")
-    for name in given:
+        raise SpecError(f"{place} is {given!r}, expected a dictionary.")
+    return given
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    """What is given as a list; a single value as one of it."""
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _only(option: str, given: Any, names: Iterable[str]) -> None:
+    for name in dictionary(option, given):
         if name not in names:
             raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")
 

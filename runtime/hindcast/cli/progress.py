@@ -55,7 +55,7 @@ def show_outcome(outcome: Outcome, screen: Screen) -> None:
     screen.result(asdict(outcome), text)
 
 
-class LogReporter:
+class LogReporter(Reporter):
     """Writes a line when a stage begins, when it is done, and every ten seconds in between."""
 
     def __init__(self, screen: Screen) -> None:
@@ -77,7 +77,7 @@ class LogReporter:
         show_outcome(outcome, self._screen)
 
 
-class BarReporter:
+class BarReporter(Reporter):
     """One bar for each stage, with its numbers and the time left."""
 
     def __init__(self, screen: Screen) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,6 +121,7 @@ def connect_to_ray() -> None:
         ) from error
 
 
+@dataclass
 class Driver:
     """Starts the work of one attempt in its pools and waits for its end.
 
@@ -130,23 +132,16 @@ class Driver:
         keeper: sees whether a later attempt has begun.
     """
 
-    def __init__(
-        self,
-        resource: OfflineRecording | OfflineTraining,
-        pools: Pools,
-        reporting: Reporting,
-        keeper: Keeper,
-    ) -> None:
-        self._resource = resource
-        self._pools = pools
-        self._reporting = reporting
-        self._keeper = keeper
-        self._lines = ProgressLines()
-        self._asked_to_stop = False
+    resource: OfflineRecording | OfflineTraining
+    pools: Pools
+    reporting: Reporting
+    keeper: Keeper
+    _lines: ProgressLines = field(default_factory=ProgressLines, init=False)
+    _asked_to_stop: bool = field(default=False, init=False)
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """How the attempt ended; None if it was superseded."""
-        print(f"{title(self._resource)}: starting {self._pools.attempt.child}")
+        print(f"{title(self.resource)}: starting {self.pools.attempt.child}")
         try:
             connect()
             with interruptible() as signal:
@@ -158,28 +153,28 @@ class Driver:
             return self._explained(outcome)
 
     def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
-        mailbox = Mailbox.open(self._pools.options("head"))
+        mailbox = Mailbox.open(self.pools.options("head"))
         work = self._start(mailbox)
         terminated_at: float | None = None
         while True:
             ended, _ = ray.wait([work], timeout=_LOOK_S)
             self._hear(mailbox)
-            if self._reporting.superseded or self._keeper.superseded:
+            if self.reporting.superseded or self.keeper.superseded:
                 ray.cancel(work, force=True)
                 return None
             if signal.requested and terminated_at is None:
                 terminated_at = time.monotonic()
-            if self._reporting.checkpoint_wanted or signal.requested:
+            if self.reporting.checkpoint_wanted or signal.requested:
                 self._ask_to_stop(mailbox)
             is_late = terminated_at is not None and time.monotonic() - terminated_at > _SIGTERM_S
             if ended or is_late:
                 return self._outcome(ray.get(work) if ended else None)
 
     def _start(self, mailbox: Mailbox) -> Any:
-        pool: Pool = "runner" if isinstance(self._resource, OfflineRecording) else "learner"
-        options = self._pools.options(pool)
-        task = ray.remote(_carry_out).options(max_retries=_RETRIES, name=title(self._resource), **options)
-        return task.remote(self._resource, mailbox, self._pools)
+        pool: Pool = "runner" if isinstance(self.resource, OfflineRecording) else "learner"
+        options = self.pools.options(pool)
+        task = ray.remote(_carry_out).options(max_retries=_RETRIES, name=title(self.resource), **options)
+        return task.remote(self.resource, mailbox, self.pools)
 
     def _hear(self, mailbox: Mailbox) -> None:
         try:
@@ -187,12 +182,12 @@ class Driver:
         except ray.exceptions.GetTimeoutError:
             return
         if mail.pulses:
-            self._reporting.moved()
+            self.reporting.moved()
         for resource, message in mail.notes:
             print(f"{resource}: {message}")
-            self._reporting.note(message)
+            self.reporting.note(message)
         if mail.progress is not None:
-            self._reporting.progress(mail.progress)
+            self.reporting.progress(mail.progress)
             line = self._lines.line(mail.progress)
             if line is not None:
                 print(line)
@@ -200,21 +195,21 @@ class Driver:
     def _ask_to_stop(self, mailbox: Mailbox) -> None:
         if not self._asked_to_stop:
             self._asked_to_stop = True
-            print(f"{title(self._resource)}: stopping at the next safe point")
+            print(f"{title(self.resource)}: stopping at the next safe point")
             mailbox.request_stop()
 
     def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
         """The outcome of the work, given who asked it to end; `ended` is None if it has not ended."""
         if isinstance(ended, Finished):
             if ended.output is not None:
-                self._reporting.output(ended.output)
+                self.reporting.output(ended.output)
             is_old = ended.outcome.state == "AlreadyFinished"
             return outcome_of(
                 "Succeeded", "AlreadyFinished" if is_old else "Succeeded", ended.outcome.message
             )
         if ended is not None and ended.reason != "Suspended":
             return self._explained(ended)
-        if ended is not None and self._reporting.checkpoint_wanted:
+        if ended is not None and self.reporting.checkpoint_wanted:
             return outcome_of(
                 "Suspended",
                 "Suspended",

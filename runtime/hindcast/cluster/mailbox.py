@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from hindcast.report.events import Outcome, Progress, Reporter
+from hindcast.report.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 
 _PROGRESS_EVERY_S = 0.5
@@ -123,8 +123,11 @@ class Mailbox:
         self._box.request_stop.remote()
 
 
-class _Poster:
-    """A reporter whose events go to the box; of progress at most two a second, a stage's first one always."""
+class _Poster(Reporter):
+    """A reporter whose events go to the box; of progress at most two a second, a stage's first one always.
+
+    An outcome is what the work returns: it is not posted.
+    """
 
     def __init__(self, box: Any) -> None:
         self._box = box
@@ -150,9 +153,6 @@ class _Poster:
 
     def note(self, resource: str, message: str) -> None:
         self._box.post_note.remote(resource, message)
-
-    def finished(self, outcome: Outcome) -> None:
-        """An outcome is what the work returns; nothing is posted."""
 
 
 class Pulse:

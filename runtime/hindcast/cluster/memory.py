@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -12,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hindcast import formatting
 from hindcast.api.attempt import POOL_LABEL, AttemptOutcome, Pool
 from hindcast.cluster.outcome import outcome_of
-from hindcast.memory import oom_kills
+from hindcast.memory import memory_limit, oom_kills
 
 FIELD: Final[dict[Pool, str]] = {
     "head": "head",
@@ -22,12 +21,7 @@ FIELD: Final[dict[Pool, str]] = {
 }
 """Pool -> its name in spec.cluster.resources."""
 
-_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 _FIELDS: Final = "spec.cluster.resources"
-_NO_LIMIT: Final = 1 << 60
 _ANSWER_S: Final = 120.0
 """How long pods may take to answer: on busy nodes it takes a minute until a process for the question has started."""
 
@@ -41,12 +35,7 @@ class Memory(NamedTuple):
 
 def memory_here() -> Memory:
     """Of this process's container."""
-    for file in _LIMITS:
-        if file.exists():
-            text = file.read_text().strip()
-            limit = int(text) if text.isdigit() else None
-            return Memory(oom_kills(), limit if limit is not None and limit < _NO_LIMIT else None)
-    return Memory(oom_kills(), None)
+    return Memory(oom_kills(), memory_limit())
 
 
 class Pod(NamedTuple):

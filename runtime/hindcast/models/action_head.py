@@ -105,24 +105,12 @@ def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
 
 def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.Discrete):
-        return ActionHead(
-            from_inputs=partial(Categorical, start=int(space.start)),
-            inputs_size=int(space.n),
-            noise_size=1,
-            noise="uniform",
-            discrete=True,
-        )
+        return _discrete(partial(Categorical, start=int(space.start)), int(space.n), noise_size=1)
     if isinstance(space, gym.spaces.MultiDiscrete):
         return _multi_categorical(space.nvec, space.start, space.shape)
     if isinstance(space, gym.spaces.MultiBinary):
         bits = int(np.prod(space.shape))
-        return ActionHead(
-            from_inputs=partial(Bernoulli, shape=space.shape),
-            inputs_size=bits,
-            noise_size=bits,
-            noise="uniform",
-            discrete=True,
-        )
+        return _discrete(partial(Bernoulli, shape=space.shape), bits, noise_size=bits)
     if _is_float_box(space):
         return _continuous(leaf, space, model)
     if isinstance(space, gym.spaces.Box):
@@ -135,18 +123,16 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
 
 def _multi_categorical(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:
     flat = tuple(int(size) for size in np.ravel(sizes))
-    return ActionHead(
-        from_inputs=partial(
-            MultiCategorical,
-            sizes=flat,
-            starts=torch.from_numpy(np.ravel(starts).astype(np.int64)),
-            shape=shape,
-        ),
-        inputs_size=sum(flat),
-        noise_size=len(flat),
-        noise="uniform",
-        discrete=True,
+    first = torch.from_numpy(np.ravel(starts).astype(np.int64))
+    return _discrete(
+        partial(MultiCategorical, sizes=flat, starts=first, shape=shape), sum(flat), noise_size=len(flat)
     )
+
+
+def _discrete(
+    from_inputs: Callable[[Tensor], Distribution], inputs_size: int, *, noise_size: int
+) -> ActionHead:
+    return ActionHead(from_inputs, inputs_size, noise_size, "uniform", discrete=True)
 
 
 def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:

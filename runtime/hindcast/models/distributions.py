@@ -308,30 +308,15 @@ class SquashedGaussian(DiagGaussian):
 
 
 class WithoutDensity(Distribution):
-    """Actions that have no log-probabilities."""
+    """Actions that have no log-probabilities: asking for one, or for what follows from it, is a `SpecError`."""
 
     def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
-        """Refused.
-
-        Raises:
-            SpecError: always.
-        """
         raise _no_density()
 
     def entropy(self) -> Tensor:
-        """Refused.
-
-        Raises:
-            SpecError: always.
-        """
         raise _no_density()
 
     def kl(self, other: Self) -> Tensor:  # noqa: ARG002
-        """Refused.
-
-        Raises:
-            SpecError: always.
-        """
         raise _no_density()
 
 

@@ -24,37 +24,33 @@ from hindcast.pipeline.connector_v2 import BatchedNdArray, ConnectorV2, Items
 Episodes = Sequence[SingleAgentEpisode]
 
 
-class AddObservationsFromEpisodesToBatch(ConnectorV2):
-    """`obs` of each step into the batch."""
+class _AddObservations(ConnectorV2):
+    """A column of observations into the batch, unless it is in it: those of the steps, or so many steps later."""
+
+    added: ClassVar[tuple[str, ...]]
+    later: ClassVar[int]
+
+    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
+        (column,) = self.added
+        if column not in batch:
+            for episode in episodes:
+                observations = episode.get_observations(slice(self.later, self.later + len(episode)))
+                self.add_n_batch_items(batch, column, observations, len(episode), episode)
+        return batch
+
+
+class AddObservationsFromEpisodesToBatch(_AddObservations):
+    """`obs` of each step into the batch, unless they are in it."""
 
     added = (Columns.OBS,)
-
-    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        """Unless they are in it."""
-        if Columns.OBS not in batch:
-            for episode in episodes:
-                self.add_n_batch_items(
-                    batch,
-                    Columns.OBS,
-                    episode.get_observations(slice(0, len(episode))),
-                    len(episode),
-                    episode,
-                )
-        return batch
+    later = 0
 
 
-class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
-    """`new_obs` of each step into the batch: the observation after it, an episode's final one included."""
+class AddNextObservationsFromEpisodesToTrainBatch(_AddObservations):
+    """`new_obs` of each step into the batch, unless they are in it: the observation after it, also the final one."""
 
     added = (Columns.NEXT_OBS,)
-
-    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        """Unless they are in it."""
-        if Columns.NEXT_OBS not in batch:
-            for episode in episodes:
-                following = episode.get_observations(slice(1, len(episode) + 1))
-                self.add_n_batch_items(batch, Columns.NEXT_OBS, following, len(episode), episode)
-        return batch
+    later = 1
 
 
 class AddColumnsFromEpisodesToTrainBatch(ConnectorV2):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import UserCodeError
-from hindcast.pipeline.feeds import State, refuse_other, refuse_priorities
+from hindcast.pipeline.feeds import Feed, State, refuse_other, refuse_priorities
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.priorities import FIRST, Priorities
@@ -125,7 +125,7 @@ class Draws:
             self._priorities.load(tensors)
 
 
-class DrawsFeed(ABC):
+class DrawsFeed(Feed, ABC):
     """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch.
 
     Args:
@@ -145,11 +145,9 @@ class DrawsFeed(ABC):
 
     @property
     def cursor(self) -> int:
-        """See `Feed`."""
         return self._draws.count
 
     def next(self) -> Batch:
-        """See `Feed`."""
         return self.take(self.batch_size)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
@@ -164,7 +162,6 @@ class DrawsFeed(ABC):
         return data.gather(index[own]) | {name: column[own] for name, column in columns.items()}
 
     def prioritise(self, priorities: Tensor) -> None:
-        """See `Feed`."""
         self._draws.prioritise(priorities)
 
     def tensors(self) -> Batch:
@@ -198,7 +195,7 @@ class DrawsFeed(ABC):
     def _held(self) -> Batch:
         """Tensors that belong to the position in addition to the priorities."""
 
-    def _drawn(self, index: Tensor) -> None:  # noqa: B027
+    def _drawn(self, index: Tensor) -> None:
         """Called with the items of each batch."""
 
 
@@ -218,7 +215,6 @@ class ReplayFeed(DrawsFeed):
         self._loaded: WindowData | None = None
 
     def state(self) -> State:
-        """See `Feed`."""
         return {"cursor": self.cursor, "order": self._digest, "data": self._loader.dataset.digest}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -230,7 +226,6 @@ class ReplayFeed(DrawsFeed):
         self._resume(state, self.epoch_size, tensors)
 
     def close(self) -> None:
-        """See `Feed`."""
         self._loaded = None
 
     def _window(self) -> WindowData:
@@ -247,7 +242,6 @@ class ReplayFeed(DrawsFeed):
         self._seen.index_fill_(0, index, True)
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`."""
         coverage = float(self._seen.double().mean())
         return super().metrics() | {
             "epoch": self.cursor / self.epoch_size,

@@ -36,10 +36,9 @@ class Executor(Protocol):
         ...
 
 
-class Local:
+class Local(Executor):
     """Reads in the thread that asks, one unit at a time: nothing to start, nothing held ahead."""
 
     def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
-        """See `Executor.stream`."""
         for unit, epoch in work:
             yield prelearn(unit, epoch)

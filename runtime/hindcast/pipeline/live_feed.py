@@ -104,7 +104,6 @@ class LiveFeed(DrawsFeed):
         self._returns: list[float] = []
 
     def state(self) -> State:
-        """See `Feed`."""
         blocks = self._store.blocks
         return {
             "cursor": self.cursor,
@@ -118,7 +117,6 @@ class LiveFeed(DrawsFeed):
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`."""
         refuse_other(state, self.state(), "the seed, the sampling, or how much is played and kept has")
         self._built = None
         tensors = tensors or {}
@@ -139,7 +137,6 @@ class LiveFeed(DrawsFeed):
         return found
 
     def close(self) -> None:
-        """See `Feed`."""
         self._built = None
         self._live.play.close()
 

@@ -19,7 +19,7 @@ from hindcast.pipeline.window import Batch, below
 _RUN: Final = 1024
 
 
-class MixedFeed:
+class MixedFeed(Feed):
     """The source of batch *b* follows from (seed, b); each source keeps its own order and cursor.
 
     Of every 1,024 batches each source has its share to one batch: the draws are evenly spaced, and in random order.
@@ -46,7 +46,6 @@ class MixedFeed:
         return sum(feed.cursor for feed in self._feeds.values())
 
     def next(self) -> Batch:
-        """See `Feed`."""
         return self.take(self.batch_size)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
@@ -81,7 +80,6 @@ class MixedFeed:
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`."""
         if list(state["sources"]) != self._names:
             raise DataError(
                 f"The position in the data cannot be resumed: the inputs were {list(state['sources'])} "
@@ -106,6 +104,5 @@ class MixedFeed:
         }
 
     def close(self) -> None:
-        """See `Feed`."""
         for feed in self._feeds.values():
             feed.close()

@@ -146,7 +146,7 @@ def reads_by_itself(pipeline: PipelineSpec) -> bool:
     return "config" in inspect.signature(found).parameters and found.__init__ is not OfflineData.__init__
 
 
-class OfflineData:
+class OfflineData(Feed):
     """Datasets as endless batches; a `Feed`.
 
     To customise the whole pipeline, subclass it and name the class in `spec.pipeline.offlineData`: override
@@ -173,6 +173,7 @@ class OfflineData:
     Attributes:
         batch_size: see above.
         counters: nothing is counted that `state` does not hold.
+        epoch_size: items of all sources together.
         targets: how windows get theirs; to be set before the first batch when `needs.targets`.
 
     Raises:
@@ -246,17 +247,13 @@ class OfflineData:
         for source in sources:
             self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left))
             left -= self._sources[-1].resident_bytes
+        self.epoch_size = sum(source.order.epoch_size for source in self._sources)
 
     @classmethod
     def rows_in_training(cls, training: Mapping[str, Any]) -> Any:
         """What a subclass in RLlib's form reads."""
         made: Any = cls
         return made(TrainingConfig(training)).data
-
-    @property
-    def epoch_size(self) -> int:
-        """Items of all sources together."""
-        return sum(source.order.epoch_size for source in self._sources)
 
     @property
     def updates_per_iteration(self) -> int:
@@ -271,7 +268,6 @@ class OfflineData:
 
     @property
     def cursor(self) -> int:
-        """See `Feed`."""
         return self._feed.cursor
 
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
@@ -311,7 +307,6 @@ class OfflineData:
         return self.take(self.batch_size, self._share)
 
     def prioritise(self, priorities: Tensor) -> None:
-        """See `Feed`."""
         self._feed.prioritise(priorities)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
@@ -346,11 +341,9 @@ class OfflineData:
         return {**self._course(), "feed": self._feed.state(), "connectors": connectors}
 
     def tensors(self) -> Batch:
-        """See `Feed`."""
         return self._feed.tensors()
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`."""
         self._feed.seek(state["feed"], tensors)
         self._refuse_other_batches(state)
         for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
@@ -364,7 +357,6 @@ class OfflineData:
         }
 
     def close(self) -> None:
-        """See `Feed`."""
         if self._made is not None:
             self._made.close()
 

@@ -14,7 +14,7 @@ from typing import Any
 from hindcast.episodes.block import Block
 from hindcast.errors import UserError, WorkerLost, raised
 from hindcast.pipeline.data_workers import DataWorkers, fetch
-from hindcast.pipeline.executors import PreLearn, Work
+from hindcast.pipeline.executors import Executor, PreLearn, Work
 
 _MOST_WAITING = 1000
 
@@ -78,7 +78,7 @@ def find_relay(name: str) -> Any:
     return ray.get_actor(name)
 
 
-class LeaderExecutor:
+class LeaderExecutor(Executor):
     """The executor of the first learner: posts what it reads."""
 
     def __init__(self, executor: DataWorkers, relay: Any) -> None:
@@ -87,7 +87,6 @@ class LeaderExecutor:
         self._streams: Counter[str] = Counter()
 
     def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:
-        """See `Executor.stream`."""
         key = _next_key(self._streams, source)
         posted = 0
         try:
@@ -100,7 +99,7 @@ class LeaderExecutor:
             raise
 
 
-class FollowerExecutor:
+class FollowerExecutor(Executor):
     """The executor of the others: takes what the first one posts."""
 
     def __init__(self, relay: Any) -> None:
@@ -108,7 +107,6 @@ class FollowerExecutor:
         self._streams: Counter[str] = Counter()
 
     def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
-        """See `Executor.stream`."""
         import ray
 
         key = _next_key(self._streams, source)

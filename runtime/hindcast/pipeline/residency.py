@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,11 +13,11 @@ from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import size
+from hindcast.memory import memory_limit
 from hindcast.pipeline.window import Recipe
 
 _CUDA_SHARE = 0.5
 _HOST_SHARE = 0.25
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _ROW_BYTES = 8
 
 
@@ -87,9 +86,5 @@ def default_budget(device: torch.device) -> int:
 
 def host_memory() -> int:
     """Bytes of memory that this machine has, or that its container may use."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in map(Path, _CGROUP_LIMITS):
-        text = path.read_text().strip() if path.exists() else ""
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, memory_limit() or machine)

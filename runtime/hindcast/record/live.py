@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
@@ -13,6 +14,7 @@ from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.threads import torch_threads
 
 
+@dataclass
 class LivePlayer:
     """Plays episodes by index, with the weights of the moment: each follows from these, the seed and its index.
 
@@ -31,51 +33,39 @@ class LivePlayer:
         on_episodes: called with all episodes played, and the index of the last one of them.
     """
 
-    def __init__(
-        self,
-        environment: EnvironmentSpec,
-        policy: Policy,
-        seed: int,
-        width: int = 1,
-        *,
-        states: bool = False,
-        explore: bool = True,
-        prepare: Callable[[int], None] = lambda _: None,
-        callbacks: Sequence[str] = (),
-        metrics: MetricsLogger | None = None,
-    ) -> None:
-        self.width = width
-        self._environment = environment
-        self._policy = policy
-        self._seed = seed
-        self._states = states
-        self._explore = explore
-        self._prepare = prepare
-        self._callbacks = callbacks
-        self._metrics = metrics or MetricsLogger()
-        self._runner: EnvRunner | None = None
-        self.on_episodes: OnEpisodes = lambda *_: None
+    environment: EnvironmentSpec
+    policy: Policy
+    seed: int
+    width: int = 1
+    _: KW_ONLY
+    states: bool = False
+    explore: bool = True
+    prepare: Callable[[int], None] = lambda _: None
+    callbacks: Sequence[str] = ()
+    metrics: MetricsLogger = field(default_factory=MetricsLogger)
+    on_episodes: OnEpisodes = field(default=lambda *_: None, init=False)
+    _runner: EnvRunner | None = field(default=None, init=False)
 
     def __call__(self, indices: range, timesteps: int) -> Block:
         """The episodes of these indices, in order; `timesteps` were played before."""
         if self._runner is None:
             self._runner = EnvRunner(
-                self._environment,
-                self._policy,
+                self.environment,
+                self.policy,
                 self.width,
-                self._seed,
-                explore=self._explore,
-                states=self._states,
-                callbacks=self._callbacks,
+                self.seed,
+                explore=self.explore,
+                states=self.states,
+                callbacks=self.callbacks,
             )
-        with evaluation_mode(self._policy.module):
-            self._prepare(timesteps)
+        with evaluation_mode(self.policy.module):
+            self.prepare(timesteps)
             try:
                 with torch_threads(1):
                     episodes = list(self._runner.play(indices))
-                self._metrics.add(self._runner.metrics.drain())
+                self.metrics.add(self._runner.metrics.drain())
             finally:
-                self._policy.preprocessing.reset()
+                self.policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")
 

@@ -72,27 +72,17 @@ class ReturnCurve:
 
 
 @dataclass(frozen=True)
-class EstimateCurve:
-    """An estimate of the policy's return by held-out episodes, over the run.
+class EstimateCurve(ReturnCurve):
+    """An estimate of the policy's return by held-out episodes, over the run, with its interval if there is one.
 
     Attributes:
         name: of the estimate.
-        x: `[n]` training iterations.
-        value: `[n]`.
-        low: `[n]` lower ends of its interval, equal to the value if there is none.
-        high: `[n]` upper ends, likewise.
         behaviour: mean discounted return of the held-out episodes.
-        episodes: how many they are.
         verdict: the latest sentence on whether the policy is better.
     """
 
     name: str
-    x: F64
-    value: F64
-    low: F64
-    high: F64
     behaviour: float
-    episodes: int
     verdict: str
 
 
@@ -143,11 +133,10 @@ class Curves:
                     *(each["estimates"][name]["interval"] or (value, value)),
                 )
         x = np.array(sorted(rows), np.float64)
-        value, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
+        mean, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
         behaviour = lookup(last, "behaviour", "value") or 0.0
-        return EstimateCurve(
-            name, x, value, low, high, behaviour, last["episodes"], last["verdict"]["sentence"]
-        )
+        verdict = last["verdict"]["sentence"]
+        return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 
     @cached_property
     def validation(self) -> Line:

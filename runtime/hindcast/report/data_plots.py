@@ -33,41 +33,26 @@ EVEN = 1.25
 def data_plots(summary: Summary) -> dict[str, Picture | None]:
     """All pictures of a dataset: `returns`, `lengths`, and one of each action leaf (the first four)."""
     pictures: dict[str, Picture | None] = {
-        "returns": _return_histogram(summary),
-        "lengths": _length_histogram(summary),
+        "returns": _histogram(summary.returns, "return", "", "more", "return of an episode"),
+        "lengths": _histogram(
+            summary.lengths, "last", " timesteps", "longer", "length of an episode (timesteps)"
+        ),
     }
     for leaf in summary.actions[:MAX_LEAVES]:
         pictures[leaf.name.replace("/", "-")] = action_plot(summary, leaf)
     return pictures
 
 
-def _return_histogram(summary: Summary) -> Picture | None:
-    returns = summary.returns
-    if returns is None:
+def _histogram(spread: Distribution | None, verb: str, unit: str, more: str, axis: str) -> Picture | None:
+    """How many episodes return, or last, how much; None where that is not known."""
+    if spread is None:
         return None
-    middle = formatting.significant(returns.median)
-    title = f"Half of the recorded episodes return {middle} or more"
-    if returns.median == returns.max:
-        title = f"At least half of the recorded episodes return {middle}, the most seen"
-    if returns.min == returns.max:
-        title = f"Every recorded episode returns {middle}"
-    return _histogram(title, returns, "return of an episode")
-
-
-def _length_histogram(summary: Summary) -> Picture | None:
-    lengths = summary.lengths
-    if lengths is None:
-        return None
-    middle = formatting.significant(lengths.median)
-    title = f"Half of the recorded episodes last {middle} timesteps or longer"
-    if lengths.median == lengths.max:
-        title = f"At least half of the recorded episodes last {middle} timesteps, the most seen"
-    if lengths.min == lengths.max:
-        title = f"Every recorded episode lasts {middle} timesteps"
-    return _histogram(title, lengths, "length of an episode (timesteps)")
-
-
-def _histogram(title: str, spread: Distribution, axis: str) -> Picture:
+    middle = f"{formatting.significant(spread.median)}{unit}"
+    title = f"Half of the recorded episodes {verb} {middle} or {more}"
+    if spread.median == spread.max:
+        title = f"At least half of the recorded episodes {verb} {middle}, the most seen"
+    if spread.min == spread.max:
+        title = f"Every recorded episode {verb}s {middle}"
     mean, deviation, low, high = map(
         formatting.significant, (spread.mean, spread.std, spread.min, spread.max)
     )

@@ -5,7 +5,7 @@ The console, JSON output and (on a cluster) the heartbeat are `Reporter`s; the r
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 State = Literal["Succeeded", "AlreadyFinished", "Interrupted"]
 
@@ -54,8 +54,8 @@ class Outcome:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Reporter(Protocol):
-    """Receives what a run reports, in order, from one thread."""
+class Reporter:
+    """Receives what a run reports, in order, from one thread; a subclass overrides what it passes on."""
 
     def progress(self, progress: Progress) -> None:
         """A stage moved on."""

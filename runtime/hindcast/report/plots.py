@@ -74,9 +74,9 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
         axes = _over_iterations(figure, theme, curves, "discounted return")
         axes.axhline(curve.behaviour, color=theme.series[2], linewidth=1.2)
         _reference_lines(axes, theme, stop, None)
-        _return_line(axes, theme, ReturnCurve(curve.x, curve.value, curve.low, curve.high, curve.episodes))
+        _return_line(axes, theme, curve)
         labels = [
-            Label(curve.value[-1], f"{curve.name} {formatting.significant(curve.value[-1])}", theme.main),
+            Label(curve.mean[-1], f"{curve.name} {formatting.significant(curve.mean[-1])}", theme.main),
             Label(curve.behaviour, f"behaviour {formatting.significant(curve.behaviour)}", theme.series[2]),
         ]
         _finish(axes, theme, labels, stop, None)

@@ -6,7 +6,6 @@ import io
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,7 @@ from hindcast.report.page import Command, Table, Tile
 from hindcast.report.plots import Reference
 from hindcast.report.results import RESULTS_FILE
 from hindcast.storage.location import Location
-from hindcast.version import __version__
-
-_PACKAGES = ("torch", "ray", "pyarrow", "gymnasium", "numpy")
+from hindcast.version import __version__, package_versions
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if (estimate := curves.estimate) is not None:
         note = f"{estimate.name}; behaviour policy: {formatting.significant(estimate.behaviour)}"
-        tiles.append(Tile("Estimated return", formatting.significant(estimate.value[-1]), note))
+        tiles.append(Tile("Estimated return", formatting.significant(estimate.mean[-1]), note))
     if stop is not None:
         tiles.append(Tile("Target return", formatting.significant(stop)))
     if (recorded := reference(inputs)) is not None:
@@ -131,11 +128,7 @@ def _mean(spread: Distribution | None) -> str:
 def versions_table() -> Table:
     """What it ran on, in one row."""
     found = {"Hindcast": __version__, "Python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    found |= {package: number for package, number in package_versions().items() if number is not None}
     found["machine"] = f"{platform.system()} {platform.machine()}"
     return Table("Versions", tuple(found), [tuple(found.values())])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Protocol
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
@@ -18,7 +17,7 @@ from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import title
 from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
-from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
+from hindcast.run.inputs import References, inputs_of, inputs_of_finished, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.offline import Inputs, make_algorithm
 from hindcast.run.placement import HERE, Placement
@@ -28,20 +27,6 @@ from hindcast.run.warm_start import initial_policy
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """By title, `Kind/name`."""
-
-
-class References(Protocol):
-    """Finds the resources that a resource refers to."""
-
-    def dataset(self, recording: str) -> str | None:
-        """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
-
-    def policy(self, training: str) -> str:
-        """Path of an OfflineTraining's checkpoint.
-
-        Raises:
-            DataError: there is none.
-        """
 
 
 class InFiles:

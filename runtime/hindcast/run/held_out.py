@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -52,48 +52,21 @@ Progress = Callable[[str, int, int], None]
 """Receives what is fitted, how far, and of how much."""
 
 
-def split_off(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> tuple[list[Source], Dataset]:
-    """The sources without the episodes that are held out, and these as one dataset.
-
-    Raises:
-        SpecError: a source would have no episode left, or none would be held out.
-    """
-    assert offline.held_out is not None
-    rests, shares = _split(sources, offline.held_out, offline, "heldOut")
-    return rests, _one(shares)
-
-
-def set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> list[Source]:
-    """The sources without the episodes that are set aside, before any are held out.
-
-    Raises:
-        SpecError: a source would have no episode left, or none would be set aside.
-    """
-    if offline.set_aside is None:
-        return list(sources)
-    return _split(sources, offline.set_aside, offline, "setAside")[0]
-
-
-def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
-    """The episodes that `set_aside` leaves out, as one dataset.
-
-    Raises:
-        SpecError: as of `set_aside`.
-    """
-    assert offline.set_aside is not None
-    return _one(_split(sources, offline.set_aside, offline, "setAside")[1])
-
-
-def _split(
-    sources: Sequence[Source], fraction: float, offline: OfflineEvaluationSpec, field: str
+def split_off(
+    sources: Sequence[Source], offline: OfflineEvaluationSpec, field: Literal["heldOut", "setAside"]
 ) -> tuple[list[Source], list[Dataset]]:
-    """The rest and the share of each source."""
+    """The sources without the share of episodes that a field of `offline` names, and the share of each source.
+
+    Raises:
+        SpecError: a source would have no episode left, or none in its share.
+    """
+    fraction, what, way_out = {
+        "heldOut": (offline.held_out, "held out", f"change the share, or name other data in {_SPEC}.input"),
+        "setAside": (offline.set_aside, "set aside", "change the share"),
+    }[field]
+    assert fraction is not None
     rests: list[Source] = []
     shares: list[Dataset] = []
-    what, way_out = {
-        "heldOut": ("held out", f"change the share, or name other data in {_SPEC}.input"),
-        "setAside": ("set aside", "change the share"),
-    }[field]
     for source in sources:
         rest, share = source.dataset.split(fraction, offline.held_out_seed or 0)
         if not share.num_episodes or not rest.num_episodes:
@@ -106,7 +79,13 @@ def _split(
     return rests, shares
 
 
-def _one(shares: Sequence[Dataset]) -> Dataset:
+def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
+    """The episodes of `offline.set_aside`, as one dataset."""
+    return as_one(split_off(sources, offline, "setAside")[1])
+
+
+def as_one(shares: Sequence[Dataset]) -> Dataset:
+    """Several datasets as one; a single one as it is."""
     return shares[0] if len(shares) == 1 else merge(shares)
 
 

@@ -23,11 +23,18 @@ from hindcast.run.spaces import check_spaces
 from hindcast.run.training import SUCCESS_FILE
 
 
-class Datasets(Protocol):
-    """Finds the datasets of recordings."""
+class References(Protocol):
+    """Finds the resources that a resource refers to."""
 
     def dataset(self, recording: str) -> str | None:
         """Path of what an OfflineRecording wrote, or will write; None where there is none of that name."""
+
+    def policy(self, training: str) -> str:
+        """Path of an OfflineTraining's checkpoint.
+
+        Raises:
+            DataError: there is none.
+        """
 
 
 class Asked(NamedTuple):
@@ -44,7 +51,7 @@ class Asked(NamedTuple):
     top: float | None
 
 
-def inputs_of(resource: OfflineTraining, references: Datasets) -> list[Asked]:
+def inputs_of(resource: OfflineTraining, references: References) -> list[Asked]:
     """What the recorded inputs ask for; a reference is the path of its recording's dataset.
 
     Raises:
@@ -78,15 +85,13 @@ def ready_inputs(
     Raises:
         UserError: what keeps the data from being used.
     """
-    name = title(resource)
+    name, listener = title(resource), reporter or Reporter()
 
     def progress(_: str, done: int, total: int) -> None:
-        if reporter is not None:
-            reporter.progress(Progress(name, "Preparing the data", done, total, "pieces"))
+        listener.progress(Progress(name, "Preparing the data", done, total, "pieces"))
 
     def note(message: str) -> None:
-        if reporter is not None:
-            reporter.note(name, message)
+        listener.note(name, message)
 
     inputs: Inputs = []
     for index, (reading, weight, top) in enumerate(asked):
@@ -109,7 +114,7 @@ def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs 
     ]
 
 
-def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked:
+def _asked(resource: OfflineTraining, index: int, references: References) -> Asked:
     pipeline = resource.spec.pipeline
     where = f"{title(resource)}: spec.input[{index}]"
     source = read_by_rows(resource, resource.spec.input[index], where)
@@ -125,7 +130,7 @@ def _asked(resource: OfflineTraining, index: int, references: Datasets) -> Asked
     return Asked(reading, source.weight, source.top)
 
 
-def _path(where: str, source: InputSource, references: Datasets) -> str:
+def _path(where: str, source: InputSource, references: References) -> str:
     if source.path is not None:
         return source.path
     assert source.recording_ref is not None

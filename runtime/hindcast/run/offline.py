@@ -15,7 +15,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
 from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
 from hindcast.pipeline.targets import Targets
-from hindcast.run.held_out import HeldOut, opened, set_aside, split_off
+from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
 from hindcast.run.machine import learner_device
 from hindcast.run.placement import HERE, Placement
@@ -58,10 +58,11 @@ def offline_trainer(
         compile_losses(algorithm)
     sources = open_sources(inputs)
     offline, held = spec.offline, None
-    if offline is not None:
-        sources = set_aside(sources, offline)
+    if offline is not None and offline.set_aside is not None:
+        sources, _ = split_off(sources, offline, "setAside")
     if offline is not None and offline.held_out is not None:
-        sources, held = split_off(sources, offline)
+        sources, shares = split_off(sources, offline, "heldOut")
+        held = as_one(shares)
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hindcast.report.events import Outcome, Progress, Reporter
 
 
-class Once:
+class Once(Reporter):
     """Forwards everything, but each note only once: every trial has the same ones on its data.
 
     Args:
@@ -13,21 +13,16 @@ class Once:
     """
 
     def __init__(self, reporter: Reporter | None) -> None:
-        self._reporter = reporter
+        self._reporter = reporter or Reporter()
         self._noted: set[str] = set()
 
     def progress(self, progress: Progress) -> None:
-        """Forward it."""
-        if self._reporter is not None:
-            self._reporter.progress(progress)
+        self._reporter.progress(progress)
 
     def note(self, resource: str, message: str) -> None:
-        """Forward it, unless it was forwarded before."""
-        if self._reporter is not None and message not in self._noted:
+        if message not in self._noted:
             self._noted.add(message)
             self._reporter.note(resource, message)
 
     def finished(self, outcome: Outcome) -> None:
-        """Forward it."""
-        if self._reporter is not None:
-            self._reporter.finished(outcome)
+        self._reporter.finished(outcome)

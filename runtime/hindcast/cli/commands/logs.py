@@ -126,10 +126,9 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """With their line ends; the last one may have none."""
     import codecs
 
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     rest = ""
-    for piece in pieces:
-        complete, newline, rest = (rest + decoder.decode(piece)).rpartition("\n")
+    for text in codecs.iterdecode(pieces, "utf-8", errors="replace"):
+        complete, newline, rest = (rest + text).rpartition("\n")
         yield from (complete + newline).splitlines(keepends=True)
     if rest:
         yield rest
