@@ -22,7 +22,6 @@ def expanded(algorithm: str | None, options: Options) -> dict[str, Any]:
     """The options, with those that say several of ours replaced by these.
 
     Args:
-        algorithm: its name; None where it is not chosen yet.
         options: name -> value as given. What they say directly takes precedence.
 
     Raises:

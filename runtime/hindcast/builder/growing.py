@@ -19,12 +19,7 @@ from hindcast.storage.lease import sole_writer
 
 
 class GrowingDataset(RecordingRun):
-    """A dataset to which ranges of episodes are added.
-
-    Args:
-        resource: where to, and of what.
-        reporter: gets notes of clamps, and of what was there.
-    """
+    """A dataset to which ranges of episodes are added."""
 
     module_name = "module"
     """Folder of the policy that is kept with the data."""

@@ -32,11 +32,7 @@ class Plan:
         training: trains the policy; of an algorithm that learns online, from samples. None without data.
         recording: what `evaluate()` adds to a dataset; None without an output.
         online: the algorithm learns in its environment.
-        algorithm: its name.
         width: environments that it samples from side by side.
-        config: the algorithm's options.
-        model: the policy network.
-        initial_checkpoint: whose policy it starts from.
     """
 
     training: OfflineTraining | None

@@ -36,7 +36,6 @@ class EvaluationRecording(GrowingDataset):
 
     Args:
         resource: where to; its duration is what one evaluation adds.
-        reporter: gets notes of clamps, and of what was there.
     """
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:

@@ -27,7 +27,6 @@ def config_of(run: str, env: str | None, options: Mapping[str, Any]) -> Algorith
     """The config of an algorithm with options by their names, of 2019 or of today.
 
     Args:
-        run: the algorithm's name.
         env: the environment; None is `options["env"]`.
         options: `input`, `output`, `lr` and so on.
 

@@ -32,7 +32,6 @@ class OneFolder(CheckpointStore):
     """A store that is itself the one checkpoint in it.
 
     Args:
-        location: the checkpoint's folder.
         counters: added to what the checkpoint counts.
     """
 
@@ -142,7 +141,6 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     """Give `policy` the weights and filters of a checkpoint's.
 
     Args:
-        policy: as its config made it.
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:

@@ -25,8 +25,6 @@ class TrainingRecording(GrowingDataset):
 
     Args:
         resource: where to; its policy samples, as it does to learn.
-        reporter: gets notes of what was there.
-        policy: learns.
     """
 
     module_name = "learning"

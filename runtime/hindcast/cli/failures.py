@@ -46,16 +46,7 @@ _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
 
 
 def report_failure(error: BaseException, command: str, screen: Screen) -> int:
-    """Print what went wrong to stderr; with --json also as a document on stdout.
-
-    Args:
-        error: what was raised.
-        command: name of the command that raised it.
-        screen: where to print it.
-
-    Returns:
-        The exit code.
-    """
+    """Print what went wrong to stderr; with --json also as a document on stdout. The exit code."""
     message, exit_code = _explain(error, command, screen)
     if screen.flags.debug:
         traceback.print_exception(error, file=sys.stderr)

@@ -66,12 +66,7 @@ class ConfigMapName:
 
 
 class ConfigMapChannel:
-    """A channel through the API server.
-
-    Args:
-        api: a client of the API server.
-        at: the attempt's ConfigMap.
-    """
+    """A channel through the API server."""
 
     def __init__(self, api: Any, at: ConfigMapName) -> None:
         from kubernetes.client import CoreV1Api

@@ -60,7 +60,6 @@ def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = Tru
 
     Args:
         folder: has `resource.yaml` and `attempt.json`.
-        channel: to the operator.
         connect: connects this process to Ray.
         labelled: Ray's nodes have labels that name their pools.
     """
@@ -123,14 +122,7 @@ def connect_to_ray() -> None:
 
 @dataclass
 class Driver:
-    """Starts the work of one attempt in its pools and waits for its end.
-
-    Args:
-        resource: what is carried out.
-        pools: where.
-        reporting: receives progress and the outcome.
-        keeper: sees whether a later attempt has begun.
-    """
+    """Starts the work of one attempt in its pools and waits for its end."""
 
     resource: OfflineRecording | OfflineTraining
     pools: Pools

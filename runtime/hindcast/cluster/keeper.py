@@ -33,12 +33,6 @@ LOOK_EVERY_S: Final = 15.0
 class Keeper:
     """Keeps the log in the run folder, and sees there what others did: checkpoints, a later attempt.
 
-    Args:
-        resource: what is carried out.
-        attempt: by which attempt.
-        log: of the driver.
-        reporting: receives checkpoints.
-
     Attributes:
         superseded: a later attempt has begun in the run folder.
     """

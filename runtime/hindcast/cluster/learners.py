@@ -40,12 +40,6 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
     A group that loses a learner is started again, from the last checkpoint: three times at most without another
     checkpoint in between.
 
-    Args:
-        resource: what to train.
-        inputs: its data, references resolved.
-        mailbox: receives progress, and carries stop requests.
-        pools: where learners and data workers are.
-
     Raises:
         Interrupted: asked to stop; a checkpoint was written.
         UserError: what went wrong, in one sentence.

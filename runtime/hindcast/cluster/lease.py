@@ -23,7 +23,6 @@ def begin(state: Location, attempt: Attempt) -> Lease:
 
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
-        attempt: who begins.
 
     Raises:
         OutputConflict: a later attempt of the same resource has begun here.

@@ -77,11 +77,7 @@ class Mailbox:
 
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
-        """Start the actor; it ends with the driver.
-
-        Args:
-            options: Ray's for the actor: where it lands, with how many CPUs.
-        """
+        """Start the actor with these options of Ray's; it ends with the driver."""
         return cls(ray.remote(_Box).options(**options).remote())
 
     @contextmanager

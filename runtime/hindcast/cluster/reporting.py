@@ -51,7 +51,6 @@ class Reporting:
     """Collects what there is to report and sends it in time. Its methods may be called from any thread.
 
     Args:
-        channel: to the operator.
         clock: that the times between reports are measured with.
         now: the time that reports carry.
 

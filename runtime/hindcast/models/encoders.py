@@ -84,7 +84,6 @@ class Encoder(Features):
     """The features of an observation through the fully connected stack.
 
     Args:
-        observation_space: the module's own (`Preprocessing.observation_space`).
         model: uses `fcnet_hiddens`, its other options of dense layers, and what `Features` does.
 
     Attributes:

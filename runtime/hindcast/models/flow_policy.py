@@ -30,9 +30,7 @@ class NoiseMap(nn.Module):
     """From an observation's features, an action (or noise) and further numbers to as many numbers as an action has.
 
     Args:
-        observation_space: what the networks see.
         size: D.
-        model: sizes and activations.
         more: further numbers.
 
     Attributes:

@@ -21,12 +21,7 @@ class GreedyPolicy(RLModule):
     """Chance of an action that is any, a scalar; saved with the weights."""
 
     def setup(self, dueling: bool = False, quantiles: int = 1) -> None:  # type: ignore[override]
-        """See `ActionValues`.
-
-        Args:
-            dueling: see there.
-            quantiles: see there.
-        """
+        """See `ActionValues`."""
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )

@@ -44,10 +44,6 @@ def at_next(batch: Batch) -> dict[str, Tensor]:
 class StateValue(nn.Module):
     """V(s): an encoder of the model's, and a linear layer.
 
-    Args:
-        observation_space: what the networks see.
-        model: sizes and activations.
-
     Raises:
         SpecError: as of `Encoder`.
     """

@@ -345,10 +345,6 @@ def build_module(
     """A module with fresh weights, drawn from torch's global generator (`torch.manual_seed` fixes them).
 
     Args:
-        observation_space: what the module sees (`Preprocessing.observation_space`).
-        action_space: what the module puts out (`Preprocessing.action_space`).
-        model: the networks' options.
-        value: whether a value head is wanted.
         module_class: None is that of the model's options.
 
     Raises:

@@ -68,7 +68,6 @@ def make_connectors(
     Args:
         named: library names or "package.module:Name" of a class or a function, with keyword arguments.
         ready: further connectors, of any form.
-        given: to connectors in RLlib's form.
 
     Raises:
         SpecError: an unknown name, or an object that is not a connector.
@@ -226,9 +225,6 @@ class EpisodeConnector(BlockConnector):
 
     Args:
         pieces: any objects with the call of `ConnectorV2`.
-        observation_space: how observations are nested.
-        action_space: how actions are nested.
-        module: the policy's network, for `rl_module`.
         next_obs: the algorithm reads `new_obs`, so that whoever changes observations in the batch must give these too.
     """
 

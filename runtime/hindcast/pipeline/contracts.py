@@ -25,10 +25,6 @@ REPEATABLE: Final = (
 def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
     """Refuse other episodes than those that were read.
 
-    Args:
-        new: the block made of a unit.
-        lengths: of its episodes.
-
     Raises:
         Misuse: it is not a block, or their number or lengths, or the rows of a column, are others.
     """
@@ -114,8 +110,6 @@ def check_again(once: Mapping[str, Any], again: Mapping[str, Any], unless: str =
     """Refuse a step that makes two things of one, so that a run would follow from who reads, and from where it resumed.
 
     Args:
-        once: columns that it made.
-        again: columns that it made of the same.
         unless: what it may keep from call to call.
 
     Raises:

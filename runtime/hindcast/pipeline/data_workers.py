@@ -234,7 +234,6 @@ class Reader:
 
         Args:
             job: one reference, to the pre-learner.
-            work: the unit.
         """
         found = caught(lambda: self._block(job[0], work))
         return error_table(found) if isinstance(found, UserError) else to_table(found)

@@ -126,14 +126,7 @@ class Draws:
 
 
 class DrawsFeed(Feed, ABC):
-    """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch.
-
-    Args:
-        recipe: how episodes become batches; its needs say how items are drawn.
-        batch_size: items in a batch.
-        seed: of the draws.
-        size: items to draw from at first.
-    """
+    """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch."""
 
     epoch_size: int
 
@@ -200,12 +193,7 @@ class DrawsFeed(Feed, ABC):
 
 
 class ReplayFeed(DrawsFeed):
-    """A `Feed` of draws from a whole dataset, which stays on the device.
-
-    Args:
-        loader: reads the data; its needs say how items are drawn, its order's seed seeds the draws.
-        batch_size: items in a batch.
-    """
+    """A `Feed` of draws from a whole dataset, which stays on the device."""
 
     def __init__(self, loader: Loader, batch_size: int) -> None:
         self.epoch_size = loader.order.epoch_size

@@ -30,8 +30,6 @@ class Executor(Protocol):
 
         Args:
             source: name of the dataset; learners of one group find the same stream by it.
-            work: what to read.
-            prelearn: how.
         """
         ...
 

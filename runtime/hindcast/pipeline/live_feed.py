@@ -76,12 +76,6 @@ class LiveFeed(DrawsFeed):
     index, so does every batch. Of several learners each plays the same episodes, with the same weights, and gathers its
     part of a batch. A checkpoint holds the episodes.
 
-    Args:
-        live: what is played, and how much of it is kept.
-        recipe: how episodes become batches; its needs say whether they are drawn by priority or uniformly.
-        batch_size: items in a batch.
-        seed: of the draws.
-
     Attributes:
         timesteps_played: in all.
     """

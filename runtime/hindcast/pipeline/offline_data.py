@@ -56,7 +56,6 @@ class Source(NamedTuple):
 
     Attributes:
         name: the user's path or the recording's name; used in checkpoints and messages.
-        dataset: opened.
         weight: share of batches relative to other sources' weights.
     """
 

@@ -34,9 +34,7 @@ def choose(
     """Resident if the data fit the budget, unless `wanted` says otherwise.
 
     Args:
-        wanted: `spec.pipeline.residency`.
-        nbytes: bytes of all data.
-        budget: bytes that they may take.
+        budget: bytes that the data may take.
         stochastic: names of steps whose result differs between epochs.
 
     Raises:

@@ -62,9 +62,7 @@ class SourceFeed:
     """One dataset of a training.
 
     Args:
-        name: in messages and plans.
         dataset: opened.
-        settings: of the training.
         budget: bytes that its data may take on the device.
 
     Attributes:

@@ -66,11 +66,7 @@ class EpisodeCallbacks:
 
     Args:
         callbacks: those that override a method called during play.
-        runner: plays the episodes.
-        slots: its environments.
         module: the policy's network; None for a random policy.
-        kwargs: of the environments.
-        metrics: what callbacks log.
     """
 
     def __init__(

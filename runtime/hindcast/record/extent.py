@@ -60,8 +60,6 @@ def by_timesteps(total: int, width: int, rows_per_file: int | None, mean_length:
     """Ranges of a recording of `total` timesteps.
 
     Args:
-        total: timesteps wanted.
-        width: slots of a runner.
         rows_per_file: episodes in a file, where limited.
         mean_length: steps per episode in range 0; None while range 0 is still to be made.
     """

@@ -20,14 +20,12 @@ class LivePlayer:
 
     Args:
         environment: where; made when it is first played in.
-        policy: chooses actions; shares its weights with the learner.
         seed: with an episode's index it fixes the episode's start and the policy's noise.
         width: environments stepped side by side.
         states: episodes have the policy's recurrent state after each step.
         explore: sample actions; False takes the policy's mode.
         prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
-        metrics: gets what they log.
 
     Attributes:
         on_episodes: called with all episodes played, and the index of the last one of them.

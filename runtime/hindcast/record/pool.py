@@ -34,8 +34,6 @@ def load_actor(
     """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space.
 
     Args:
-        policy: the path.
-        environment: of the recording.
         own_class: path of the policy's class where it is the user's own.
     """
     if policy != RANDOM:
@@ -70,10 +68,7 @@ def record_on_ray(
     An actor that dies is replaced, and its range given out again.
 
     Args:
-        task: what to record and where.
         policy: path of the policy, or `RANDOM`.
-        next_work: gives out ranges.
-        runners: number of actors.
         check: called at least every second; what it raises ends the recording.
         options: Ray's for an actor: where it lands, with how many CPUs. Default: one CPU, anywhere.
         on_episode: called with each episode, in the actor's process; picklable.

@@ -20,9 +20,6 @@ class RandomPolicy:
 
     So recordings of random and of trained policies hold actions on the same scale.
 
-    Args:
-        preprocessing: of the environment.
-
     Raises:
         SpecError: the action space has no uniform distribution (an unbounded Box, Text).
     """

@@ -22,8 +22,6 @@ def recorded_blocks(
     """The episodes of some files, in order.
 
     Args:
-        task: of the recording.
-        files: which.
         columns: those that are needed; an exported layout gives them all. All by default.
 
     Raises:

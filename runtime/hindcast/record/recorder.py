@@ -88,12 +88,7 @@ class Task(NamedTuple):
 
 
 class Recorder:
-    """Records ranges with one `EnvRunner`.
-
-    Args:
-        task: what to record and where.
-        policy: acts in the environments.
-    """
+    """Records ranges with one `EnvRunner`."""
 
     def __init__(self, task: Task, policy: Actor) -> None:
         self._task = task

@@ -76,7 +76,6 @@ class EnvRunner:
     """Plays episodes of one environment with one policy.
 
     Args:
-        environment: the environment.
         policy: acts for all slots at once.
         width: B, slots.
         seed: with an episode's index it fixes the episode's start and the policy's noise.

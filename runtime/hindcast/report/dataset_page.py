@@ -19,8 +19,6 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
 
     Args:
         file: where; a path or a URI.
-        data: paths of the data.
-        summary: what is in them.
 
     Returns:
         The file, as the user wrote it.

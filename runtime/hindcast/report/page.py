@@ -92,10 +92,6 @@ class _Shown:
 def write_page(folder: Location, page: Page) -> str:
     """Write `report.html` and the light pictures as `plots/*.png`.
 
-    Args:
-        folder: where both go.
-        page: what to show.
-
     Returns:
         The report's path as the user would write it.
     """

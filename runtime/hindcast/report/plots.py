@@ -41,7 +41,6 @@ def return_plot(
     """Evaluation return over training iterations, with its min-max band.
 
     Args:
-        curves: the training's.
         stop: return at which the training stops, drawn as a line.
         recorded: the recorded episodes' returns, drawn as a reference band of one standard deviation.
     """
@@ -63,7 +62,6 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
     """Estimated return by held-out episodes over training iterations, with its interval and the behaviour's return.
 
     Args:
-        curves: the training's.
         stop: estimate at which the training stops, drawn as a line.
     """
     curve = curves.estimate

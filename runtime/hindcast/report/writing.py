@@ -43,17 +43,13 @@ _EXPERT = f"{STATE_FOLDER}/policy"
 
 
 def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: Sequence[str]) -> str:
-    """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`.
+    """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`; the report's path.
 
     A report that an earlier call wrote stays where the outcome is AlreadyFinished.
 
     Args:
-        resource: what was trained.
         outcome: how it ended; `metrics` name the checkpoints.
         inputs: paths of the datasets; one that cannot be opened is reported as a problem.
-
-    Returns:
-        Path of the report.
     """
     folder = resolve(outcome.folder)
     if (written := _already_written(folder, outcome)) is not None:
@@ -86,16 +82,9 @@ def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: S
 
 
 def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
-    """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset.
+    """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset; the report's path.
 
     A report that an earlier call wrote stays where the outcome is AlreadyFinished.
-
-    Args:
-        resource: what was recorded.
-        outcome: how it ended.
-
-    Returns:
-        Path of the report.
     """
     folder = resolve(outcome.folder)
     state = folder.child(STATE_FOLDER)

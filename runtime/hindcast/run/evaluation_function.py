@@ -25,7 +25,6 @@ class EvaluationFunction:
 
     Args:
         path: "package.module:function".
-        environment: where the policy is evaluated.
         explore: runners sample actions.
 
     Raises:

@@ -41,10 +41,7 @@ class Evaluations:
 
     Args:
         resource: has an environment and an evaluation section, or nothing is ever due.
-        store: of the training's checkpoints.
         reporter: receives notes on clamps and timeouts.
-        placement: where it is carried out.
-        callbacks: called when an evaluation begins and ends.
 
     Attributes:
         processes: other processes of this machine that evaluate in parallel to training.

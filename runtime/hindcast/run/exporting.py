@@ -162,8 +162,6 @@ def _compared(policy: Policy, function: ExportedPolicy, step: Step) -> float:
     """The greatest difference over whole episodes of random observations.
 
     Args:
-        policy: what was exported.
-        function: what it takes and gives.
         step: carries out what was exported: `[B, *shape]` of each input in, of each output out.
 
     Raises:

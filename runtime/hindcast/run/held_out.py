@@ -123,11 +123,7 @@ class HeldOut:
 
     Args:
         resource: has `evaluation.offline`.
-        dataset: the episodes.
         algorithm: the resource's, its losses not compiled.
-        needs: what it takes of the data.
-        learner: whose policy is judged.
-        policy: the learner's.
         field: of `evaluation.offline`, which the episodes come from; for messages.
 
     Raises:

@@ -38,13 +38,7 @@ class References(Protocol):
 
 
 class Asked(NamedTuple):
-    """An input of a training.
-
-    Attributes:
-        reading: what is read, and how.
-        weight: of the input.
-        top: share of its episodes.
-    """
+    """An input of a training: what is read and how, its weight, and the share of its episodes."""
 
     reading: Reading
     weight: float | None
@@ -76,9 +70,6 @@ def ready_inputs(
     What preparing found is reported as notes.
 
     Args:
-        resource: the training.
-        asked: its inputs.
-        reporter: receives progress and notes.
         check: called now and then; what it raises ends the preparation, which resumes from there the next time.
         ray_options: Ray's, for the tasks that prepare what is large.
 

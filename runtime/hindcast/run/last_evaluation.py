@@ -29,12 +29,6 @@ def evaluate_set_aside(
 ) -> Result:
     """What the episodes of `evaluation.offline.setAside` say of a checkpoint, as `HeldOut.result`.
 
-    Args:
-        resource: the training that wrote the checkpoint.
-        inputs: its data.
-        checkpoint: see above.
-        progress: receives the progress of fits.
-
     Raises:
         SpecError: too few episodes are set aside, or an estimate can never be computed.
         DataError: a damaged checkpoint, or data that are not as they should be.
@@ -48,9 +42,7 @@ def episodes_set_aside(path: str | Path, data: Sequence[str] = (), watch: Watch 
     """The episodes that the run of a checkpoint set aside.
 
     Args:
-        path: the checkpoint or run folder.
         data: where the run's inputs are now, one for each; needed for those that refer to a recording.
-        watch: receives the progress of preparing the data.
 
     Raises:
         SpecError: it is not in the folder of a run with `evaluation.offline.setAside`, or `data` are needed.

@@ -42,11 +42,6 @@ def live_source(
 
     Args:
         sampler: how much is played and kept.
-        environment: where.
-        policy: plays, with the learner's weights.
-        learner: of the policy.
-        needs: of its algorithm.
-        seed: the run's.
         weight: share of batches relative to other inputs' weights.
         callbacks: "package.module:Class" of the user's, called with episodes.
     """

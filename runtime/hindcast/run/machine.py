@@ -13,7 +13,6 @@ def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
     """As many replicas as this machine has processors, and the sentence that says so.
 
     Args:
-        wanted: replicas in the resource.
         what: "runners", "evaluation runners" …
 
     Returns:
@@ -29,7 +28,6 @@ def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.
     """Where a learner computes.
 
     Args:
-        learners: the resource's section.
         is_one_machine: GPUs that are not there are done without, and that is said; on a cluster the pod was given
             what the resource asks for, and a GPU that torch does not see is a mistake.
 

@@ -38,10 +38,6 @@ def offline_trainer(
     """The trainer of an `OfflineTraining`; of several learners, one of its trainers.
 
     Args:
-        resource: what to train.
-        inputs: its recorded data.
-        placement: where.
-        group: the learners.
         first_learners: learners when the revision started; those of the resource if None.
 
     Raises:
@@ -157,12 +153,6 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
 
 def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners: int) -> list[str]:
     """How the global batch, which was fixed when the revision started, is shared.
-
-    Args:
-        timesteps: of a global batch.
-        per_item: timesteps of an item: 1, or those of a sequence.
-        learners: now.
-        first_learners: when the revision started.
 
     Raises:
         SpecError: there are more learners than items (timesteps, or sequences of so many).

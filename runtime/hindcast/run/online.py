@@ -42,11 +42,8 @@ class Sampled:
     with, so that a run killed at any moment comes out the same.
 
     Args:
-        environment: where it learns.
-        algorithm: says how a rollout is learnt from.
         policy: samples, with the weights of `nets`.
         nets: the algorithm's.
-        seed: of episodes and minibatches.
         width: environments stepped side by side.
         callbacks: "package.module:Class" of the user's, called with episodes.
 
@@ -144,11 +141,6 @@ def online_trainer(
     resource: OfflineRecording | OfflineTraining, spec: TrainPolicy | OfflineTrainingSpec, width: int
 ) -> Trainer:
     """The trainer of an algorithm that learns in its environment.
-
-    Args:
-        resource: whose environment and seed.
-        spec: algorithm, options, model, where it starts.
-        width: environments stepped side by side, where it learns from rollouts.
 
     Raises:
         SpecError: the algorithm does not learn online, or one of its options is wrong.

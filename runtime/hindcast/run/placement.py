@@ -52,11 +52,6 @@ class Placement(Protocol):
         """Record ranges until there are no more.
 
         Args:
-            task: what to record and where.
-            policy: path of the policy, or `RANDOM`.
-            next_work: gives out ranges.
-            runners: how many record.
-            cpus: CPUs of each.
             on_episode: called with each episode that is recorded in this process.
             check: looked at every second, or with every episode; what it raises ends the recording.
         """

@@ -21,7 +21,6 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     a run would prepare them, and nothing else is written.
 
     Args:
-        resource: the training.
         others: resources that it may refer to.
 
     Raises:

@@ -30,11 +30,6 @@ _BY_SUFFIX: Final = {".json": "read_json", ".jsonl": "read_json", ".csv": "read_
 def read_by_rows(resource: OfflineTraining, source: InputSource, where: str) -> InputSource:
     """The input as it is read: by Ray Data, where a class of the user's works on rows.
 
-    Args:
-        resource: the training.
-        source: one of its inputs.
-        where: of the input, for messages.
-
     Raises:
         SpecError: a class that works on rows, and what has no effect then.
     """

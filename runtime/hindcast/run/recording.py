@@ -40,11 +40,7 @@ class RecordingRun:
     """One recording, started or continued.
 
     Args:
-        resource: what to record.
-        reporter: receives progress and notes.
-        interruption: asks to stop.
         checkpoint: the policy's checkpoint, where the resource refers to a training.
-        placement: where it is carried out.
     """
 
     def __init__(

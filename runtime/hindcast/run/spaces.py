@@ -45,7 +45,6 @@ def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> No
     """Make sure that `spaces_of` will find spaces, before the data are prepared.
 
     Args:
-        resource: the training.
         recorded: what the data of its first input say of themselves.
         name: of these data, for messages.
 

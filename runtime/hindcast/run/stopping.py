@@ -101,9 +101,6 @@ class EndlessGuard:
 
     Low overlap may grow while the policy learns, so one evaluation without an estimate proves nothing. Estimates that
     no policy of the training can have are refused before it starts, by `HeldOut`.
-
-    Args:
-        spec: of the training.
     """
 
     def __init__(self, spec: OfflineTrainingSpec) -> None:
@@ -116,11 +113,7 @@ class EndlessGuard:
         self._missing = 0
 
     def why_endless(self, judged: Result) -> str:
-        """Why the training would never end, in a sentence; empty while it may.
-
-        Args:
-            judged: the next evaluation by held-out episodes, as results have it.
-        """
+        """Why the training would never end, in a sentence; empty while it may."""
         if not self._wanted or any(judged.get(name) is not None for name in self._wanted):
             self._missing = 0
             return ""

@@ -83,8 +83,6 @@ class Trainer:
 
     Args:
         algorithm: its name, for checkpoints.
-        policy: acts with the weights as they are.
-        learner: of the policy.
         experience: what it learns from; None for a policy that is only loaded, played and saved.
         spec_hash: of the resource, for checkpoints.
         prepare: gives a new policy what it starts with in addition to fresh weights.

@@ -57,11 +57,6 @@ class TrainingRun:
     """One training, started or continued.
 
     Args:
-        resource: what to train.
-        inputs: its data, references resolved.
-        reporter: receives progress and notes.
-        interruption: asks to stop.
-        placement: where it is carried out.
         group: the learners; this is the first one, which decides, evaluates and writes.
     """
 
@@ -362,12 +357,6 @@ def _verdict(results: Sequence[Result]) -> str | None:
 
 def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, group: Ranks) -> None:
     """Do what the first learner broadcasts, until the end.
-
-    Args:
-        resource: what to train.
-        inputs: its data, references resolved.
-        placement: where data workers are.
-        group: the learners; this is not the first one.
 
     Raises:
         PeerLost: another learner ended before the training did.

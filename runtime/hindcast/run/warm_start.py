@@ -39,10 +39,7 @@ def warm_start(policy: Policy, nets: nn.ModuleDict, path: str, field: str = FIEL
     """Begin with the policy at the path; and with the other networks of its checkpoint whose name and shapes are equal.
 
     Args:
-        policy: of the training.
-        nets: all of its networks.
         path: of a checkpoint or a run folder; of a `module` folder, which is the policy alone.
-        field: names the path in messages.
 
     Raises:
         SpecError: the policy is of another model.

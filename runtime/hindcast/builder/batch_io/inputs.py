@@ -138,10 +138,6 @@ class WrittenOutput:
 
     Args:
         creator: called with an `IOContext`; returns an `OutputWriter`.
-        options: the options of the config, by name.
-
-    Attributes:
-        path: of the folder.
 
     Raises:
         UserCodeError: it raised, or did not make a writer.

@@ -116,9 +116,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     """Explain a resource.
 
     Args:
-        resource: the object as the API server has it.
         pods: of all its attempts, as the API server has them.
-        now: the time.
     """
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
     runs = tuple(status.get("runs") or ())

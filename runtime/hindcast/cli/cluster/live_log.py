@@ -34,9 +34,6 @@ def live_log(
     """The driver's output, piece by piece; None if no pod has it.
 
     Args:
-        cluster: where it runs.
-        target: the resource.
-        run: the attempt, as the status has it.
         follow: wait for the driver to start, and follow it until it ends.
         note: called once if it has to wait.
 

@@ -22,7 +22,6 @@ def next_steps(found: Explanation, context: str | None = None) -> list[Step]:
     """What the reader can do now, the most useful first; empty where there is only to wait.
 
     Args:
-        found: the explanation of the resource.
         context: of the kubeconfig, where the reader chose one: the commands choose it too.
     """
     return list(_Steps(found, context).steps())

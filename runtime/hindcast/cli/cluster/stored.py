@@ -116,7 +116,6 @@ def stored_policy(found: Raw, target: Target) -> str:
 
     Args:
         found: the resource, with its status.
-        target: its name.
 
     Raises:
         UserError: it does not exist yet, or cannot be read from here; the message says where it is and how to get it.
