@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, Tee
-from hindcast.cluster.redaction import redactor
+from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, Tee, redactor
 from hindcast.storage.location import resolve
 
 

@@ -16,9 +16,9 @@ from ray.train import TrainingFailedError
 
 from hindcast import errors
 from hindcast.api.attempt import AttemptOutcome, AttemptReason
+from hindcast.cluster.log import redactor
 from hindcast.cluster.memory import Memory, Pod, explained_by_memory
 from hindcast.cluster.outcome import EXIT_CODES, classify, outcome_of
-from hindcast.cluster.redaction import redactor
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModuleSpec, SingleAgentEpisode
 from hindcast.pipeline.batch_prelearner import made_of
-from hindcast.run.prelearner_inputs import training_options
+from hindcast.run.inputs import training_options
 
 Run = Callable[..., str]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from hindcast.errors import OutputConflict
-from hindcast.record import fence
+from hindcast.record import pool
 from hindcast.storage.location import resolve
 
 
 def test_waits_until_the_last_runner_is_gone(tmp_path: Path) -> None:
     folder = resolve(tmp_path)
-    runners = [fence.join_runners(folder), fence.join_runners(folder)]
-    waiting = threading.Thread(target=fence.wait_for_runners, args=[folder])
+    runners = [pool.join_runners(folder), pool.join_runners(folder)]
+    waiting = threading.Thread(target=pool.wait_for_runners, args=[folder])
     waiting.start()
     for descriptor in runners:
         waiting.join(0.2)
@@ -26,14 +26,14 @@ def test_waits_until_the_last_runner_is_gone(tmp_path: Path) -> None:
 
 
 def test_gives_up_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence, "_LONGEST_WAIT_S", 0.1)
-    descriptor = fence.join_runners(resolve(tmp_path))
+    monkeypatch.setattr(pool, "_LONGEST_WAIT_S", 0.1)
+    descriptor = pool.join_runners(resolve(tmp_path))
     assert descriptor is not None
     with pytest.raises(OutputConflict, match=f"runners of an earlier run still write to {tmp_path}"):
-        fence.wait_for_runners(resolve(tmp_path))
+        pool.wait_for_runners(resolve(tmp_path))
     os.close(descriptor)
 
 
 def test_other_file_systems_have_no_locks(memory_path: str) -> None:
-    assert fence.join_runners(resolve(memory_path)) is None
-    fence.wait_for_runners(resolve(memory_path))
+    assert pool.join_runners(resolve(memory_path)) is None
+    pool.wait_for_runners(resolve(memory_path))

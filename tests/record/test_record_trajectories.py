@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from hindcast.record.trajectories import Trajectories
+from hindcast.record.slots import Trajectories
 
 
 def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarray]:

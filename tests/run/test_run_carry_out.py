@@ -16,7 +16,7 @@ from hindcast.api.loading import Loaded
 from hindcast.errors import Interrupted, SpecError
 from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.machine import clamp_replicas
+from hindcast.run.placement import clamp_replicas
 from hindcast.run.planning import plan
 from hindcast.threads import processors
 from support import WALK, MemoryReporter, record, recording, training

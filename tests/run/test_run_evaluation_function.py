@@ -11,7 +11,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import SpecError, UserCodeError, UserError
-from hindcast.run.evaluation_function import EvaluationFunction
+from hindcast.run.evaluations import EvaluationFunction
 from hindcast.user_code import give
 from support import make_policy
 

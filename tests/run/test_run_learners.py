@@ -17,9 +17,8 @@ from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Input
 from hindcast.pipeline.share import Share
-from hindcast.run.machine import learner_device
 from hindcast.run.offline import offline_trainer
-from hindcast.run.placement import HERE
+from hindcast.run.placement import HERE, learner_device
 from hindcast.run.trainer import Trainer
 from support import After, MemoryReporter, train, training
 

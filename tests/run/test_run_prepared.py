@@ -12,11 +12,10 @@ import pytest
 
 from hindcast import BCConfig
 from hindcast.errors import SpecError
-from hindcast.run.carry_out import InFiles
-from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
+from hindcast.run.carry_out import InFiles, train_here
+from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
-from hindcast.run.training import TrainingRun
 from support import WALK, MemoryReporter, record, recording, training
 
 
@@ -38,9 +37,8 @@ def scrambled(tmp_path: Path) -> Path:
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
-    asked = inputs_of(resource, InFiles({}))
-    inputs = inputs_of_finished(resource, asked) or ready_inputs(resource, asked, reporter)
-    return TrainingRun(resource, inputs, reporter, Interruption()).carry_out()
+    outcome, _ = train_here(resource, InFiles({}), reporter, Interruption())
+    return outcome
 
 
 def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path) -> None:

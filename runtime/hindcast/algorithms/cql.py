@@ -15,7 +15,7 @@ from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
 

@@ -12,7 +12,7 @@ from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Tensors
 from hindcast.learn.schedules import Schedule
-from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs

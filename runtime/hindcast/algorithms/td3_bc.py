@@ -24,7 +24,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions

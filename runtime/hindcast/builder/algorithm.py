@@ -15,8 +15,8 @@ from hindcast.builder.batch_io.inputs import ReadInputs, WrittenOutput, has_read
 from hindcast.builder.groups import LearnerGroup
 from hindcast.builder.names import UnknownName
 from hindcast.builder.options import in_python, python_names
-from hindcast.builder.plan import Plan
 from hindcast.builder.recording import EvaluationRecording
+from hindcast.builder.resources import Plan
 from hindcast.builder.saving import CONFIG, OneFolder, config_json, load_policy, part_named, saved_config
 from hindcast.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError

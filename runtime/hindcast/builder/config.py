@@ -34,9 +34,8 @@ from hindcast.builder.model_config import as_dict
 from hindcast.builder.module_spec import spec_as_dict
 from hindcast.builder.names import GONE, UnknownName, check_names, default_of, is_absent, method_of
 from hindcast.builder.options import python_names
-from hindcast.builder.plan import Plan, plan_of
 from hindcast.builder.replaced import replaced
-from hindcast.builder.resources import learns_online, recording, training
+from hindcast.builder.resources import Plan, learns_online, plan_of, recording, training
 from hindcast.builder.user_objects import importable, portable, refuse_given
 from hindcast.builder.values import is_filesystem, named_connectors, names_data
 from hindcast.errors import SpecError

@@ -9,7 +9,7 @@ from hindcast.errors import OutputConflict
 from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_temporary_files
 from hindcast.formats.dataset_folder.manifest import read_manifest, write_manifest
 from hindcast.models.policy import Policy
-from hindcast.record.fence import wait_for_runners
+from hindcast.record.pool import wait_for_runners
 from hindcast.record.recorder import Task
 from hindcast.report.events import Reporter
 from hindcast.run.claim import claim

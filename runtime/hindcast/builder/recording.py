@@ -20,11 +20,11 @@ from hindcast.evaluate.environment import EnvReport
 from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
-from hindcast.record.fence import join_runners
+from hindcast.record.pool import join_runners
 from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Recorder, Task, Work
 from hindcast.report.events import Reporter
-from hindcast.run.machine import clamp_replicas
+from hindcast.run.placement import clamp_replicas
 from hindcast.storage.location import resolve
 from hindcast.worker_processes import WorkerProcesses
 
@@ -150,7 +150,6 @@ class InProcess:
             yield (each, None) if isinstance(each, Commit) else _record(self._recorder, each)
 
     def close(self) -> None:
-        """Close the environments."""
         if self._recorder is not None:
             self._recorder.close()
 
@@ -177,7 +176,6 @@ class InProcesses:
             yield raised(result)
 
     def close(self) -> None:
-        """Stop the processes."""
         self._processes.close()
 
 

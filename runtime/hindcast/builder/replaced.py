@@ -12,8 +12,7 @@ from hindcast.builder.model_config import replaced_model_fields
 from hindcast.builder.module_spec import names_a_class, replaced_module_fields
 from hindcast.builder.names import schema_of
 from hindcast.builder.options import BY_NAME, Option
-from hindcast.builder.plan import plan_of
-from hindcast.builder.resources import learns_online, packs_columns, plays
+from hindcast.builder.resources import learns_online, packs_columns, plan_of, plays
 from hindcast.builder.values import names_data, replaced_parts
 from hindcast.errors import SpecError
 from hindcast.run.without_effect import without_effect

@@ -56,11 +56,9 @@ class AlgorithmTrainable(Trainable):
         return self._running.save_to_path(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Resume from it."""
         self._running.restore_from_path(checkpoint)
 
     def cleanup(self) -> None:
-        """Stop its processes."""
         if hasattr(self, "_running"):
             self._running.stop()
 

@@ -63,17 +63,14 @@ class LogReporter(Reporter):
         self._lines = ProgressLines()
 
     def progress(self, progress: Progress) -> None:
-        """Log it if it is time to."""
         line = self._lines.line(progress)
         if line is not None:
             self._screen.note(line)
 
     def note(self, resource: str, message: str) -> None:
-        """Log it."""
         self._screen.note(f"{resource}: {message}")
 
     def finished(self, outcome: Outcome) -> None:
-        """Show the outcome."""
         show_outcome(outcome, self._screen)
 
 
@@ -87,7 +84,6 @@ class BarReporter(Reporter):
         self._resource = ""
 
     def progress(self, progress: Progress) -> None:
-        """Move the stage's bar."""
         bars = self._running(progress.resource)
         stage = (progress.resource, progress.stage)
         if stage not in self._tasks:
@@ -102,13 +98,11 @@ class BarReporter(Reporter):
         )
 
     def note(self, resource: str, message: str) -> None:
-        """Write it above the bars."""
         self._running(resource).console.print(
             message, style="dim", markup=False, highlight=False, soft_wrap=True
         )
 
     def finished(self, outcome: Outcome) -> None:
-        """Leave the bars as they are and show the outcome."""
         self.stop()
         show_outcome(outcome, self._screen)
 

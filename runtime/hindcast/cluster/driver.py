@@ -22,12 +22,11 @@ from hindcast.api import OfflineRecording, OfflineTraining, load_resources
 from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
 from hindcast.cluster.channel import Channel
 from hindcast.cluster.keeper import Keeper
-from hindcast.cluster.log import DriverLog, Tee
+from hindcast.cluster.log import DriverLog, Tee, redactor
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import explained_by_memory, look_at_pods
 from hindcast.cluster.outcome import EXIT_CODES, Finished, classify, outcome_of
 from hindcast.cluster.pools import Pools
-from hindcast.cluster.redaction import redactor
 from hindcast.cluster.reporting import Beat, Reporting, send_outcome
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster

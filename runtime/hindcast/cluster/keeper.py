@@ -23,8 +23,14 @@ from hindcast.learn.checkpoint_record import (
     parse,
 )
 from hindcast.names import EPISODE_RETURN_MEAN
-from hindcast.run.claim import carries_another, has_other_files
-from hindcast.run.folders import CHECKPOINTS_FOLDER, log_file, run_folder, state_folder
+from hindcast.run.claim import (
+    CHECKPOINTS_FOLDER,
+    carries_another,
+    has_other_files,
+    log_file,
+    run_folder,
+    state_folder,
+)
 from hindcast.storage.location import Location, resolve
 
 LOOK_EVERY_S: Final = 15.0

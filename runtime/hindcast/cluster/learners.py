@@ -24,10 +24,9 @@ from hindcast.learn.ranks import Ranks
 from hindcast.memory import oom_kills
 from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.report.events import Outcome
-from hindcast.run.claim import title
-from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
-from hindcast.run.machine import learner_device
+from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
 from hindcast.run.offline import Inputs
+from hindcast.run.placement import learner_device
 from hindcast.run.training import TrainingRun, follow
 
 _MOST_RESTARTS: Final = 3

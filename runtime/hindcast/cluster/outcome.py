@@ -12,7 +12,7 @@ import ray.exceptions as ray_errors
 
 from hindcast.api.attempt import AttemptOutcome, AttemptReason, AttemptState
 from hindcast.api.status import OutputStatus
-from hindcast.cluster.redaction import redactor
+from hindcast.cluster.log import redactor
 from hindcast.errors import (
     DataError,
     Interrupted,

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hindcast.api.attempt import (
     CHECKPOINT,
@@ -36,14 +36,7 @@ _METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsP
 _COUNTS: Final = ("iteration", "timesteps", "episodes")
 
 
-class Clock(Protocol):
-    """Seconds since some moment."""
-
-    def __call__(self) -> float: ...
-
-
 def utc() -> datetime:
-    """Now."""
     return datetime.now(UTC)
 
 
@@ -61,7 +54,7 @@ class Reporting:
     """
 
     def __init__(
-        self, channel: Channel, clock: Clock = time.monotonic, now: Callable[[], datetime] = utc
+        self, channel: Channel, clock: Callable[[], float] = time.monotonic, now: Callable[[], datetime] = utc
     ) -> None:
         self.checkpoint_wanted = False
         self.superseded = False
@@ -82,7 +75,6 @@ class Reporting:
         self._not_before = -math.inf
 
     def progress(self, progress: RunProgress) -> None:
-        """How far the work is."""
         with self._lock:
             if self._said.get("stage") != progress.stage:
                 self._pace = Pace()
@@ -98,18 +90,15 @@ class Reporting:
             self._moved = self._now()
 
     def note(self, message: str) -> None:
-        """Something that the user should know."""
         with self._lock:
             self._say(note=message[:500])
 
     def checkpoint(self, checkpoint: CheckpointStatus) -> None:
-        """The latest checkpoint."""
         with self._lock:
             if self._said.get("checkpoint") != checkpoint:
                 self._say(checkpoint=checkpoint)
 
     def output(self, output: OutputStatus) -> None:
-        """The finished dataset."""
         with self._lock:
             self._say(output=output)
 

@@ -16,8 +16,7 @@ from hindcast.datasets.units import bytes_in_memory
 from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.report.writing import write_training_report
-from hindcast.run.carry_out import carry_out_recording, check_early, check_start
-from hindcast.run.inputs import inputs_of, inputs_of_finished, ready_inputs
+from hindcast.run.carry_out import carry_out_recording, check_early, inputs_to_train
 from hindcast.storage.location import resolve
 
 
@@ -28,12 +27,10 @@ class Given:
         self._inputs = attempt.inputs
 
     def dataset(self, recording: str) -> str | None:
-        """Where the recording's dataset is."""
         found = self._inputs.get(f"OfflineRecording/{recording}")
         return found.path if found else None
 
     def policy(self, training: str) -> str:
-        """The training's best checkpoint."""
         found = self._inputs.get(f"OfflineTraining/{training}")
         if found is None:
             raise DataError(f"the attempt received no checkpoint of OfflineTraining/{training}")
@@ -54,13 +51,9 @@ def carry_out(
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-            check_start(resource)
-            asked = inputs_of(resource, references)
-            options = pools.options(
-                "data" if resource.spec.pipeline.data_workers.interval[1] else "learner", 1
-            )
-            finished = inputs_of_finished(resource, asked)
-            inputs = finished or ready_inputs(resource, asked, reporter, interruption.check, options)
+            has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
+            options = pools.options("data" if has_workers else "learner", 1)
+            inputs = inputs_to_train(resource, references, reporter, interruption, options)
         outcome = train(resource, inputs, mailbox, pools)
         report = write_training_report(resource, outcome, [one.path for one in inputs])
         return Finished(replace(outcome, report=report))

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
-from hindcast.models.action_head import ActionHead
-from hindcast.models.bounded_actions import ActionRange
+from hindcast.models.action_head import ActionHead, ActionRange
 from hindcast.models.distributions import Pushed
 from hindcast.models.encoders import Features, fully_connected, linear
 from hindcast.models.initial_weights import of_encoder, of_heads

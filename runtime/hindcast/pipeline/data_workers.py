@@ -185,7 +185,6 @@ class _Worker:
         self._last_busy = time.monotonic()
 
     def is_ready(self) -> bool:
-        """Whether it has started."""
         import ray
 
         self._is_ready = self._is_ready or bool(ray.wait([self.started], timeout=0)[0])
@@ -202,7 +201,6 @@ class _Worker:
         return len(self._reading)
 
     def idle_seconds(self) -> float:
-        """How long it has had nothing to do."""
         return 0.0 if self.load() else time.monotonic() - self._last_busy
 
     def read(self, job: list[Any], work: Work) -> Any:
@@ -212,7 +210,6 @@ class _Worker:
         return reference
 
     def end(self) -> None:
-        """End it now."""
         import ray
 
         ray.kill(self._actor)

@@ -100,7 +100,6 @@ class Order:
         return digest.hexdigest()
 
     def windows(self, epoch: int) -> list[Window]:
-        """All windows of an epoch."""
         last = self._windows
         if last is None or last[0] != epoch:
             last = (epoch, self._divide(epoch))

@@ -47,7 +47,6 @@ class Priorities:
         return self._sums[0]
 
     def power(self, priority: float) -> float:
-        """A priority to the power of alpha."""
         return float((abs(priority) + _SMALLEST) ** self._alpha)
 
     def put(self, powers: Tensor) -> None:

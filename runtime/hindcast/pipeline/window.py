@@ -100,7 +100,6 @@ class WindowData:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         episodes = (self.length, self.terminated, self.truncated, self.t_started)
         return sum(tensor.nbytes for tensor in (*self.columns.values(), *episodes, self.obs_row))
 

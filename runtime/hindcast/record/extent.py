@@ -7,7 +7,6 @@ scratch wherever it runs, so any runner, at any time, makes the same data.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,32 +74,13 @@ def _fit(episodes: int, width: int, rows_per_file: int | None) -> int:
     return math.ceil(size / step) * step
 
 
-class Extent(ABC):
-    """The duration of a recording, as ranges.
+class EpisodeExtent:
+    """A number of episodes, as ranges.
 
     Attributes:
         total: how much is wanted, in `unit`.
         unit: "episodes" or "timesteps".
     """
-
-    total: int
-    unit: str
-
-    @abstractmethod
-    def next_work(self, commits: Commits, given: set[int]) -> Work | None:
-        """A range that is neither committed nor given out; None if there is none (for now)."""
-
-    @abstractmethod
-    def ranges_left(self, commits: Commits) -> int | None:
-        """Ranges that are not committed; None if only recording will show."""
-
-    @abstractmethod
-    def done(self, commits: Commits) -> int:
-        """How much is committed, in `unit`."""
-
-
-class EpisodeExtent(Extent):
-    """A number of episodes."""
 
     unit = "episodes"
 
@@ -109,18 +89,21 @@ class EpisodeExtent(Extent):
         self._ranges = by_episodes(total, width, rows_per_file)
 
     def next_work(self, commits: Commits, given: set[int]) -> Work | None:
+        """A range that is neither committed nor given out; None if there is none (for now)."""
         number = _first_free(commits, given)
         indices = self._ranges.indices(number)
         return Work(number, indices) if indices else None
 
     def ranges_left(self, commits: Commits) -> int | None:
+        """Ranges that are not committed; None if only recording will show."""
         return self._ranges.count - len(commits)
 
     def done(self, commits: Commits) -> int:
+        """How much is committed, in `unit`."""
         return sum(commit.episodes for commit in commits.values())
 
 
-class TimestepExtent(Extent):
+class TimestepExtent:
     """The fewest episodes, in order of their index, that reach a number of timesteps.
 
     Range 0 shows how long episodes are, which determines the size of the others.
@@ -154,6 +137,9 @@ class TimestepExtent(Extent):
         first = commits.get(0)
         mean_length = first.timesteps / first.episodes if first else None
         return by_timesteps(self.total, self._width, self._rows_per_file, mean_length)
+
+
+Extent = EpisodeExtent | TimestepExtent
 
 
 def extent_of(spec: OfflineRecordingSpec) -> Extent:

@@ -1,28 +1,39 @@
-"""Who records the ranges: this process, or N Ray actors. Either way a range is committed by who made it."""
+"""Who records the ranges: this process, or N Ray actors. Either way a range is committed by who made it.
+
+A recording is kept separate from the runners of an earlier one that was killed and may still write. A runner in a
+separate process holds a shared lock on the folder of commits as long as it lives; a new recording waits until nobody
+holds it. Otherwise a runner that outlived its driver by a moment could commit a file that the next driver has just
+deleted as an orphan. Where the folder has a guard there are no locks: it refuses such a commit, also on machines and
+file systems whose locks nobody else would see.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.errors import UserError, WorkerLost, caught, raised
-from hindcast.formats.dataset_folder.commits import Commit
+from hindcast.errors import OutputConflict, UserError, WorkerLost, caught, raised
+from hindcast.formats.dataset_folder.commits import COMMITS, Commit
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.ray_session import connected
 from hindcast.record.environments import make_environment
-from hindcast.record.fence import join_runners
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
+from hindcast.storage.location import Location
 from hindcast.worker_processes import end_with_parent
 
 RANDOM = "random"
 _MOST_DEATHS = 5
 """Deaths per runner, without a range done in between."""
 _LOOK_S = 1.0
+_LONGEST_WAIT_S = 60.0
+_LOOK_FOR_RUNNERS_S = 0.05
 
 NextWork = Callable[[set[int]], Work | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
@@ -128,7 +139,6 @@ class _RemoteRecorder:
         self._lock: int | None = None
 
     def record(self, work: Work) -> Commit | UserError:
-        """Record one range."""
         return caught(lambda: self._record(work))
 
     def _record(self, work: Work) -> Commit:
@@ -137,3 +147,52 @@ class _RemoteRecorder:
             actor = load_actor(self._policy, self._task.environment, self._task.own_class)
             self._recorder = Recorder(self._task, actor)
         return self._recorder.record(work, self._on_episode)
+
+
+def join_runners(folder: Location) -> int | None:
+    """Count this process among the runners of a dataset's folder, until it ends.
+
+    Returns:
+        The descriptor that holds the lock; None on file systems other than the local one, and under a guard.
+    """
+    descriptor = _open(folder)
+    if descriptor is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def wait_for_runners(folder: Location) -> None:
+    """Wait until no runner of an earlier recording is left; they end within moments of their driver.
+
+    Raises:
+        OutputConflict: some do not.
+    """
+    descriptor = _open(folder)
+    if descriptor is None:
+        return
+    deadline = time.monotonic() + _LONGEST_WAIT_S
+    try:
+        while not _is_free(descriptor):
+            if time.monotonic() > deadline:
+                raise OutputConflict(
+                    f"runners of an earlier run still write to {folder}: wait for them, or stop them."
+                )
+            time.sleep(_LOOK_FOR_RUNNERS_S)
+    finally:
+        os.close(descriptor)
+
+
+def _open(folder: Location) -> int | None:
+    if not folder.is_local or folder.guard is not None:
+        return None
+    commits = folder.child(COMMITS)
+    commits.mkdirs()
+    return os.open(commits.path, os.O_RDONLY)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

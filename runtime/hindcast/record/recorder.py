@@ -121,7 +121,6 @@ class Recorder:
         return write_range(self._task, work, blocks, self._writer_id)
 
     def close(self) -> None:
-        """Close the environments."""
         self._runner.close()
 
 

@@ -26,8 +26,7 @@ from hindcast.pipeline.rng import generator
 from hindcast.record.callbacks import OF_PLAY
 from hindcast.record.episode_callbacks import EpisodeCallbacks, callbacks_of, overriding
 from hindcast.record.seeding import EpisodeNoise, reset_seed
-from hindcast.record.slots import Slots, check_spaces
-from hindcast.record.trajectories import Trajectories
+from hindcast.record.slots import Slots, Trajectories, check_spaces
 
 
 class Actor(Protocol):
@@ -134,7 +133,6 @@ class EnvRunner:
         return episodes
 
     def close(self) -> None:
-        """Close the environments."""
         self.slots.close()
 
     def _callbacks_of(

@@ -1,7 +1,12 @@
-"""B environments side by side, each reset on its own seed: no episode depends on its neighbours."""
+"""B environments side by side, each reset on its own seed: no episode depends on its neighbours.
+
+Their steps are kept time-major and cut into episodes without touching single timesteps again (`Trajectories`). Shape
+suffixes: C = capacity in steps, B = slots.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +21,9 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.user_code import calling
+
+_FIRST_CAPACITY = 512
+_IDLE = np.iinfo(np.int64).max
 
 
 class Slots:
@@ -61,7 +69,6 @@ class Slots:
         return self._number(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
-        """Close the environments."""
         for environment in self.environments:
             environment.close()
 
@@ -124,3 +131,61 @@ def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:
     if space.shape is None:
         raise SpecError(f"observations of the space {space} have no fixed shape, and cannot be recorded.")
     return np.zeros((width, *space.shape), dtype=space.dtype)
+
+
+class Trajectories:
+    """A time-major buffer `[C, B, *shape]` per column that follows B running episodes.
+
+    It grows with the longest running episode and otherwise reuses its room.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._capacity = _FIRST_CAPACITY
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._started = np.full(width, _IDLE)
+        self._now = 0
+
+    def begin(self, slot: int) -> None:
+        """The next appended row is the slot's first."""
+        self._started[slot] = self._now
+
+    def length(self, slot: int) -> int:
+        """Steps of the slot's running episode."""
+        return int(self._now - self._started[slot])
+
+    def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Add one step of every slot; `rows[name]` is `[B, *shape]`."""
+        if not self._columns:
+            self._columns = {name: self._allocate(row) for name, row in rows.items()}
+        if self._now == self._capacity:
+            self._make_room()
+        for name, row in rows.items():
+            self._columns[name][self._now] = row
+        self._now += 1
+
+    def set_last(self, name: str, row: NDArray[Any]) -> None:
+        """Overwrite one column of the last appended step, known only after stepping."""
+        self._columns[name][self._now - 1] = row
+
+    def cut(self, slot: int) -> dict[str, NDArray[Any]]:
+        """A copy of the slot's episode, `[T, *shape]` per column; the slot is idle afterwards."""
+        steps = slice(int(self._started[slot]), self._now)
+        self._started[slot] = _IDLE
+        return {name: column[steps, slot].copy() for name, column in self._columns.items()}
+
+    def _allocate(self, row: NDArray[Any]) -> NDArray[Any]:
+        return np.empty((self._capacity, *row.shape), dtype=row.dtype)
+
+    def _make_room(self) -> None:
+        running = self._started != _IDLE
+        oldest = int(self._started[running].min()) if running.any() else self._now
+        kept = self._now - oldest
+        if kept > self._capacity // 2:
+            self._capacity *= 2
+        for name, column in self._columns.items():
+            target = column if column.shape[0] == self._capacity else self._allocate(column[0])
+            target[:kept] = column[oldest : self._now]
+            self._columns[name] = target
+        self._started[running] -= oldest
+        self._now = kept

@@ -68,7 +68,6 @@ class ResultsLog:
         self._boards.write(result[ITERATION], dict(flatten(result)))
 
     def close(self) -> None:
-        """Put all lines into one file."""
         if not self._file.is_local:
             self._join()
 

@@ -44,7 +44,6 @@ def reference(inputs: Sequence[Recorded]) -> Reference | None:
 
 
 def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded]) -> list[Tile]:
-    """Key figures of a training."""
     tiles = []
     if (curve := curves.evaluation) is not None:
         best = curve.best
@@ -83,7 +82,6 @@ def _pace(curves: Curves) -> str:
 
 
 def recording_tiles(summary: Summary) -> list[Tile]:
-    """Key figures of a recording."""
     tiles = [
         Tile("Episodes", formatting.whole(summary.episodes)),
         Tile("Timesteps", formatting.whole(summary.timesteps)),

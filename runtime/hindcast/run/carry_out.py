@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
@@ -15,14 +16,13 @@ from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
-from hindcast.run.claim import title
-from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
-from hindcast.run.inputs import References, inputs_of, inputs_of_finished, ready_inputs
+from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
+from hindcast.run.inputs import References, inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.offline import Inputs, make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun
+from hindcast.run.training import SUCCESS_FILE, TrainingRun
 from hindcast.run.warm_start import initial_policy
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -83,15 +83,26 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         make_environment(resource.spec.environment).close()
 
 
-def check_start(resource: OfflineTraining) -> None:
-    """Refuse to start from a policy that is not there, before data are prepared for it.
+def inputs_to_train(
+    resource: OfflineTraining,
+    references: References,
+    reporter: Reporter,
+    interruption: Interruption,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Inputs:
+    """A training's data, ready to be opened; of a finished one nothing is prepared any more.
 
     Raises:
         DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint.
+        UserError: what else keeps it from starting.
     """
     initial, own = resource.spec.initial_checkpoint, run_folder(resource).child(CHECKPOINTS_FOLDER)
     if initial is not None and CheckpointStore(own).latest() is None:
-        initial_policy(initial, resource.spec.model)
+        initial_policy(initial, resource.spec.model)  # before data are prepared for it
+    asked = inputs_of(resource, references)
+    if run_folder(resource).child(SUCCESS_FILE).exists():
+        return [one.named for one in asked]
+    return ready_inputs(resource, asked, reporter, interruption.check, ray_options)
 
 
 def carry_out_recording(
@@ -120,10 +131,7 @@ def train_here(
     resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
 ) -> tuple[Outcome, Inputs]:
     """Train in this process; also the data, ready to be opened."""
-    check_start(resource)
-    asked = inputs_of(resource, references)
-    finished = inputs_of_finished(resource, asked)
-    inputs = finished or ready_inputs(resource, asked, reporter, interruption.check)
+    inputs = inputs_to_train(resource, references, reporter, interruption)
     return TrainingRun(resource, inputs, reporter, interruption).carry_out(), inputs
 
 

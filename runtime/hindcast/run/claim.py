@@ -1,4 +1,4 @@
-"""Whose an output folder is: it carries its spec's hash."""
+"""Where a run keeps its own files, and whose a folder is: it carries its spec's hash."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.errors import OutputConflict, SpecError
+from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import LOG, MARK
 from hindcast.storage.lease import LOCK
-from hindcast.storage.location import Location
+from hindcast.storage.location import Location, resolve
 
 ATTEMPTS = "attempts"
 LOGS = "logs"
+CHECKPOINTS_FOLDER = "checkpoints"
 NOT_THE_RUNS = (LOCK, ATTEMPTS, LOGS)
 """What is in the folder in addition to a run's own files: locks, attempts and logs."""
 
@@ -135,3 +137,20 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
         f"{state} holds {found['resource']} with spec hash {found['specHash']}, and {title(resource)} has "
         f"{spec_hash(resource)}: the spec changed or the folder is another run's; {way_out}."
     )
+
+
+def run_folder(resource: OfflineTraining) -> Location:
+    """`<checkpoint.path>/<name>/r<revision>`."""
+    return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
+
+
+def state_folder(resource: OfflineRecording | OfflineTraining) -> Location:
+    """The run folder of a training, `_hindcast` of a recording's dataset."""
+    if isinstance(resource, OfflineTraining):
+        return run_folder(resource)
+    return resolve(resource.spec.output.path).child(FOLDER)
+
+
+def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Location:
+    """The log of one attempt on a cluster; `child` is the name of its RayJob."""
+    return state_folder(resource).child(LOGS, f"{child}.log")

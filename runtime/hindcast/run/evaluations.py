@@ -2,14 +2,22 @@
 
 In parallel to training, the weights of iteration k are evaluated while k + 1 runs, and the result is used at the end
 of k + 1 whatever the timing: so `stop` and the best checkpoint do not depend on how fast anything was.
+
+A user's `EvaluationFunction` takes the place of the return in the environment.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from hindcast.api import OfflineTraining
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.errors import SpecError
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.evaluate.parallel import EvaluationWorkers, Playing
 from hindcast.learn.checkpoint import CheckpointStore
@@ -19,11 +27,15 @@ from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
-from hindcast.run.evaluation_function import EvaluationFunction
+from hindcast.run.env_runners import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.stopping import followed
 from hindcast.run.training_callbacks import TrainingCallbacks
+from hindcast.user_code import Misuse, calling, definition, import_object
 
+FIELD: Final = "spec.evaluation.customFunction"
+_ALGORITHM: Final = ("algorithm", "algo")
+_OURS, _RLLIBS = 3, 2
 _ENVIRONMENTS = 8
 
 
@@ -106,7 +118,6 @@ class Evaluations:
         )
 
     def now(self, policy: Policy, iteration: int) -> Result:
-        """Evaluate, and wait for it."""
         self._last = iteration
         self._callbacks.call("on_evaluate_start")
         return self._ended(iteration, self._results(policy, self._seed(iteration)))
@@ -144,7 +155,6 @@ class Evaluations:
         return self._spec is not None and self._spec.interval is None and self._last != iteration
 
     def close(self) -> None:
-        """Stop the processes."""
         if self._workers is not None:
             self._workers.close()
 
@@ -167,3 +177,85 @@ class Evaluations:
         result = {**results, ITERATION: iteration}
         self._callbacks.call("on_evaluate_end", evaluation_metrics=result)
         return result
+
+
+class EvaluationFunction:
+    """Calls `f(policy, environment, seed)` or `f(algorithm, eval_workers)`, told apart by their parameters.
+
+    Args:
+        path: "package.module:function".
+        explore: runners sample actions.
+
+    Raises:
+        SpecError: there is no such function, or it takes other arguments.
+        UserCodeError: importing it raised.
+    """
+
+    def __init__(self, path: str, environment: EnvironmentSpec, explore: bool) -> None:
+        self._function: Callable[..., Any] = import_object(path, FIELD)
+        self._in_rllibs_form = _in_rllibs_form(self._function, path)
+        self._name = f"{FIELD} {path!r}"
+        self._environment = environment
+        self._explore = explore
+
+    def __call__(self, policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
+        """The evaluation's results: what was measured stands under `env_runners`.
+
+        Raises:
+            UserCodeError: the function raised, or returned something else than metrics.
+        """
+        if not self._in_rllibs_form:
+            with calling(self._name, self._function):
+                found = self._function(policy, self._environment, seed)
+                return {ENV_RUNNER_RESULTS: _checked(found, "a dictionary of metrics")}
+        runner = LocalEnvRunner(self._environment, policy, seed, self._explore)
+        try:
+            with calling(self._name, self._function):
+                return _results(self._function(algorithm, EnvRunnerGroup(runner)))
+        finally:
+            runner.close()
+
+
+def _in_rllibs_form(function: Callable[..., Any], path: str) -> bool:
+    signature = inspect.signature(function)
+    if next(iter(signature.parameters), None) in _ALGORITHM:
+        return True
+    for count in (_OURS, _RLLIBS):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count == _RLLIBS
+    raise SpecError(
+        f"{FIELD} {path!r} ({definition(function)}) takes ({', '.join(signature.parameters)}), expected "
+        "(policy, environment, seed), or RLlib's (algorithm, eval_workers)."
+    )
+
+
+def _results(found: Any) -> dict[str, Any]:
+    """Of RLlib's `(metrics, env_steps, agent_steps)`, or of the metrics alone."""
+    wanted = "(metrics, env_steps, agent_steps), or a dictionary of metrics"
+    steps: dict[str, int] = {}
+    if isinstance(found, tuple):
+        if len(found) != 3 or not isinstance(found[1], int) or not isinstance(found[2], int):
+            types = ", ".join(type(each).__name__ for each in found)
+            raise Misuse(f"returned ({types}); it must return {wanted}.")
+        found, steps = found[0], {"num_env_steps": found[1]}
+    metrics = _checked(found, wanted)
+    if isinstance(own := metrics.get(ENV_RUNNER_RESULTS), Mapping):
+        return {**metrics, ENV_RUNNER_RESULTS: {**steps, **own}}
+    return {ENV_RUNNER_RESULTS: {**steps, **metrics}}
+
+
+def _checked(found: Any, wanted: str) -> dict[str, Any]:
+    if not isinstance(found, Mapping):
+        raise Misuse(f"returned a {type(found).__name__}; it must return {wanted}.")
+    try:
+        metrics: dict[str, Any] = orjson.loads(orjson.dumps(dict(found), option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:
+        raise Misuse(f"returned metrics that are not JSON ({error}).") from error
+    own = metrics.get(ENV_RUNNER_RESULTS, metrics)
+    value = own.get(EPISODE_RETURN_MEAN, 0.0) if isinstance(own, Mapping) else 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Misuse(f"returned {EPISODE_RETURN_MEAN} {value!r}; it must be a number.")
+    return metrics

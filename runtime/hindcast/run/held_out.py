@@ -186,7 +186,6 @@ class HeldOut:
         }
 
     def close(self) -> None:
-        """Release the data."""
         self._data.close()
 
     def _check(self) -> None:

@@ -5,22 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple, Protocol
 
-from hindcast.api import OfflineTraining
+from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.datasets.prepare.opening import ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
+from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.batch_prelearner import in_rllibs_form
+from hindcast.pipeline.offline_data import Input, reads_by_itself
+from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
-from hindcast.run.folders import run_folder
-from hindcast.run.offline import Inputs
-from hindcast.run.prelearner_inputs import maps_rows, read_by_rows, training_options
-from hindcast.run.spaces import check_spaces
-from hindcast.run.training import SUCCESS_FILE
+from hindcast.run.offline import Inputs, make_algorithm
+from hindcast.run.spaces import check_spaces, environment_spaces
+
+MAPPED: Final = ("Text", "Images", "Binary")
+"""Formats that hold no timesteps."""
+_METHODS: Final = {
+    "Parquet": "read_parquet",
+    "JSON": "read_json",
+    "SampleBatch": "read_json",
+    "CSV": "read_csv",
+    "TFRecord": "read_tfrecords",
+}
+_BY_SUFFIX: Final = {".json": "read_json", ".jsonl": "read_json", ".csv": "read_csv", ".txt": "read_text"}
 
 
 class References(Protocol):
@@ -43,6 +55,11 @@ class Asked(NamedTuple):
     reading: Reading
     weight: float | None
     top: float | None
+
+    @property
+    def named(self) -> Input:
+        """The input as it is named, whether or not its data are ready to be opened."""
+        return Input(str(self.reading.paths[0]), self.weight, self.reading.options.columns, self.top)
 
 
 def inputs_of(resource: OfflineTraining, references: References) -> list[Asked]:
@@ -85,24 +102,16 @@ def ready_inputs(
         listener.note(name, message)
 
     inputs: Inputs = []
-    for index, (reading, weight, top) in enumerate(asked):
+    for index, one in enumerate(asked):
+        reading = one.reading
         watch = Watch(progress, note, check)
         if index == 0 and reading.options.mapper is None:
             watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
         found = ready(reading, watch=watch, ray_options=ray_options)
         for said in (*found.unfinished, *found.notes):
             note(f"{reading.paths[0]}: {said}")
-        inputs.append(Input(str(found.paths[0]), weight, reading.options.columns, top))
+        inputs.append(one.named._replace(path=str(found.paths[0])))
     return inputs
-
-
-def inputs_of_finished(resource: OfflineTraining, asked: list[Asked]) -> Inputs | None:
-    """The inputs as they are named, of a training that is finished: nothing is prepared any more. None of others."""
-    if not run_folder(resource).child(SUCCESS_FILE).exists():
-        return None
-    return [
-        Input(str(reading.paths[0]), weight, reading.options.columns, top) for reading, weight, top in asked
-    ]
 
 
 def _asked(resource: OfflineTraining, index: int, references: References) -> Asked:
@@ -131,3 +140,96 @@ def _path(where: str, source: InputSource, references: References) -> str:
             f"{where}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
         )
     return path
+
+
+def read_by_rows(resource: OfflineTraining, source: InputSource, where: str) -> InputSource:
+    """The input as it is read: by Ray Data, where a class of the user's works on rows.
+
+    Raises:
+        SpecError: a class that works on rows, and what has no effect then.
+    """
+    pipeline = resource.spec.pipeline
+    if reads_by_itself(pipeline):
+        return _by_ray(source, str(pipeline.offline_data), where)
+    if source.format in (*MAPPED, "RayData") or not in_rllibs_form(prelearner_class(pipeline)):
+        return source
+    suffix = PurePosixPath(source.path or "").suffix
+    method = _METHODS.get(source.format) or _BY_SUFFIX.get(suffix, "read_parquet")
+    return _by_ray(source, method, where)
+
+
+def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
+    """Whether the pre-learner makes the episodes of an input."""
+    kind = prelearner_class(resource.spec.pipeline)
+    overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
+    return source.format in MAPPED or (source.format == "RayData" and (in_rllibs_form(kind) or overrides))
+
+
+def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+    """What `TrainingConfig` holds of a training, as JSON; nothing for classes that do not ask."""
+    spec = resource.spec
+    if not (in_rllibs_form(prelearner_class(spec.pipeline)) or reads_by_itself(spec.pipeline)):
+        return {}
+    spaces: list[dict[str, Any] | None]
+    if spec.environment is not None:
+        found = environment_spaces(spec.environment)
+        spaces = [space_to_json(found.observation), space_to_json(found.action)]
+    else:
+        given = (spec.observation_space, spec.action_space)
+        spaces = [
+            None if each is None else each.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for each in given
+        ]
+    return {
+        "options": {
+            **make_algorithm(resource).options.model_dump(mode="json"),
+            **_of_data(resource, source),
+            "seed": spec.seed,
+            "env": None if spec.environment is None else spec.environment.id,
+            "env_config": {} if spec.environment is None else dict(spec.environment.kwargs),
+            "is_multi_agent": False,
+            "policies_to_train": None,
+            "num_learners": spec.learners.replicas,
+        },
+        "connectors": [each.model_dump() for each in spec.pipeline.connectors],
+        "model": spec.model.model_dump(mode="json", by_alias=True),
+        "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
+            mode="json", by_alias=True
+        ),
+        "observationSpace": spaces[0],
+        "actionSpace": spaces[1],
+        "seed": spec.seed,
+    }
+
+
+def _of_data(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+    options = dict(source.read_options)
+    method, size = options.pop("method", None), options.pop("batch_size", None)
+    return {
+        "input_": source.path,
+        "input_read_method": method,
+        "input_read_method_kwargs": options,
+        "input_read_episodes": False,
+        "input_read_sample_batches": resource.spec.input[0].format == "SampleBatch",
+        "input_read_schema": dict(source.schema_map),
+        "input_read_batch_size": size,
+        "input_compress_columns": source.compress_columns,
+        "ignore_final_observation": source.ignore_final_observation,
+        "prelearner_class": resource.spec.pipeline.pre_learner,
+        "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
+        "map_batches_kwargs": {},
+        "iter_batches_kwargs": {},
+        "materialize_data": False,
+        "materialize_mapped_data": False,
+    }
+
+
+def _by_ray(source: InputSource, method: str, where: str) -> InputSource:
+    for name in ("columns", "filter"):
+        if getattr(source, name):
+            raise SpecError(
+                f"{where}.{name} has no effect: your class that maps rows gets everything in the files; leave "
+                "it out, and select there."
+            )
+    options = {"method": method, **source.read_options}
+    return source.model_copy(update={"format": "RayData", "read_options": options})

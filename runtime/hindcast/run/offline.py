@@ -17,8 +17,7 @@ from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_clas
 from hindcast.pipeline.targets import Targets
 from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
-from hindcast.run.machine import learner_device
-from hindcast.run.placement import HERE, Placement
+from hindcast.run.placement import HERE, Placement, learner_device
 from hindcast.run.spaces import spaces_of
 from hindcast.run.trainer import Trainer, new_learner, notes_on_module
 from hindcast.run.warm_start import warm_start

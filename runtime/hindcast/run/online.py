@@ -106,12 +106,10 @@ class Sampled:
         return iteration
 
     def next(self) -> Batch:
-        """The rows of the next minibatch."""
         chosen = next(self._minibatches)
         return {leaf: values[chosen] for leaf, values in self._rows.items()}
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
-        """See `Feed.prioritise`."""
         refuse_priorities()
 
     def end(self, metrics: dict[str, float]) -> Result:
@@ -126,14 +124,12 @@ class Sampled:
         return {}
 
     def tensors(self) -> Batch:
-        """Nothing either."""
         return {}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `state`."""
 
     def close(self) -> None:
-        """Close the environments."""
         self._runner.close()
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of a run work: on this machine, or in the pools of a cluster."""
+"""Where the parts of a run work: on this machine, with what it can give, or in the pools of a cluster."""
 
 from __future__ import annotations
 
@@ -6,16 +6,65 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
+import torch
+
 from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.training import LearnersSpec
+from hindcast.errors import NoCudaDevice
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import LocalPlayers, Players
 from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.record.pool import NextWork, record_here, record_on_ray
 from hindcast.record.recorder import OnEpisode, Task
-from hindcast.run.machine import clamp_replicas
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location
+from hindcast.threads import processors
+
+
+def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
+    """As many replicas as this machine has processors, and the sentence that says so.
+
+    Args:
+        what: "runners", "evaluation runners" …
+
+    Returns:
+        The number to use, and a note where it is smaller than wanted.
+    """
+    available = processors()
+    if wanted <= available:
+        return wanted, None
+    return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
+
+
+def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
+    """Where a learner computes.
+
+    Args:
+        is_one_machine: GPUs that are not there are done without, and that is said; on a cluster the pod was given
+            what the resource asks for, and a GPU that torch does not see is a mistake.
+
+    Returns:
+        The device, and a note where it is less than asked for.
+
+    Raises:
+        NoCudaDevice: a GPU was asked for, or given, and torch finds none.
+    """
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if learners.device == "cpu":
+        return torch.device("cpu"), None
+    if not there and learners.device == "cuda":
+        raise NoCudaDevice("spec.learners.device: cuda was requested, but torch finds no CUDA device here.")
+    if not there and learners.gpus and not is_one_machine:
+        raise NoCudaDevice(
+            f"spec.learners.gpus is {learners.gpus:g}, and torch finds no CUDA device in the learner's pod: give an "
+            "image whose torch is built for CUDA (spec.cluster.image), or set spec.learners.device: cpu."
+        )
+    note = None
+    if learners.gpus > there and is_one_machine:
+        found = "this machine has no more" if there else "torch finds no CUDA device here"
+        note = f"learners.gpus {learners.gpus:g} clamped to {there}: {found}"
+    return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu"), note
 
 
 class Placement(Protocol):
@@ -93,7 +142,6 @@ class Here:
         return record_on_ray(task, policy, next_work, runners=runners, check=check)
 
     def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
-        """Processes of this machine."""
         return LocalPlayers(evaluator, count)
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002

@@ -9,8 +9,7 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.carry_out import InFiles
-from hindcast.run.claim import first_learners, title
-from hindcast.run.folders import run_folder
+from hindcast.run.claim import first_learners, run_folder, title
 from hindcast.run.inputs import Asked, inputs_of, ready_inputs
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve

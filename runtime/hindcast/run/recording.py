@@ -18,8 +18,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_mani
 from hindcast.formats.layouts import encoder_of
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
-from hindcast.record.fence import wait_for_runners
-from hindcast.record.pool import RANDOM, load_actor
+from hindcast.record.pool import RANDOM, load_actor, wait_for_runners
 from hindcast.record.recorded import keep_prefix
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
@@ -271,7 +270,6 @@ class _Counter:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
     def next_work(self, given: set[int]) -> Work | None:
-        """Another range to record."""
         return self.extent.next_work(self.commits, given)
 
     def played(self, episode: Episode) -> None:
@@ -282,7 +280,6 @@ class _Counter:
         self._report()
 
     def committed(self) -> None:
-        """A range was committed."""
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 

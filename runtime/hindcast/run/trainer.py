@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import torch
@@ -75,6 +75,7 @@ class Experience(Protocol):
         """Release data and environments."""
 
 
+@dataclass(eq=False)
 class Trainer:
     """A policy in training.
 
@@ -96,36 +97,24 @@ class Trainer:
         busy: processors that other processes of this run occupy.
     """
 
-    def __init__(
-        self,
-        algorithm: str,
-        policy: Policy,
-        learner: Learner,
-        experience: Experience | None,
-        *,
-        spec_hash: str = "",
-        prepare: Callable[[], None] = lambda: None,
-        most_updates: float = math.inf,
-        notes: Sequence[str] = (),
-        held_out: HeldOut | None = None,
-    ) -> None:
-        self.policy = policy
-        self.learner = learner
-        self.experience = experience
-        self.notes = notes
-        self.held_out = held_out
-        self.iteration = 0
-        self.seconds = 0.0
-        self.busy = 0
-        self._algorithm = algorithm
-        self._spec_hash = spec_hash
-        self._prepare = prepare
-        self._most_updates = most_updates
+    algorithm: str
+    policy: Policy
+    learner: Learner
+    experience: Experience | None
+    _: KW_ONLY
+    spec_hash: str = ""
+    prepare: Callable[[], None] = lambda: None
+    most_updates: float = math.inf
+    notes: Sequence[str] = ()
+    held_out: HeldOut | None = None
+    iteration: int = field(default=0, init=False)
+    seconds: float = field(default=0.0, init=False)
+    busy: int = field(default=0, init=False)
 
     def begin(self) -> None:
         """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
         self.learner.group.broadcast(["begin"])
-        self._prepare()
+        self.prepare()
 
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
         """Train to the end of the iteration; its result, under RLlib's names.
@@ -140,14 +129,14 @@ class Trainer:
         """
         learner, experience, first = self.learner, self.experience, self.learner.updates
         if experience is None:
-            raise SpecError(f"{self._algorithm} has nothing to train on: give .offline_data(input_=...).")
-        if first >= self._most_updates:
+            raise SpecError(f"{self.algorithm} has nothing to train on: give .offline_data(input_=...).")
+        if first >= self.most_updates:
             raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to continue.")
         learner.group.broadcast(["iterate"])
         begun = time.monotonic()
         try:
             with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
-                last = min(first + experience.start(self.iteration, first), self._most_updates)
+                last = min(first + experience.start(self.iteration, first), self.most_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
@@ -183,9 +172,9 @@ class Trainer:
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
-            algorithm=self._algorithm,
+            algorithm=self.algorithm,
             options=self.learner.algorithm.options.model_dump(mode="json", by_alias=True),
-            spec_hash=self._spec_hash,
+            spec_hash=self.spec_hash,
             feed={} if experience is None else experience.state(),
             metrics=dict(metrics or {}),
             counters={
@@ -215,7 +204,7 @@ class Trainer:
             self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
-        if self.experience is not None and self.learner.updates < self._most_updates:
+        if self.experience is not None and self.learner.updates < self.most_updates:
             self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
 
@@ -228,7 +217,6 @@ class Trainer:
         return self.policy.module
 
     def close(self) -> None:
-        """Release the experience."""
         if self.experience is not None:
             self.experience.close()
         if self.held_out is not None:

@@ -20,9 +20,16 @@ from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.claim import claim, claimed_hashes, first_learners, refuse_another, title
+from hindcast.run.claim import (
+    CHECKPOINTS_FOLDER,
+    claim,
+    claimed_hashes,
+    first_learners,
+    refuse_another,
+    run_folder,
+    title,
+)
 from hindcast.run.evaluations import Evaluations
-from hindcast.run.folders import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.held_out import HeldOut, notes_on_judged
 from hindcast.run.interruption import Interruption
 from hindcast.run.offline import Inputs, offline_trainer

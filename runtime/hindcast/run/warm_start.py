@@ -12,7 +12,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import below
-from hindcast.run.folders import CHECKPOINTS_FOLDER
+from hindcast.run.claim import CHECKPOINTS_FOLDER
 from hindcast.storage.location import resolve
 
 _PLAIN: Final = ("categorical", "gaussian")

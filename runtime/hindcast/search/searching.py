@@ -14,9 +14,8 @@ from hindcast.builder.values import plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Progress, Reporter
-from hindcast.run.carry_out import InFiles, check_early, check_start, train_here
-from hindcast.run.claim import title
-from hindcast.run.folders import run_folder
+from hindcast.run.carry_out import InFiles, check_early, inputs_to_train, train_here
+from hindcast.run.claim import run_folder, title
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.last_evaluation import check_set_aside, evaluate_set_aside
@@ -155,8 +154,7 @@ class _Searching:
     def _checked(self, trial: int, training: OfflineTraining) -> None:
         try:
             check_early(training, _NOBODY)
-            check_start(training)
-            inputs = self._inputs(training)
+            inputs = inputs_to_train(training, _NOBODY, self._reporter, self._interruption)
             if self._plan.last.set_aside is None:
                 offline_trainer(training, inputs).close()
             else:

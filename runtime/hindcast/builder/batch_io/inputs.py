@@ -76,7 +76,6 @@ class ReadInputs:
         return self._place(given, options)
 
     def close(self) -> None:
-        """Delete the folders."""
         for folder in self._folders:
             folder.cleanup()
         self._folders = []

@@ -58,7 +58,6 @@ class PoolRow:
 
     @property
     def ready(self) -> int:
-        """Pods that are ready."""
         return sum(pod.ready for pod in self.pods)
 
     @property

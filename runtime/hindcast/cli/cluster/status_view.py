@@ -61,7 +61,6 @@ def views(found: Explanation, steps: list[Step]) -> Iterator[RenderableType]:
 
 
 def screen(found: Explanation, steps: list[Step]) -> RenderableType:
-    """All of it as one."""
     return Group(*(Text(view) if isinstance(view, str) else view for view in views(found, steps)))
 
 

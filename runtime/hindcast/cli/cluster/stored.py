@@ -18,7 +18,7 @@ _ATTEMPT: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
 
 
 def log_path(resource: Resource, child: str) -> str:
-    """Path of an attempt's log: `hindcast.run.folders.log_file` without the runtime extra.
+    """Path of an attempt's log: `hindcast.run.claim.log_file` without the runtime extra.
 
     Args:
         resource: with absolute paths, at the attempt's revision.

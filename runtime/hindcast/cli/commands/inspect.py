@@ -52,7 +52,7 @@ def inspect(
         limit = None if full else timesteps
         summary = inspect_data(read.reading(dataset), sample_limit=limit, watch=watch)
     if html is not None:
-        from hindcast.report.dataset_page import write_dataset_page
+        from hindcast.report.writing import write_dataset_page
 
         screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
     failure = _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
