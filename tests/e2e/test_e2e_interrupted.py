@@ -1,6 +1,6 @@
-"""Two learners of a user's own algorithm that are suspended, resumed to go further and then lose their head.
+"""Two learners of IQL that are suspended, resumed to train longer and then lose their head.
 
-Nothing is lost or done twice. The algorithm, the network and the callbacks come in a ConfigMap.
+Nothing is lost or done twice. The network and the callbacks come in a ConfigMap.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ from support import recording as local_recording
 ITERATIONS, UPDATES = 80, 50
 OWN = """\
 from hindcast import Callbacks, RLModule
-from hindcast.algorithms.iql import IQL
 from torch import nn
-
-
-class Own(IQL):
-    pass
 
 
 class Net(RLModule):
@@ -44,9 +39,8 @@ class Told(Callbacks):
         result["told"] = result["training_iteration"]
 """
 WORK: dict[str, Any] = {
-    "algorithm": "own:Own",
-    "config": None,
-    "customConfig": {"trainBatchSizePerLearner": 32, "beta": 1.0},
+    "algorithm": "IQL",
+    "config": {"trainBatchSizePerLearner": 32, "beta": 1.0},
     "model": {"moduleClass": "own:Net", "moduleOptions": {"units": 32}},
     "callbacks": ["own:Told"],
     "learners": {"replicas": 2},

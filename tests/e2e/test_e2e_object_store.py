@@ -1,5 +1,5 @@
-"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on, the run kept there and its
-policy exported.
+"""Data in a bucket that fails requests: prepared on the pool of data workers, trained on by a custom algorithm, the run
+kept there and its policy exported.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from e2e_kube import Kube, run
-from e2e_resources import training
+from e2e_resources import IN_PODS, code, training
 from e2e_store import KEY, SECRET, Bucket, bucket
 
 from faulty_proxy import Fault
 from hindcast.onnx_policy import OnnxPolicy
 
 EPISODES, LENGTH, WIDTH, FILES = 4_500, 50, 160, 7
+OWN = """\
+from hindcast.algorithms.bc import BC
+
+
+class Own(BC):
+    pass
+"""
 
 
 def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Kube, tmp_path: Path) -> None:
@@ -26,16 +33,20 @@ def test_a_table_in_a_bucket_is_prepared_by_data_workers_and_trained_on(kube: Ku
         _put_scrambled_rows(lake)
         lake.put_secret(kube)
         kube.apply(
+            code(own=OWN),
             training(
                 "lake",
                 f"{lake.uri}/table",
                 observationSpace={"type": "Box", "low": -10, "high": 10, "shape": [WIDTH]},
                 actionSpace={"type": "Discrete", "n": 2},
-                cluster=lake.cluster(),
+                algorithm="own:Own",
+                config=None,
+                customConfig={"lr": 1e-3, "trainBatchSizePerLearner": 64},
+                cluster={**lake.cluster(), **IN_PODS},
                 pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 5},
                 checkpoint={"path": f"{lake.uri}/runs", "every": 2},
                 stop={"iterations": 4},
-            )
+            ),
         )
         trained = kube.wait_state("OfflineTraining", "lake", "Succeeded")
         assert trained["runs"][0]["attempt"] == 1
