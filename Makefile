@@ -8,19 +8,21 @@ READY := $(VENV)/.ready
 RLLIB ?= .venv-rllib
 RLLIB_READY := $(RLLIB)/.ready
 WORKERS ?= 2
+ALL_WORKERS ?= 3
 WAITING ?= 4
 API_WORKERS ?= 3
 E2E_WORKERS ?= 2
+ALL_WORKERS ?= 3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGES ?= operator runtime
 IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all soak lint format interop api e2e crds images bench clean
+.PHONY: demo test test-all stores soak lint format interop api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -28,10 +30,13 @@ demo: $(READY)  ## record an expert and clone it on this machine
 test: lint  ## style, types, contracts, and the quick tests (3 minutes)
 	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
+test-all: WORKERS = $(ALL_WORKERS)
 test-all: lint  ## everything that needs no cluster
 	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not (stores or minutes)" $(FLAGS)
+	$(MAKE) --jobs 2 --output-sync=target stores interop  # both mostly wait
+
+stores: $(READY)  ## object stores that fail, and servers that are killed
 	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
-	$(MAKE) interop
 
 soak: $(READY)  ## hours: many more kills, faults and random examples, different ones each time
 	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
