@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,11 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 
 _SPLIT = "set prepare.gaps to Split to make pieces of such episodes"
+_UNORDERED = (
+    "the observation is not the next observation of the episode's row before, and the rows cannot be put in order by "
+    "'t' or by their observations"
+)
+_UNCHAINED = "no row's next observation is this row's, so a timestep before it is missing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +66,9 @@ def in_order(steps: Steps, rules: Rules) -> Order:
             "name one of them by `schema`",
         )
     steps = replace(steps, t=None)
-    return (
-        _chained(steps, rules)
-        if kind == "Chain"
-        else _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
-    )
+    if kind == "Chain":
+        return _chained(steps, rules)
+    return _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
 
 
 def _by_time(steps: Steps, rules: Rules) -> Order:
@@ -73,23 +77,44 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     index, found = _distinct(steps, index, rules)
     episode, t, ended = steps.episode[index], steps.t[index], steps.ended[index]
     same = episode[1:] == episode[:-1]
-    gap = same & (np.diff(t) != 1) & ~ended[:-1]
     if not rules.is_grouped and not rules.splits:
         _check_joined(steps, index, same & ~ended[:-1], rules)
-    restart = same & ended[:-1]
-    if gap.any() and not rules.splits:
-        place = int(np.flatnonzero(gap)[0])
-        raise rules.refuse(
-            steps,
-            int(index[place + 1]),
-            f"t is {t[place + 1]} after {t[place]}: timestep {t[place] + 1} is missing; {_SPLIT}",
-        )
-    begins = np.ones(len(index), dtype=np.bool_)
-    begins[1:] = ~same | gap | restart
     heads = np.append(True, ~same)
-    found |= _found(steps, rules, index, {"late": heads & (t > 0)})
-    found |= _cuts_found(steps, rules, index, restart, gap)
-    return Order(index, begins, t, {"time": int(heads.sum())}, found)
+    late = index[heads & (t > 0)]
+    if len(late):
+        found["late"] = rules.finding(steps, np.sort(late))
+    gap = same & (np.diff(t) != 1) & ~ended[:-1]
+    order = _cut(
+        steps, rules, index, gap, lambda i: f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing"
+    )
+    return replace(order, t=t, orders={"time": int(heads.sum())}, found=found | order.found)
+
+
+def _cut(steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[int], str]) -> Order:
+    """Cut episodes at gaps, and where rows continue after an end. Their timesteps are counted, one left out at a gap.
+
+    Args:
+        steps: all rows.
+        rules: whether there may be gaps. Those that a filter made are not reported.
+        index: `[K]` row of the steps.
+        gap: `[K - 1]` pairs of rows of one episode between which rows are missing.
+        missing: says what is missing between a pair.
+    """
+    if gap.any() and not rules.splits:
+        first = int(np.flatnonzero(gap)[0])
+        raise rules.refuse(steps, int(index[first + 1]), f"{missing(first)}; {_SPLIT}")
+    episode = steps.episode[index]
+    other = episode[1:] != episode[:-1]
+    restart = ~other & steps.ended[index][:-1]
+    begins = np.append(True, other | gap | restart)
+    found: dict[Kind, Finding] = {}
+    if restart.any():
+        found["restarts"] = rules.finding(steps, np.sort(index[1:][restart]))
+    if gap.any() and not rules.is_filtered:
+        found["gaps"] = rules.finding(steps, np.sort(index[1:][gap]))
+    position = np.arange(len(index)) + np.cumsum(begins)
+    starts = np.maximum.accumulate(np.where(np.append(True, other | restart), np.arange(len(index)), 0))
+    return Order(index, begins, position - position[starts], {}, found)
 
 
 def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
@@ -141,29 +166,19 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
     """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
     index, found = _once(steps, np.argsort(steps.episode, kind="stable"), rules)
     chained = np.zeros(0, dtype=np.int64)
-    broken, restart = _cuts(steps, index, chained)
-    doubtful = np.unique(steps.episode[index][1:][broken | restart])
+    gap, restart = _broken(steps, index, chained)
+    doubtful = np.unique(steps.episode[index][1:][gap | restart])
     if chain and len(doubtful) and chaining.has_next(steps):
         chained, places = chaining.chained_episodes(steps, doubtful)
         index, repeated = _ranked(steps, index, chained, places, rules)
         found |= repeated
-        broken, restart = _cuts(steps, index, chained)
-    if broken.any() and not rules.splits:
-        row = int(index[int(np.flatnonzero(broken)[0]) + 1])
-        raise rules.refuse(
-            steps,
-            row,
-            "the observation is not the next observation of the episode's row before, and the rows cannot be put in "
-            f"order by 't' or by their observations; {_SPLIT}",
-        )
-    episode = steps.episode[index]
-    begins = np.append(True, (episode[1:] != episode[:-1]) | broken | restart)
-    found |= _cuts_found(steps, rules, index, restart, broken)
-    orders = {"stored": len(np.unique(episode)) - len(chained), "chain": len(chained)}
-    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
+        gap, _ = _broken(steps, index, chained)
+    order = _cut(steps, rules, index, gap, lambda _: _UNORDERED)
+    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained), "chain": len(chained)}
+    return replace(order, orders=orders, found=found | order.found)
 
 
-def _cuts(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
+def _broken(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
     """`[K - 1]` pairs of one episode, unless it was chained, whose second row does not follow, or follows an end."""
     episode, ended = steps.episode[index], steps.ended[index]
     same = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
@@ -215,48 +230,11 @@ def _chained(steps: Steps, rules: Rules) -> Order:
             row,
             "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",
         )
-    order = np.lexsort((links.place, links.chain, steps.episode[rows]))
-    index, chain = rows[order], links.chain[order]
+    by_chain = np.lexsort((links.place, links.chain, steps.episode[rows]))
+    index, chain = rows[by_chain], links.chain[by_chain]
     episode = steps.episode[index]
-    same = episode[1:] == episode[:-1]
-    gap = same & (chain[1:] != chain[:-1])
-    restart = gap & steps.ended[index][:-1]
-    gap &= ~restart
-    if gap.any() and not rules.splits:
-        row = int(index[int(np.flatnonzero(gap)[0]) + 1])
-        raise rules.refuse(
-            steps,
-            row,
-            f"no row's next observation is this row's, so a timestep before it is missing; {_SPLIT}",
-        )
-    begins = np.append(True, ~same | gap | restart)
+    gap = (episode[1:] == episode[:-1]) & (chain[1:] != chain[:-1]) & ~steps.ended[index][:-1]
+    order = _cut(steps, rules, index, gap, lambda _: _UNCHAINED)
     again = np.setdiff1d(np.arange(len(steps)), rows)
     found = _repeated(steps, again, rules, "duplicates", "it repeats another row")
-    found |= _cuts_found(steps, rules, index, restart, gap)
-    orders = {"chain": len(np.unique(steps.episode))}
-    return Order(index, begins, _count(episode, begins, _after(restart)), orders, found)
-
-
-def _count(episode: I64, begins: Bool, restarts: Bool) -> I64:
-    """`[K]` timesteps of rows that do not say them: from 0, with one left out at each cut within an episode."""
-    position = np.arange(len(episode)) + np.cumsum(begins)
-    heads = np.append(True, episode[1:] != episode[:-1]) | restarts
-    starts = np.maximum.accumulate(np.where(heads, np.arange(len(episode)), 0))
-    return position - position[starts]
-
-
-def _after(where: Bool) -> Bool:
-    """`[K]` of `[K - 1]` pairs: the second of each."""
-    return np.append(False, where)
-
-
-def _cuts_found(steps: Steps, rules: Rules, index: I64, restart: Bool, gap: Bool) -> dict[Kind, Finding]:
-    """What cutting episodes at `[K - 1]` restarts and gaps is reported as; gaps made by a filter are not reported."""
-    where: dict[Kind, Bool] = {"restarts": _after(restart)}
-    if not rules.is_filtered:
-        where["gaps"] = _after(gap)
-    return _found(steps, rules, index, where)
-
-
-def _found(steps: Steps, rules: Rules, index: I64, where: dict[Kind, Bool]) -> dict[Kind, Finding]:
-    return {kind: rules.finding(steps, np.sort(index[rows])) for kind, rows in where.items() if rows.any()}
+    return replace(order, orders={"chain": len(np.unique(steps.episode))}, found=found | order.found)
