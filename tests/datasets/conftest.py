@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from curate_kit import make_block, write_block
 
-from hindcast.datasets.curate import ranges
+from hindcast.datasets.curate import writing
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import merge
 from hindcast.datasets.opening import open_dataset
@@ -38,4 +38,4 @@ def many(parts: Parts) -> Dataset:
 @pytest.fixture
 def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each unit becomes a range of its own."""
-    monkeypatch.setattr(ranges, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(writing, "_RANGE_BYTES", 1)

@@ -27,7 +27,7 @@ from support import episode_hashes, leftovers, read_all
 
 KILLED = """
 import os, signal, sys
-from hindcast.datasets.curate import ranges
+from hindcast.datasets.curate import writing
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.watch import Watch
 from hindcast.datasets.curate.writing import write
@@ -37,7 +37,7 @@ from hindcast.storage.location import resolve
 
 out, looks, *parts = sys.argv[1:]
 left = int(looks)
-ranges._LEAST_BYTES = 1
+writing._RANGE_BYTES = 1
 
 def check():
     global left

@@ -18,31 +18,27 @@ from hindcast.storage.location import Location
 _WAY_OUT = "give another folder, or --replace it (which deletes only what its manifest lists)"
 
 
-def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
-    """Mark a folder, or find its mark.
+def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> None:
+    """Mark a folder, unless it has this mark already.
 
     Args:
         folder: the destination.
         made_of: all that its content depends on.
         replace: whether other data of ours in the folder are deleted.
 
-    Returns:
-        Whether an earlier call stopped there.
-
     Raises:
         OutputConflict: something else is there.
     """
-    if check(folder, made_of, replace):
-        return True
+    if is_claimed(folder, made_of, replace):
+        return
     if _holds_data(folder):
         clear(folder)
     mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
     folder.child(FOLDER, MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
-    return False
 
 
-def check(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
-    """What `claim` would answer or raise; nothing is changed.
+def is_claimed(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
+    """Whether a folder has the mark that `claim` gives it; it raises what `claim` would.
 
     Raises:
         OutputConflict: something else is there.
@@ -53,7 +49,7 @@ def check(folder: Location, made_of: Mapping[str, Any], replace: bool) -> bool:
     if _holds_data(folder):
         if not replace:
             raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-    elif has_other_files(folder):
+    elif found is None and any(entry.relative != FOLDER for entry in folder.list()):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
@@ -72,13 +68,6 @@ def clear(folder: Location) -> None:
     for entry in folder.child(FOLDER).list():
         if entry.relative != LOCK:
             entry.location.delete()
-
-
-def has_other_files(folder: Location) -> bool:
-    """Whether there are files in a folder without our mark."""
-    if _mark_of(folder.child(FOLDER)) is not None:
-        return False
-    return any(entry.relative != FOLDER for entry in folder.list())
 
 
 def _holds_data(folder: Location) -> bool:

@@ -6,13 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from hindcast.datasets.content import Content
-from hindcast.datasets.curate.folder import check, claim, clear
-from hindcast.datasets.curate.ranges import Range, ranges_of
+from hindcast.datasets.curate.folder import claim, clear, is_claimed
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.verifying import verify
 from hindcast.datasets.curate.workers import count_workers, each
@@ -31,6 +31,9 @@ from hindcast.formats.dataset_folder.commits import (
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.storage.lease import sole_writer
+
+_RANGE_BYTES = 32 << 20
+_TEXT_GROWS = 4
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
     """
     if not dataset.num_episodes:
         raise DataError(f"no episodes are left to write to {target.folder}: select other ones")
-    check(target.folder, _made_of(dataset, target), target.replace)
+    is_claimed(target.folder, _made_of(dataset, target), target.replace)
 
 
 def write(
@@ -97,13 +100,19 @@ def write(
     with sole_writer(state) as guard:
         target = replace(target, folder=target.folder.guarded(guard))
         claim(target.folder, _made_of(dataset, target), target.replace)
-        manifest = read_manifest(target.folder)
-        finished = manifest is not None
-        if manifest is None:
+        finished = read_manifest(target.folder) is not None
+        if not finished:
             _write_ranges(dataset, target, watch)
-            manifest = _manifest(dataset, target, origin or {})
+        commits = read_commits(target.folder).values()
+        files = tuple(file for commit in commits for file in commit.files)
+        if not finished:
+            spec = dataset.spec.to_json()
+            manifest = Manifest(**(origin or {}), layout=target.layout, spec=spec, files=files)
             write_manifest(target.folder, manifest)
-        content = _content(target)
+        content = Content()
+        for commit in commits:
+            assert commit.content is not None
+            content += Content.from_json(commit.content)
         difference = verify(dataset.spec, content, target, watch)
         if difference:
             raise _refusal(target, difference, finished)
@@ -113,8 +122,8 @@ def write(
         format=target.format,
         episodes=content.episodes,
         timesteps=content.timesteps,
-        files=len(manifest.files),
-        bytes=sum(file.bytes for file in manifest.files),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
         checksum=content.checksum,
         seconds=time.monotonic() - begun,
     )
@@ -123,6 +132,20 @@ def write(
 def _made_of(dataset: Dataset, target: Target) -> dict[str, Any]:
     """What the files depend on."""
     return {"data": dataset.digest, **target.how}
+
+
+class _Range(NamedTuple):
+    """Consecutive episodes of a dataset.
+
+    Attributes:
+        number: from 0.
+        first: the first episode.
+        stop: the one after the last.
+    """
+
+    number: int
+    first: int
+    stop: int
 
 
 class _Job(NamedTuple):
@@ -137,7 +160,7 @@ class _Job(NamedTuple):
 class _Made(NamedTuple):
     """A range that is written, but does not count yet."""
 
-    range: Range
+    range: _Range
     files: tuple[FileEntry, ...]
     content: Content
     lost_details: bool
@@ -146,7 +169,7 @@ class _Made(NamedTuple):
 def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, keep={file.path for commit in commits.values() for file in commit.files})
-    ranges = ranges_of(dataset, target)
+    ranges = _ranges_of(dataset, target)
     left = [one for one in ranges if one.number not in commits]
     done = sum(commit.timesteps for commit in commits.values())
     watch.progress("Writing", done, dataset.num_steps)
@@ -176,7 +199,24 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     remove_orphans(target.folder, keep)
 
 
-def _make(job: _Job, wanted: Range) -> _Made:
+def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:
+    """All episodes in ranges, of about the size of a file, that begin and end with units and with full files."""
+    least = max(_RANGE_BYTES, target.file_bytes // (_TEXT_GROWS if target.is_text else 1))
+    step = target.rows_per_file if target.is_row_an_episode else None
+    cuts, size, end = [0], 0, 0
+    for unit in dataset.units:
+        size += unit.nbytes
+        end += len(unit.lengths)
+        cut = end - end % step if step else end
+        if size >= least and cut > cuts[-1]:
+            cuts.append(cut)
+            size = 0
+    if cuts[-1] < dataset.num_episodes:
+        cuts.append(dataset.num_episodes)
+    return [_Range(number, first, stop) for number, (first, stop) in enumerate(pairwise(cuts))]
+
+
+def _make(job: _Job, wanted: _Range) -> _Made:
     """Write one range's files."""
     target, content, lost_details = job.target, Content(), False
     dataset = job.dataset.select(np.arange(wanted.first, wanted.stop))
@@ -213,24 +253,4 @@ def _refusal(target: Target, difference: str, finished: bool) -> DataError:
     clear(target.folder)
     return DataError(
         f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
-    )
-
-
-def _content(target: Target) -> Content:
-    """What was read, by the commits."""
-    total = Content()
-    for commit in read_commits(target.folder).values():
-        assert commit.content is not None
-        total += Content.from_json(commit.content)
-    return total
-
-
-def _manifest(dataset: Dataset, target: Target, origin: Mapping[str, Any]) -> Manifest:
-    commits = read_commits(target.folder)
-    files = tuple(file for number in sorted(commits) for file in commits[number].files)
-    return Manifest(
-        **origin,
-        layout=target.layout,
-        spec=dataset.spec.to_json(),
-        files=files,
     )
