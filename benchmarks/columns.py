@@ -24,7 +24,7 @@ from measuring import report, take_turns
 from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
-from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import WRITTEN_LAYOUTS

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from measuring import report, take_turns
 
+from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.datasets.prepare.reading_back import read_back
+from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError

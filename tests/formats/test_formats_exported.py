@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.columns.infos import step_texts

@@ -271,7 +271,7 @@ class TestCache:
     def test_files_are_decoded_once(self, tmp_path, monkeypatch):
         folder = write(tmp_path, state("a", 3), state("b", 2), rows_per_file=1)
         digest = open_dataset(folder).digest
-        monkeypatch.setattr("hindcast.datasets.sources.index_file", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr("hindcast.datasets.footers.index_file", lambda *_: pytest.fail("decoded again"))
         dataset = open_dataset(folder)
         assert (dataset.digest, dataset.num_steps, dataset.spec.observation_space) == (digest, 5, OBS)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import Indexed
+from hindcast.datasets.sources import in_threads
 from hindcast.datasets.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -20,8 +20,6 @@ from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.parquet.fragments import join
 from hindcast.formats.parquet.opening import Footers, open_parquet
 from hindcast.formats.spec import DataSpec
-
-_FILES_AT_A_TIME = 8
 
 
 class EpisodeDataset(Dataset):
@@ -98,8 +96,7 @@ class EpisodeDataset(Dataset):
         """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
         if len(parts) == 1 or self._files[parts[0].path].location.is_local:
             return [self._read_part(part, leaves) for part in parts]
-        with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
-            return list(pool.map(lambda part: self._read_part(part, leaves), parts))
+        return in_threads(lambda part: self._read_part(part, leaves), parts)
 
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
         """The part's stored rows."""

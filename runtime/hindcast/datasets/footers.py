@@ -1,20 +1,30 @@
-"""Indexing Parquet files that no manifest describes: from their footers and, where it takes that, their rows."""
+"""Indexing Parquet files that no manifest describes: from their footers and, where it takes that, their rows.
+
+What takes decoding rows (of files of other tools) is cached.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
-from hindcast.errors import DataError
+from hindcast.errors import DataError, UserError
 from hindcast.formats.data_file import entry_of
-from hindcast.formats.entries import FileEntry, RowGroup, Run
+from hindcast.formats.entries import FileEntry, RowGroup, Run, Stored
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT, LAYOUTS, layout_of_schema
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.location import Location
+from hindcast.storage.location import Entry, Location, resolve
+
+_VERSION = 4
 
 
 class Indexed(NamedTuple):
@@ -98,3 +108,93 @@ def _contents(location: Location, file: pq.ParquetFile, layout: str) -> Contents
         raise error.in_file(str(location), error.row) from error
     except DataError as error:
         raise type(error)(f"{location}: {error}") from error
+
+
+class _Cached(Stored):
+    """A file as it was when it was decoded."""
+
+    size: int
+    modified: int
+    layout: str
+    spec: dict[str, Any]
+    entry: FileEntry
+    runs: tuple[Run, ...]
+
+
+class _Document(Stored):
+    """All that is kept of a folder; `version` changes with what is found in files."""
+
+    version: int
+    files: dict[str, _Cached]
+
+
+class IndexCache:
+    """The indices of files in one folder whose lengths are only known after decoding.
+
+    It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
+    change than when it was decoded is decoded again.
+
+    Args:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+        name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
+        self._place = cache_folder().child("index", f"{name}.json")
+        self._files = self._load()
+        self._has_new = False
+
+    def index(self, entry: Entry) -> Indexed:
+        """Look into a file, unless the cache has what was found in it.
+
+        Raises:
+            DataError: as `index_file`.
+        """
+        cached = self._files.get(entry.relative)
+        if cached is not None and (cached.size, cached.modified) == (entry.size, entry.modified):
+            spec = DataSpec.from_json(cached.spec)
+            return Indexed(entry.location, cached.entry, spec, cached.layout, cached.runs)
+        found = index_file(entry.location, entry.relative)
+        if found.runs and entry.modified is not None:
+            self._files[entry.relative] = _Cached(
+                size=entry.size,
+                modified=entry.modified,
+                layout=found.layout,
+                spec=found.spec.to_json(),
+                entry=found.entry,
+                runs=found.runs,
+            )
+            self._has_new = True
+        return found
+
+    def save(self) -> None:
+        """Keep what is new. A cache that cannot be written is none: the files will be decoded again."""
+        if not self._has_new:
+            return
+        document = _Document(version=_VERSION, files=self._files)
+        try:
+            self._place.write_bytes(document.model_dump_json(by_alias=True).encode())
+        except UserError:
+            return
+
+    def _load(self) -> dict[str, _Cached]:
+        try:
+            if not self._place.exists():
+                return {}
+            document = _Document.model_validate_json(self._place.read_bytes())
+        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
+            return {}
+        return document.files if document.version == _VERSION else {}
+
+
+def cache_folder() -> Location:
+    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
+    given = os.environ.get("HINDCAST_CACHE")
+    if given:
+        return resolve(given)
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    except RuntimeError:  # a user without a home
+        caches = Path(tempfile.gettempdir())
+    return resolve(caches / "hindcast")

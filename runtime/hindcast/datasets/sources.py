@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
-from hindcast.datasets.footers import Indexed, describe_file, index_file
-from hindcast.datasets.index_cache import IndexCache
+from hindcast.datasets.footers import IndexCache, Indexed, describe_file
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
@@ -24,9 +23,11 @@ from hindcast.formats.parquet.opening import NotReadable
 from hindcast.storage.location import Entry, Location, broken_links, missing
 
 _GLOB = re.compile(r"[*?\[]")
-_FOOTER_THREADS = 8
+_THREADS = 8
 _CHUNK = 8 << 20
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 Refuse = Callable[[Reason, Location, DataError], None]
 """What happens with a file that cannot be used: it raises, or notes it, so that reading continues without the file."""
@@ -145,17 +146,11 @@ def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Ind
 
     def index(entry: Entry) -> Indexed | DataError:
         try:
-            known = cache.get(entry)
-            if known is not None:
-                return known
-            found = index_file(entry.location, entry.relative)
+            return cache.index(entry)
         except DataError as error:
             return error
-        cache.put(entry, found)
-        return found
 
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        found = list(pool.map(index, entries))
+    found = in_threads(index, entries)
     files: list[Indexed] = []
     for entry, file in zip(entries, found, strict=True):
         if isinstance(file, DataError):
@@ -255,8 +250,7 @@ def listed_files(
     files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
     if not verify:
         return files
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        unchanged = list(pool.map(partial(is_unchanged, folder), files))
+    unchanged = in_threads(partial(is_unchanged, folder), files)
     for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
         refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
     return [file for file, same in zip(files, unchanged, strict=True) if same]
@@ -322,3 +316,9 @@ def check_distinct(locations: Iterable[Location]) -> None:
         if key in seen:
             raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
         seen.add(key)
+
+
+def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """`function(item)` of each item, in order; eight at a time, since each waits for its storage."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(function, items))

@@ -17,8 +17,7 @@ from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import merge
-from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.projection import Projected
+from hindcast.datasets.opening import Projected, open_dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.datasets.prepare.reading_back import read_back
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import Commit, commit_location
 from hindcast.formats.entries import FileEntry

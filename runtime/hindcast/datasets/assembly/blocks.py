@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.api.input import PrepareSpec
 from hindcast.datasets.assembly.chaining import has_next
 from hindcast.datasets.assembly.findings import Findings, Kind
 from hindcast.datasets.assembly.ordering import Order, in_order
@@ -17,9 +18,14 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
+from hindcast.errors import DataError
 from hindcast.formats.columns import infos
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
-from hindcast.formats.rows import ACTORS
+from hindcast.formats.layouts import format_of_layout
+from hindcast.formats.registry import FORMATS
+from hindcast.formats.rows import ACTORS, Rows
+from hindcast.storage.location import Location
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
@@ -67,6 +73,28 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         orders=order.orders,
         found=found,
     )
+
+
+def read_back(location: Location, layout: str) -> Block:
+    """All episodes of a file in an exported layout, in its order.
+
+    Raises:
+        DataError: it is damaged.
+        StorageError: it cannot be read.
+    """
+    form, options = FORMATS[format_of_layout(layout)], ReadOptions()
+    pieces = form.pieces(location, options)
+    steps = [
+        Steps.of(rows, number)
+        for number, piece in enumerate(pieces)
+        for rows in form.read(piece, options)
+        if isinstance(rows, Rows)
+    ]
+    paths = [str(location)] * len(pieces)
+    block, _ = assemble(Steps.concat(steps, paths), Rules(PrepareSpec(), paths))
+    if block is None:
+        raise DataError(f"{location} holds no episodes")
+    return block
 
 
 def _finished(steps: Steps, order: Order, rules: Rules) -> tuple[I64, Bool, I64]:

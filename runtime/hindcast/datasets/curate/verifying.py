@@ -10,7 +10,7 @@ from hindcast.datasets.content import Content
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.workers import count_workers, each
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.index_cache import cache_folder
+from hindcast.datasets.footers import cache_folder
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading

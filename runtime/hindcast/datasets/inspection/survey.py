@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,14 +10,14 @@ from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
 from hindcast.datasets.inspection.summary import Kind, Problem, problem_of
-from hindcast.datasets.opening import notes_on_repeated, unfinished_of
-from hindcast.datasets.projection import projected
+from hindcast.datasets.opening import notes_on_repeated, projected, unfinished_of
 from hindcast.datasets.repeats import drop_repeated
 from hindcast.datasets.sources import (
     Reason,
     check_distinct,
     expand,
     find_files,
+    in_threads,
     is_parquet,
     recordings_in,
 )
@@ -27,8 +26,6 @@ from hindcast.errors import DataError
 from hindcast.formats.format import is_hidden
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
-
-_FOOTER_THREADS = 8
 
 
 class Survey(NamedTuple):
@@ -108,8 +105,7 @@ def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Inde
             )
         return None
 
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        found = list(pool.map(difference, files))
+    found = in_threads(difference, files)
     problems += [
         _error(what[0], file.location, what[1]) for file, what in zip(files, found, strict=True) if what
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.index_cache import cache_folder
-from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.footers import cache_folder
+from hindcast.datasets.opening import Projected, open_dataset
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.making import Maker, Work
 from hindcast.datasets.prepare.other_files import (
@@ -34,8 +33,7 @@ from hindcast.datasets.prepare.source_files import (
     is_recorded,
     recognised,
 )
-from hindcast.datasets.projection import Projected
-from hindcast.datasets.sources import expand
+from hindcast.datasets.sources import expand, in_threads
 from hindcast.datasets.units import Unit
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
@@ -49,7 +47,6 @@ from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
 _LOOK_S: Final = 0.5
-_THREADS: Final = 8
 
 Data = str | Path | Location | Reading
 
@@ -195,9 +192,8 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Wo
         file = (named or others or [place.location for place in found])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
     known, no_data = split_no_data(known, [place.location for place in found if place.is_named])
-    with ThreadPoolExecutor(_THREADS) as pool:
-        pieces = list(pool.map(lambda one: one.format.pieces(one.location, one.options), known))
-        specs = list(pool.map(lambda one: one.format.describe(one.location, one.options), known))
+    pieces = in_threads(lambda one: one.format.pieces(one.location, one.options), known)
+    specs = in_threads(lambda one: one.format.describe(one.location, one.options), known)
     parts = [
         Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
         for one, own in zip(known, pieces, strict=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import Found, Place, recognised
-from hindcast.datasets.sources import unopened_files
+from hindcast.datasets.sources import in_threads, unopened_files
 from hindcast.errors import DataError
 from hindcast.storage.location import Location
 
@@ -34,7 +33,6 @@ _KNOWN: Final[tuple[tuple[bytes, str], ...]] = (
 )
 _JSON: Final = (".json", ".jsonl", ".ndjson")
 
-_THREADS: Final = 8
 _PARQUET: Final = "Parquet"
 
 
@@ -48,7 +46,9 @@ def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Re
     others = [file for location in locations for file in unopened_files(location)]
     if not others:
         return ()
-    data = _with_data(others, reading)
+    known, _ = recognised([Place(file, is_named=False) for file in others], reading)
+    no_data = _without_data(known)
+    data = [one.location for one in known if one.location not in no_data]
     if data:
         one = dataset.units[0].parts[0].path
         where = ", ".join(map(str, locations))
@@ -72,12 +72,7 @@ def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[
     doubtful = [one for one in known if one.format.name != _PARQUET and one.location not in named]
     if len(doubtful) == len(known):
         return list(known), []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        no_data = [
-            one.location
-            for one, holds in zip(doubtful, pool.map(_holds_data, doubtful), strict=True)
-            if not holds
-        ]
+    no_data = _without_data(doubtful)
     return [one for one in known if one.location not in no_data], no_data
 
 
@@ -93,20 +88,19 @@ def left_out(files: Sequence[Location], what: str) -> str:
     return f"{formatting.plural(len(files), 'file')} {what} {were} left out: {names}"
 
 
-def _with_data(files: Sequence[Location], reading: Reading) -> list[Location]:
-    """Those of a known format and, if that is known, with the columns of timesteps."""
-    known, _ = recognised([Place(file, is_named=False) for file in files], reading)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        kept = list(pool.map(_holds_data, known))
-    return [one.location for one, keeps in zip(known, kept, strict=True) if keeps]
+def _without_data(found: Sequence[Found]) -> list[Location]:
+    """Those that do not have the columns of timesteps, as far as their format says."""
 
+    def holds_data(one: Found) -> bool:
+        try:
+            one.format.notes(one.location, one.options)
+        except DataError:
+            return False
+        return True
 
-def _holds_data(found: Found) -> bool:
-    try:
-        found.format.notes(found.location, found.options)
-    except DataError:
-        return False
-    return True
+    return [
+        one.location for one, holds in zip(found, in_threads(holds_data, found), strict=True) if not holds
+    ]
 
 
 def unknown(location: Location) -> DataError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -14,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.sources import base_of, check_distinct, expand, listed_files
+from hindcast.datasets.sources import base_of, check_distinct, expand, in_threads, listed_files
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import exported_recording
 from hindcast.formats.dataset_folder.manifest import FOLDER
@@ -27,7 +26,6 @@ from hindcast.user_code import import_object, source_digest
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
-_THREADS: Final = 8
 _MAPPED: Final = ("Text", "Images", "Binary")
 _ENDS: Final = 64 << 10
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -73,8 +71,7 @@ def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[
     Raises:
         DataError: a file that was named and is of no known format.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        formats = list(pool.map(lambda place: _format(place, reading), found))
+    formats = in_threads(lambda place: _format(place, reading), found)
     types = _key_types(found)
     known = [
         Found(form, place.location, _with_keys(reading.options, place, types))
@@ -111,8 +108,7 @@ def is_recorded(place: Location) -> bool:
 
 def digest(found: list[Place], reading: Reading) -> str:
     """sha256 (hex) of what prepare is given: files as they are, and options."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        prints = list(pool.map(lambda place: fingerprints(place.location), found))
+    prints = in_threads(lambda place: fingerprints(place.location), found)
     keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
     return digest_of([*(one for several in prints for one in several), *keys], reading)
 
