@@ -1,20 +1,19 @@
-"""Blocks as tables of one row."""
+"""Blocks and mistakes as they travel from data workers."""
+
+import pickle
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pipeline_fakes import block_of
 
 from hindcast import errors
-from hindcast.pipeline.data_workers import error_table, from_table, to_table
 
 
-def stored(table):
-    """As if it had gone through the object store."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
+def stored(value):
+    """As Ray stores it: arrays outside the pickle, where they are viewed."""
+    buffers = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=buffers)
 
 
 def test_a_block_comes_back_as_it_was():
@@ -27,7 +26,7 @@ def test_a_block_comes_back_as_it_was():
         "big": np.arange(8, dtype=">i4"),
     }
     block = block.with_columns({**block.columns, **added})
-    back = from_table(stored(to_table(block)))
+    back = stored(block)
     assert list(back.columns) == list(block.columns)
     for one, other in [
         *((back.columns[leaf], block.columns[leaf]) for leaf in block.columns),
@@ -39,7 +38,7 @@ def test_a_block_comes_back_as_it_was():
 
 
 def test_a_block_without_steps_comes_back():
-    back = from_table(stored(to_table(block_of([2]).take([]))))
+    back = stored(block_of([2]).take([]))
     assert (back.num_episodes, back.num_steps) == (0, 0)
     assert back.columns["obs"].shape == (0, 3)
 
@@ -47,7 +46,7 @@ def test_a_block_without_steps_comes_back():
 def test_arrays_are_views():
     block = block_of([3, 4])
     block = block.with_columns({leaf: np.ascontiguousarray(column) for leaf, column in block.columns.items()})
-    back = from_table(to_table(block))
+    back = stored(block)
     for leaf, column in block.columns.items():
         assert np.shares_memory(back.columns[leaf], column)
 
@@ -55,4 +54,4 @@ def test_arrays_are_views():
 @pytest.mark.parametrize("kind", [errors.DataError, errors.UserCodeError, errors.OutOfMemory])
 def test_a_mistake_keeps_its_class_and_sentence(kind):
     with pytest.raises(kind, match=r"^file a\.parquet, row 3: ä$"):
-        from_table(stored(error_table(kind("file a.parquet, row 3: ä"))))
+        errors.raised(stored(kind("file a.parquet, row 3: ä")))

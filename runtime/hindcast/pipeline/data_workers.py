@@ -4,8 +4,8 @@ A stream keeps a few units under way with each worker, bounded by their bytes in
 in the order of the work. Only workers that have started are given units, so that a pool which the cluster cannot hold
 as a whole works with what there is.
 
-Blocks travel as tables of one row, whose cells are the arrays' bytes: one row cannot be split, and a cell is viewed in
-place, in the object store's shared memory. A user's mistake travels the same way, as its sentence.
+Blocks travel through Ray's object store, whose shared memory their arrays are views of; a user's mistake travels in
+place of one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import pyarrow as pa
-
-from hindcast import errors
-from hindcast.episodes.block import PER_EPISODE, Block
-from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line
-from hindcast.formats.arrow.array_row import from_row, header_of, to_row
+from hindcast.episodes.block import Block
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line, raised
 from hindcast.memory import oom_kills
 from hindcast.pipeline.executors import PreLearn, Work
 from hindcast.user_code import calling
@@ -43,8 +39,6 @@ _IDLE_SECONDS: Final = 30.0
 _MOST_DEATHS: Final = 3
 KILLED_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """What Ray's messages say of a process that its memory monitor killed."""
-_COLUMN = "columns/"
-_PER_EPISODE = ("eps_id", *PER_EPISODE)
 
 
 @dataclass
@@ -204,7 +198,7 @@ class _Worker:
         return 0.0 if self.load() else time.monotonic() - self._last_busy
 
     def read(self, job: list[Any], work: Work) -> Any:
-        """A reference to the unit's table."""
+        """A reference to the unit's block."""
         reference = self._actor.read.remote(job, work)
         self._reading.append(reference)
         return reference
@@ -226,19 +220,19 @@ class Reader:
     def start(self) -> None:
         """Answers once the worker has started."""
 
-    def read(self, job: list[Any], work: Work) -> pa.Table:
-        """The block of a unit; a user's mistake as its sentence.
+    def read(self, job: list[Any], work: Work) -> Block | UserError:
+        """The block of a unit, or a user's mistake.
 
         Args:
             job: one reference, to the pre-learner.
         """
-        found = caught(lambda: self._block(job[0], work))
-        return error_table(found) if isinstance(found, UserError) else to_table(found)
+        return caught(lambda: self._block(job[0], work))
 
     def _block(self, prelearner: Any, work: Work) -> Block:
         if self._is_killed_for_memory:
             raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
-        return self._prelearner(prelearner)(*work)
+        block = self._prelearner(prelearner)(*work)
+        return block.without_details()  # nor what it computed of itself, such as its steps' episodes
 
     def _prelearner(self, reference: Any) -> PreLearn:
         import ray
@@ -269,7 +263,7 @@ def fetch(reference: Any) -> Block:
     import ray
 
     try:
-        return from_table(ray.get(reference))
+        return raised(cast(Block | UserError, ray.get(reference)))
     except (
         ray.exceptions.RayActorError,
         ray.exceptions.ObjectLostError,
@@ -289,34 +283,3 @@ def _lost(error: Exception) -> WorkerLost:
             f"data workers were killed for memory: raise spec.pipeline.dataWorkers.memory ({reason})"
         )
     return WorkerLost(f"a data worker died {_MOST_DEATHS + 1} times, the last time with: {reason}")
-
-
-def to_table(block: Block) -> pa.Table:
-    """The block as one row; its arrays are not copied, text is."""
-    arrays = {f"{_COLUMN}{leaf}": column for leaf, column in block.columns.items()}
-    return to_row(arrays | {name: getattr(block, name) for name in _PER_EPISODE}, {"logged": block.logged})
-
-
-def error_table(error: UserError) -> pa.Table:
-    """A user's mistake as one row."""
-    return to_row({}, {"error": [type(error).__name__, str(error)]})
-
-
-def from_table(table: pa.Table) -> Block:
-    """The block; its arrays are read-only views into the table.
-
-    Raises:
-        UserError: the row is a mistake: the one that was made there, of the same class.
-    """
-    header = header_of(table)
-    error = header.get("error")
-    if error is not None:
-        name, sentence = error
-        raise getattr(errors, name, errors.UserCodeError)(sentence)
-    arrays = from_row(table)
-    per_episode = {name: arrays.pop(name) for name in _PER_EPISODE}
-    return Block(
-        {name.removeprefix(_COLUMN): array for name, array in arrays.items()},
-        **per_episode,
-        logged=header["logged"],
-    )
