@@ -55,12 +55,17 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
         return _of_struct(column, field, name)
     if pa.types.is_dictionary(field.type):
         column = column.cast(field.type.value_type)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         texts = column.to_pylist()
         if texts and all(text.startswith(PREFIX) for text in texts):
             return _of_samples(unpack_cells(texts), name)
         return {name: np.array(texts, dtype=object)}
     return {name: _numbers(column, name)}
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is one of Arrow's two kinds of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -74,10 +74,6 @@ class Csv(TextTables):
         types = _types(plan, spec, options)
         return Part(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
-    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """See `TextTables.first_names`: those of the header."""
-        return self.begin(location, DataSpec(), options).names or ()
-
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         table = self._parse(data, part, part.types, options)

@@ -15,7 +15,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.arrays import Arrays, leaves_of
+from hindcast.formats.columns.arrays import Arrays, is_text, leaves_of
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
 from hindcast.formats.rows import Rows
@@ -29,12 +29,9 @@ _WAY_OUT = (
     "is null where its episode ends: set ignoreFinalObservation: true (--ignore-final-observation), which uses "
     "zeros as final observation, or fill it"
 )
-
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
-
-
 _FILL: Final = "fix it, or remove its episode from the data"
 _OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
@@ -73,19 +70,22 @@ def rows_of(table: pa.Table, first: int, reader: Reader) -> Rows | None:
         return None
     with sentences(path, row):
         terminated, truncated = ends_of(table, plan)
-        table, missing = filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
+        table, missing = _filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
-            if name not in (*ROLES, Columns.INFOS) and not _is_empty(table, source):
+            is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
+            if name not in (*ROLES, Columns.INFOS) and not is_empty:
                 columns.update(as_described(_leaves(table, name, source, reader), spec))
         check_next(columns)
+        if missing.any():
+            _set_to_zero(columns, missing)
         _check_rewards(columns)
         is_ours = bool(spec.leaves)  # whose infos say who acted
         columns |= {} if is_ours else actors_of(table, plan)
         texts = _infos(table, reader)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
-            columns=with_zeros(columns, missing),
+            columns=columns,
             terminated=terminated,
             truncated=truncated,
             path=path,
@@ -112,22 +112,16 @@ def sentences(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
         raise DataError(f"{path}: {error}") from error
 
 
-def _is_empty(table: pa.Table, source: Source) -> bool:
-    return bool(pa.types.is_null(table.schema.field(source.columns[0]).type))
-
-
 def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Arrays:
     if source.shape is not None:
         return {name: _assembled(table, name, source, source.shape)}
     own = source.columns[0]
     column, field = table.column(own), table.schema.field(own)
-    if _is_text(column.type) and column.null_count == 0:
-        known = reader.spec.leaves.get(obs_leaf(name))
-        if known is not None and known.kind == "text":
-            return _text(column, name)
-        packed = reader.options.compress_columns
-        if packed is not None and obs_leaf(root(name)) not in map(obs_leaf, packed):
-            return _text(column, name)
+    if is_text(column.type) and column.null_count == 0:
+        known, packed = reader.spec.leaves.get(obs_leaf(name)), reader.options.compress_columns
+        is_plain = packed is not None and obs_leaf(root(name)) not in map(obs_leaf, packed)
+        if is_plain or (known is not None and known.kind == "text"):
+            return {name: np.array(column.to_pylist(), dtype=object)}
         parsed = json_cells(column, own)
         if parsed is not None:
             column, field = parsed, pa.field(own, parsed.type)
@@ -139,16 +133,7 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
     except DataError as error:
         if root(name) in _OWN:
             raise
-        said = f"{error}; {LEAVE_OUT}"
-        raise DataError(said) from error
-
-
-def _text(column: pa.ChunkedArray, name: str) -> Arrays:
-    return {name: np.array(column.to_pylist(), dtype=object)}
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        raise DataError(f"{error}; {LEAVE_OUT}") from error
 
 
 def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -160,11 +145,7 @@ def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...
         if part.ndim != 1:
             raise CellError(0, f"{own!r} is not a column of numbers, as a part of {name!r} must be")
         parts.append(part)
-    dtype = np.result_type(*parts)
-    out = np.empty((len(table), len(parts)), dtype=dtype)
-    for i, part in enumerate(parts):
-        out[:, i] = part
-    return out.reshape(len(table), *shape)
+    return np.stack(parts, axis=1).reshape(len(table), *shape)
 
 
 def _no_number(texts: NDArray[np.object_], own: str, name: str) -> CellError:
@@ -189,7 +170,7 @@ def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
         is_silent = is_ours and (wanted is None or Columns.INFOS in wanted)
         return np.full(len(table), "", dtype=object) if is_silent else None
     column = table.column(source.columns[0])
-    if not _is_text(column.type):
+    if not is_text(column.type):
         texts = infos.texts_of(column)
     else:
         texts = np.array(column.fill_null("").to_pylist(), dtype=object)
@@ -233,7 +214,7 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
     return array.astype(leaf.dtype, copy=False).reshape(wanted)
 
 
-def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
+def _filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
     """The table with the rows' own observations in place of final ones that are null, and which rows those are.
 
     Raises:
@@ -269,17 +250,9 @@ def filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[
     return table, missing
 
 
-def with_zeros(columns: Arrays, missing: Bool) -> Arrays:
-    """The columns, zero where the final observation is missing."""
-    if not missing.any():
-        return columns
-    return {
-        name: _zeroed(column, missing) if root(name) == Columns.NEXT_OBS else column
-        for name, column in columns.items()
-    }
-
-
-def _zeroed(column: np.ndarray, missing: Bool) -> np.ndarray:
-    column = column.copy()
-    column[missing] = "" if column.dtype == object else 0
-    return column
+def _set_to_zero(columns: Arrays, missing: Bool) -> None:
+    """Zeros for final observations that are missing, in place of the observations that stand for them."""
+    for name, column in columns.items():
+        if root(name) == Columns.NEXT_OBS:
+            columns[name] = np.array(column)
+            columns[name][missing] = "" if column.dtype == object else 0

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
+from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import nearest
 
@@ -82,7 +83,7 @@ def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
     elif isinstance(value, int | float):
         fits = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     else:
-        fits = isinstance(value, str) and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        fits = isinstance(value, str) and is_text(kind)
     if not fits:
         raise DataError(f"`filter` compares {term.column!r}, a column of {kind}, with {value!r}")
 

@@ -40,13 +40,22 @@ def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
     """
     rows, parse = [], parser(data)
     for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
-        value = _parsed(line, number, parse)
-        if not isinstance(value, dict):
-            raise CellError(number, f'it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}')
-        if (count := line.count(b'":')) > len(value) and count > _num_keys(value):
+        row = object_of(_parsed(line, number, parse), number)
+        if (count := line.count(b'":')) > len(row) and count > _num_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_twice, number))
-        rows.append(value)
+        rows.append(row)
     return rows
+
+
+def object_of(value: Any, row: int) -> dict[str, Any]:
+    """The value, which is an object.
+
+    Raises:
+        CellError: it is not.
+    """
+    if not isinstance(value, dict):
+        raise CellError(row, f'it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}')
+    return value
 
 
 def parser(data: bytes) -> Callable[[bytes], Any]:

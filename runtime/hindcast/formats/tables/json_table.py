@@ -12,7 +12,8 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.json_lines import parser, rows_of_lines, table_of
+from hindcast.formats.tables.decoding import sentences
+from hindcast.formats.tables.json_lines import object_of, parser, rows_of_lines, table_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
 from hindcast.formats.tables.text_files import BOM, Span, head_of, is_compressed, opened
 from hindcast.formats.tables.text_tables import Part, TextTables, info_names
@@ -90,7 +91,7 @@ def _begins(location: Location) -> bytes:
     return head_of(location, _HEAD).removeprefix(BOM).lstrip()[:1]
 
 
-def _array_of(location: Location) -> list[Any]:
+def _array_of(location: Location) -> list[dict[str, Any]]:
     with opened(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
@@ -99,9 +100,5 @@ def _array_of(location: Location) -> list[Any]:
         raise DataError(f"{location} is not JSON: {error}") from error
     if not rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
-    for row, value in enumerate(rows):
-        if not isinstance(value, dict):
-            raise DataError(
-                f'{location}, row {row}: it is {str(value)[:60]!r}: expected an object, such as {{"obs": …}}'
-            )
-    return list(rows)
+    with sentences(str(location)):
+        return [object_of(value, row) for row, value in enumerate(rows)]

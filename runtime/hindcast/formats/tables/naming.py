@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -39,15 +40,13 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 _NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 # Read in addition to the leaves, whatever `columns` names.
-ROLES: Final = frozenset(
-    {
-        Columns.TERMINATEDS,
-        Columns.TRUNCATEDS,
-        Columns.EPS_ID,
-        Columns.T,
-        Columns.AGENT_ID,
-        Columns.MODULE_ID,
-    }
+ROLES: Final = (
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+    Columns.EPS_ID,
+    Columns.T,
+    Columns.AGENT_ID,
+    Columns.MODULE_ID,
 )
 _INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB: Final = re.compile(r"[*?]")
@@ -114,7 +113,7 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     """
     names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
-    schema = {_canonical(own): theirs for own, theirs in options.schema.items()}
+    schema = {Columns.TERMINATEDS if own in DONES else own: theirs for own, theirs in options.schema.items()}
     sources: dict[str, Source] = {}
     for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_sources_of(own, schema, table))
@@ -176,15 +175,6 @@ class _Table:
             return {own + stem.removeprefix(name): source for stem, source in below.items()}
         return self._numbered(name, own) if root(own) in _NUMBERED else {}
 
-    def matching(self, glob: str) -> Source:
-        """The columns that a pattern names, in natural order."""
-        found = [name for name in self.names if fnmatch.fnmatchcase(name, glob)]
-        if not found:
-            raise DataError(
-                f"no column matches {glob!r}, which `schema` names: there are {listed(self.names)}"
-            )
-        return Source(tuple(sorted(found, key=natural)), (len(found),))
-
     def _numbered(self, name: str, own: str) -> dict[str, Source]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
         found = {int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))}
@@ -203,10 +193,7 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
         )
     order = sorted(parts)
     shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
-    count = 1
-    for size in shape:
-        count *= size
-    if count != len(order):
+    if math.prod(shape) != len(order):
         raise DataError(
             f"the columns of {stem!r} are numbered up to {list(shape)}, and there are {len(order)} of them: "
             "one is missing"
@@ -232,21 +219,21 @@ def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, So
 
 
 def _mapped(own: str, theirs: str, table: _Table) -> dict[str, Source]:
-    if _GLOB.search(theirs) and theirs not in table.names:
-        return {own: table.matching(theirs)}
     if theirs in table.names:
         return {own: Source((theirs,))}
+    if _GLOB.search(theirs):
+        matching = sorted((name for name in table.names if fnmatch.fnmatchcase(name, theirs)), key=natural)
+        if not matching:
+            raise DataError(
+                f"no column matches {theirs!r}, which `schema` names: there are {listed(table.names)}"
+            )
+        return {own: Source(tuple(matching), (len(matching),))}
     found = table.of(theirs, own)
     if not found:
         raise DataError(
             f"it has no column {theirs!r}, which `schema` names for {own!r}: {nearest(theirs, table.names)}"
         )
     return found
-
-
-def _canonical(name: str) -> str:
-    """A key of the schema map; legacy names of the flags are accepted."""
-    return Columns.TERMINATEDS if name in DONES else name
 
 
 def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | None, str | None]:
@@ -277,9 +264,8 @@ def _selected(sources: dict[str, Source], columns: Sequence[str] | None) -> dict
 
 def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
     there = set(map(root, sources))
-    for own in () if columns is not None else _NEEDED:
-        if own not in there:
-            raise DataError(
-                f"it has no column {own!r}, nor an alias of it: name it under `schema`; "
-                f"there are {listed(names)}"
-            )
+    missing = next((own for own in _NEEDED if own not in there), None)
+    if missing is not None and columns is None:
+        raise DataError(
+            f"it has no column {missing!r}, nor an alias of it: name it under `schema`; there are {listed(names)}"
+        )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
+from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.rows import ACTORS
 from hindcast.formats.tables.naming import Plan
@@ -44,7 +45,7 @@ def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.to_numpy()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         column = _of_text(column, source.columns[0])
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise CellError(0, f"{source.columns[0]!r} is a column of {kind}: expected true or false")
@@ -151,7 +152,7 @@ def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind)):
         raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
     parts = []
     for chunk in column.chunks:

@@ -19,7 +19,7 @@ _LONGEST: Final = 1 << 30
 _GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
 _NEWLINE: Final = 0x0A
-_EMPTY: Final = (b"\n", b"\r\n")
+_RETURN: Final = 0x0D
 
 
 class Span(NamedTuple):
@@ -69,12 +69,12 @@ def head_of(location: Location, nbytes: int) -> bytes:
         return bytes(stream.read(nbytes))
 
 
-def text_of(location: Location, start: int, stop: int) -> bytes:
-    """The bytes of a plain file from `start` to `stop`."""
-    with opened(location) as stream:
-        stream.seek(start)
-        data = bytes(stream.read(stop - start))
-    if len(data) != stop - start:
+def text_of(location: Location, span: Span) -> bytes:
+    """The records of a plain file."""
+    with location.reading() as stream:
+        stream.seek(span.start)
+        data = bytes(stream.read(span.stop - span.start))
+    if len(data) != span.stop - span.start:
         raise DataError(f"{location} has become shorter while it was read: read it again")
     return data
 
@@ -128,9 +128,7 @@ def _ends(text: bytes, quote: bytes | None) -> I64:
 
 def _records(text: bytes, ends: I64) -> int:
     """How many of the records that end there are not empty lines."""
-    starts = np.append(0, ends[:-1] + 1)
-    short = np.flatnonzero(ends - starts <= 1)
-    lines = (
-        text[start : end + 1] for start, end in zip(starts[short].tolist(), ends[short].tolist(), strict=True)
-    )
-    return len(ends) - sum(line in _EMPTY for line in lines)
+    data, starts = np.frombuffer(text, dtype=np.uint8), np.append(0, ends[:-1] + 1)
+    lengths = ends - starts
+    is_empty = (lengths == 0) | ((lengths == 1) & (data[starts] == _RETURN))
+    return int(np.count_nonzero(~(is_empty & (data[ends] == _NEWLINE))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -61,9 +61,9 @@ class TextTables(Format):
     def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
         """What holds for the whole file: see `Part`; its `span` is None."""
 
-    @abstractmethod
     def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
         """The columns of the first record; empty if finding them takes reading much."""
+        return self.begin(location, DataSpec(), options).names or ()
 
     def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
         """The quote character: line ends between two of them are text."""
@@ -125,7 +125,9 @@ class TextTables(Format):
         self, location: Location, part: Part, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, Plan, int]]:
         """The piece's tables, each with the number of its first row; the first one determines the types."""
-        blocks = self.blocks(location, options) if part.span is None else _one(location, part.span)
+        blocks: Iterable[tuple[Span, Any]] = self.blocks(location, options)
+        if part.span is not None:
+            blocks = [(part.span, text_of(location, part.span))]
         for span, data in blocks:
             header = part.header if span.first == 0 else 0
             first, count = span.first + header - part.header, span.records - header
@@ -141,10 +143,6 @@ class TextTables(Format):
                 table = _with_declared_types(table, plan, options)
             part = _with_types(part, table)
             yield table, plan, first
-
-
-def _one(location: Location, span: Span) -> Iterator[tuple[Span, bytes]]:
-    yield span, text_of(location, span.start, span.stop)
 
 
 def _with_types(part: Part, table: pa.Table) -> Part:
