@@ -20,9 +20,8 @@ from hindcast.formats.messagepack.layout import (
 from hindcast.formats.parquet.description import described
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.text.csv_layout import CSV_LAYOUT, CsvEncoder
-from hindcast.formats.text.json_layout import JSON_LAYOUT, JsonEncoder
 from hindcast.formats.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchEncoder
+from hindcast.formats.text.step_lines import CSV_LAYOUT, JSON_LAYOUT, CsvEncoder, JsonEncoder
 
 LAYOUTS: Final[dict[str, Layout]] = {
     ARROW_EPISODES: ArrowEpisodes(),

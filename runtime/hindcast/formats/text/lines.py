@@ -139,11 +139,6 @@ def number_cells(values: NDArray[Any], words: Words, brackets: bool = True) -> p
     return _cut(text, starts, ends) if brackets else _cut(text, starts + 1, ends - 1)
 
 
-def repeated(texts: list[bytes], block: Block) -> pa.LargeBinaryArray:
-    """`[S]` the text of each step's episode."""
-    return pa.array(texts, pa.large_binary()).take(pa.array(block.episode_of_step))
-
-
 def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeBinaryArray:
     """The parts of a text, which are in order and do not overlap."""
     keep = np.ones(len(text), dtype=np.bool_)

@@ -1,0 +1,175 @@
+"""The layouts "JSON", one object a line, and "CSV", a header and rows: one line per timestep."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from abc import abstractmethod
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hindcast.episodes import nested
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError
+from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.columns.steps import Steps, as_numbers, nest
+from hindcast.formats.data_file import Group
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of, number_cells
+
+JSON_LAYOUT: Final = "JSON"
+CSV_LAYOUT: Final = "CSV"
+MOST_NUMBERS: Final = 1_024
+_JSON_WORDS: Final = Words(b'"NaN"', b'"Infinity"', b'"-Infinity"')
+_CSV_WORDS: Final = Words(b"NaN", b"inf", b"-inf")
+_PLACE: Final = b"\0"
+
+
+class StepEncoder(TextEncoder):
+    """An `Encoder`. A line is the cells of its step with the same text between them in each line.
+
+    Attributes:
+        before: column or leaf -> the text before its cells, in the order of a line.
+        last: (before, after) the cells of infos.
+    """
+
+    before: dict[str, bytes]
+    last: tuple[bytes, bytes]
+
+    def __init__(self, spec: DataSpec, layout: str) -> None:
+        self.steps = Steps(spec, layout)
+
+    @abstractmethod
+    def text(self, text: str) -> bytes:
+        """The cell of a text."""
+
+    @abstractmethod
+    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """`[S]` the cells of `[S, *shape]` numbers."""
+
+    @abstractmethod
+    def infos(self, block: Block) -> list[bytes] | None:
+        """`[S]` the cells of infos; None if there are none."""
+
+    def encode(self, block: Block) -> Group:
+        """See `Encoder.encode`."""
+        arrays = self.steps.arrays(block)
+        parts: list[Any] = []
+        for name, before in self.before.items():
+            parts += [before, self._cells(name, block, arrays)]
+        parts += [self.last[0], self.infos(block) or b"", self.last[1], b""]
+        lines = pc.binary_join_element_wise(*map(_binary, parts))
+        return lines_of(lines, block.length, block.length)
+
+    def _cells(self, name: str, block: Block, arrays: dict[str, NDArray[Any]]) -> pa.LargeBinaryArray:
+        if name == Columns.EPS_ID:
+            return _binary([self.text(eps_id) for eps_id in block.eps_id]).take(
+                pa.array(block.episode_of_step)
+            )
+        leaf = self.steps.leaves[name]
+        if leaf.dtype is None:
+            return _binary([self.text(text) for text in arrays[name]])
+        return self.numbers(as_numbers(arrays[name], leaf))
+
+
+class JsonEncoder(StepEncoder):
+    """An `Encoder` of objects; a row has `infos` only if they are not empty."""
+
+    suffix = ".json"
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec, JSON_LAYOUT)
+        tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACE)))
+        order = [leaf for name, part in tree.items() for leaf in nested.flatten(part, name)]
+        *before, end = orjson.dumps(tree)[:-1].split(_PLACE)
+        self.before = dict(zip(order, before, strict=True))
+        self.last = end, b"}\n"
+
+    def text(self, text: str) -> bytes:
+        """See `StepEncoder.text`."""
+        return orjson.dumps(text)
+
+    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """See `StepEncoder.numbers`: a number, or nested lists."""
+        return number_cells(values, _JSON_WORDS)
+
+    def infos(self, block: Block) -> list[bytes] | None:
+        """See `StepEncoder.infos`: with the name of the column."""
+        texts = step_texts(block)
+        return None if texts is None else [b',"infos":' + info_json(text) if text else b"" for text in texts]
+
+
+class CsvEncoder(StepEncoder):
+    """An `Encoder` of rows. All files of a spec have the same columns, whether or not any info has content.
+
+    Episode details are not written.
+
+    Raises:
+        DataError: a leaf of more than `MOST_NUMBERS` numbers, or two that share a column.
+    """
+
+    suffix = ".csv"
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__(spec, CSV_LAYOUT)
+        names = {Columns.EPS_ID: [Columns.EPS_ID]}
+        names |= {name: _names(name, leaf) for name, leaf in self.steps.leaves.items()}
+        header = [name for own in names.values() for name in own]
+        self._has_infos = Columns.INFOS in spec.leaves
+        if self._has_infos:
+            header.append(Columns.INFOS)
+        twice = [name for name, count in Counter(header).items() if count > 1]
+        if twice:
+            raise DataError(f"two parts of the data would share the CSV column {twice[0]!r}: write Columns")
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(header)
+        self.header = text.getvalue().encode()
+        self.before = {name: b"" if name == Columns.EPS_ID else b"," for name, own in names.items() if own}
+        self.last = b"," if self._has_infos else b"", b"\n"
+
+    def text(self, text: str) -> bytes:
+        """See `StepEncoder.text`: always in quotes."""
+        return b'"' + text.encode().replace(b'"', b'""') + b'"'
+
+    def numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
+        """See `StepEncoder.numbers`: those of a step with commas between them."""
+        flat = values if values.ndim == 1 else values.reshape(len(values), -1)
+        return number_cells(flat, _CSV_WORDS, brackets=False)
+
+    def infos(self, block: Block) -> list[bytes] | None:
+        """See `StepEncoder.infos`."""
+        texts = step_texts(block.without_details()) if self._has_infos else None
+        return (
+            None
+            if texts is None
+            else [self.text(info_json(text).decode()) if text else b"" for text in texts]
+        )
+
+
+def _binary(value: bytes | list[bytes] | pa.LargeBinaryArray) -> Any:
+    """The value as Arrow joins it: one text for all lines, or one for each."""
+    if isinstance(value, bytes):
+        return pa.scalar(value, pa.large_binary())
+    return pa.array(value, pa.large_binary()) if isinstance(value, list) else value
+
+
+def _names(name: str, leaf: Leaf) -> list[str]:
+    """`obs[0]`, `obs[1]`, … of a vector; `obs[0,0]`, … of a matrix; a complex number is a pair."""
+    is_complex = leaf.dtype is not None and leaf.dtype.kind == "c"
+    shape = (*leaf.shape, 2) if is_complex else leaf.shape
+    if math.prod(shape) > MOST_NUMBERS:
+        raise DataError(
+            f"{name!r} has {math.prod(shape):,} numbers per timestep, and CSV takes {MOST_NUMBERS:,} at most (a column "
+            "for each): write Columns, or Episodes"
+        )
+    if not shape:
+        return [name]
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
