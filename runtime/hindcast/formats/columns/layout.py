@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +61,7 @@ class ColumnsEncoder(ParquetEncoder):
         """See `Encoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
         arrays, steps = self._steps.arrays(block), block.num_steps
         fields: Fields = [
-            (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _repeated(block.eps_id, block.length)),
+            (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _per_step(block, block.eps_id)),
             (pa.field(Columns.AGENT_ID, pa.string()), _actors(block, Columns.AGENT_ID)),
             (pa.field(Columns.MODULE_ID, pa.string()), _actors(block, Columns.MODULE_ID)),
         ]
@@ -129,7 +129,8 @@ def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Arr
     values = as_numbers(column, leaf)
     shape = values.shape[1:]
     if not shape:
-        return _flat(name, values)
+        array = pa.array(values)
+        return pa.field(name, array.type, nullable=False), array
     flat = pa.array(values.reshape(-1))
     width = int(np.prod(shape, dtype=np.int64))
     offsets = pa.array(np.arange(len(values) + 1, dtype=np.int64) * width)
@@ -138,11 +139,6 @@ def _leaf(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Field, pa.Arr
     )
     array = pa.LargeListArray.from_arrays(offsets, flat)
     return pa.field(name, array.type, metadata=metadata), array
-
-
-def _flat(name: str, values: NDArray[Any]) -> tuple[pa.Field, pa.Array]:
-    array = pa.array(values)
-    return pa.field(name, array.type, nullable=False), array
 
 
 def _struct(name: str, part: Any) -> tuple[pa.Field, pa.Array]:
@@ -160,9 +156,9 @@ def _actors(block: Block, name: str) -> pa.Array:
     if block.details is None:
         return pa.nulls(block.num_steps, pa.string())
     actors = [from_text(text).get(name) for text in block.details]
-    texts = pa.array([None if actor is None else str(actor) for actor in actors], pa.string())
-    return texts.take(pa.array(block.episode_of_step))
+    return _per_step(block, [None if actor is None else str(actor) for actor in actors])
 
 
-def _repeated(ids: NDArray[np.object_], times: I64) -> pa.Array:
-    return pa.array(ids.tolist(), pa.string()).take(pa.array(np.repeat(np.arange(len(ids)), times)))
+def _per_step(block: Block, texts: Sequence[str | None] | NDArray[np.object_]) -> pa.Array:
+    """`[S]` the text of each step's episode."""
+    return pa.array(texts, pa.string()).take(pa.array(block.episode_of_step))

@@ -34,17 +34,12 @@ def how_far(folder: Location, commits: Collection[Commit]) -> str:
         return ""
     unit, total = _wanted(mark)
     done = sum(commit.timesteps if unit == "timesteps" else commit.episodes for commit in commits)
-    much = (
-        f"{formatting.whole(done)} of {formatting.whole(total)} {unit} are"
-        if done < total
-        else _all(done, unit)
-    )
+    much = f"{formatting.whole(done)} of {formatting.whole(total)} {unit} are"
+    if done >= total:
+        verb = "is" if done == 1 else "are"
+        much = f"it has no manifest yet, {formatting.plural(done, unit.removesuffix('s'))} {verb}"
     again = f"run {resource} again" if str(resource).startswith("OfflineRecording/") else "run it again"
     return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
-
-
-def _all(done: int, unit: str) -> str:
-    return f"it has no manifest yet, {formatting.plural(done, unit.removesuffix('s'))} {'is' if done == 1 else 'are'}"
 
 
 def _wanted(mark: dict[str, Any]) -> tuple[str, int]:

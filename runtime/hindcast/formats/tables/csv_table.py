@@ -77,7 +77,11 @@ class Csv(TextTables):
     def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         table = self._parse(data, part, part.types, options)
-        odd = [field.name for field in table.schema if _is_time(field.type)]
+        odd = [
+            field.name
+            for field in table.schema
+            if pa.types.is_temporal(field.type) or pa.types.is_binary(field.type)
+        ]
         if odd:
             table = self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
         declared = column_types_of(options)
@@ -170,10 +174,6 @@ def _is_large(column: pa.ChunkedArray) -> bool:
     if not pa.types.is_float64(column.type):
         return False
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(_BEYOND))).as_py())
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
 
 
 def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:

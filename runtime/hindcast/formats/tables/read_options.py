@@ -13,13 +13,9 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import nearest
 
 _TYPES_OPTION: Final = ("column_types", "columnTypes")
+_INTEGERS: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _TYPES: Final = {
-    **{name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64")},
-    **{
-        f"{sign}int{bits}": pa.type_for_alias(f"{sign}int{bits}")
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
+    name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64", *_INTEGERS)
 }
 
 

@@ -27,60 +27,41 @@ _EXPECTED: Final = "expected true or false; fix it, or name another column by `s
 def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
     """`[R]` each: where the environment ended an episode, and where it was cut off.
 
+    In logs of Gym's older interface one flag says that an episode is over, and its infos whether by a time limit.
+
     Raises:
-        CellError: nulls, or values other than true and false.
+        CellError: nulls, values other than true and false, or an info that is not JSON.
     """
     over, cut = _flags(table, plan, Columns.TERMINATEDS), _flags(table, plan, Columns.TRUNCATEDS)
-    if plan.end_infos is not None:
-        return ends_by_infos(over, table.column(plan.end_infos))
-    return over, cut
+    if plan.end_infos is None:
+        return over, cut
+    infos = table.column(plan.end_infos)
+    for row in np.flatnonzero(over).tolist():
+        cut[row] = _says_cut(infos[row].as_py(), row)
+    return over & ~cut, cut
 
 
 def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
     source = plan.sources.get(own)
     if source is None:
         return np.zeros(len(table), dtype=np.bool_)
-    column = table.column(source.columns[0])
-    refuse_null(column, source.columns[0], f": {_EXPECTED}")
-    kind = column.type
-    if pa.types.is_boolean(kind):
+    name = source.columns[0]
+    column = table.column(name)
+    refuse_null(column, name, f": {_EXPECTED}")
+    if pa.types.is_boolean(column.type):
         return column.to_numpy()
-    if is_text(kind):
-        column = _of_text(column, source.columns[0])
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise CellError(0, f"{source.columns[0]!r} is a column of {kind}: expected true or false")
-    values = column.to_numpy()
-    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if is_text(column.type):
+        lower = pc.utf8_lower(column)
+        true, false = pc.is_in(lower, pa.array(_TRUE)), pc.is_in(lower, pa.array(_FALSE))
+    elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        true, false = pc.equal(column, 1), pc.equal(column, 0)
+    else:
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false")
+    wrong = np.flatnonzero(~pc.or_(true, false).to_numpy())
     if len(wrong):
         row = int(wrong[0])
-        raise CellError(row, f"{source.columns[0]!r} is {values[row]}: {_EXPECTED}")
-    return values.astype(np.bool_)
-
-
-def _of_text(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    lower = pc.utf8_lower(column)
-    true = pc.is_in(lower, pa.array(_TRUE))
-    known = pc.or_(true, pc.is_in(lower, pa.array(_FALSE)))
-    if not pc.all(known, min_count=0).as_py():
-        row = int(np.flatnonzero(~known.to_numpy())[0])
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_EXPECTED}")
-    return true
-
-
-def ends_by_infos(over: Bool, infos: pa.ChunkedArray) -> tuple[Bool, Bool]:
-    """`[R]` each: where the environment ended an episode, and where a time limit did.
-
-    Args:
-        over: `[R]` where an episode is over; only there the infos are looked at.
-        infos: dicts, or their JSON text.
-
-    Raises:
-        CellError: an info that is not JSON.
-    """
-    cut = np.zeros(len(over), dtype=np.bool_)
-    for row in np.flatnonzero(over).tolist():
-        cut[row] = _says_cut(infos[row].as_py(), row)
-    return over & ~cut, cut
+    return true.to_numpy()
 
 
 def _says_cut(info: Any, row: int) -> bool:
@@ -147,34 +128,25 @@ def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """One `str` for each distinct value, so that many rows cost no more objects than they have episodes."""
-    column = _without_uuids(column)
+    """One `str` for each distinct value, so that many rows cost no more objects than they have episodes.
+
+    UUIDs, Arrow's own or as 16 bytes, are their hexadecimal digits.
+    """
+    if getattr(column.type, "extension_name", None) == "arrow.uuid":
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (is_text(kind) or pa.types.is_integer(kind)):
+    is_uuid = pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES
+    if not (is_uuid or is_text(kind) or pa.types.is_integer(kind)):
         raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
     parts = []
     for chunk in column.chunks:
         encoded = chunk if pa.types.is_dictionary(chunk.type) else pc.dictionary_encode(chunk)
-        known = np.array([str(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+        values = encoded.dictionary.to_pylist()
+        known = np.array([value.hex() if is_uuid else str(value) for value in values], dtype=object)
         parts.append(known[encoded.indices.to_numpy(zero_copy_only=False)])
     return np.concatenate(parts) if parts else np.zeros(0, dtype=object)
-
-
-def _without_uuids(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """UUIDs, Arrow's own or as 16 bytes, as their hexadecimal digits."""
-    kind = column.type
-    if getattr(kind, "extension_name", None) == "arrow.uuid":
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
-    if not pa.types.is_fixed_size_binary(column.type) or column.type.byte_width != _UUID_BYTES:
-        return column
-    chunks = []
-    for chunk in column.chunks:
-        encoded = chunk.dictionary_encode()
-        digits = pa.array([value.hex() for value in encoded.dictionary.to_pylist()], pa.string())
-        chunks.append(pa.DictionaryArray.from_arrays(encoded.indices, digits))
-    return pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> I64:

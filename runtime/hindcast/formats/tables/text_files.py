@@ -96,7 +96,11 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
             text, chunk = text + chunk, bytes(stream.read(PIECE))
             ends = _ends(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
-                _check_quotes(location, text, quote)
+                if quote is not None and text.count(quote) % 2:
+                    raise DataError(
+                        f"{location} has an unmatched quote ({quote.decode()}): double those within text, "
+                        "or set `quote_char: false` under `readOptions`"
+                    )
                 ends = np.append(ends, len(text) - 1)
             if len(ends):
                 size, records = int(ends[-1]) + 1, _records(text, ends)
@@ -106,14 +110,6 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
                 raise DataError(
                     f"{location} has no line end within {_LONGEST >> 20} MiB: it is not text with one record per line"
                 )
-
-
-def _check_quotes(location: Location, text: bytes, quote: bytes | None) -> None:
-    if quote is not None and text.count(quote) % 2:
-        raise DataError(
-            f"{location} has an unmatched quote ({quote.decode()}): double those within text, "
-            "or set `quote_char: false` under `readOptions`"
-        )
 
 
 def _ends(text: bytes, quote: bytes | None) -> I64:

@@ -122,7 +122,10 @@ def json_of(values: NDArray[Any], words: Words) -> bytes:
     odd = values[~np.isfinite(values)] if values.dtype.kind == "f" else values[:0].reshape(-1)
     if not len(odd):
         return text
-    spelled = [_spelled(value, words) for value in odd.tolist()]
+    spelled = [
+        words.nan if np.isnan(value) else words.infinity if value > 0 else words.minus_infinity
+        for value in odd
+    ]
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*spelled, b""], strict=True)))
 
 
@@ -149,12 +152,6 @@ def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.in
     offsets = np.append(0, np.cumsum(ends - starts))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text[keep])]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), buffers)
-
-
-def _spelled(value: float, words: Words) -> bytes:
-    if np.isnan(value):
-        return words.nan
-    return words.infinity if value > 0 else words.minus_infinity
 
 
 def info_json(text: str) -> bytes:
