@@ -231,7 +231,7 @@ class AlgorithmConfig:
         Raises:
             SpecError: one line per problem.
         """
-        return plan_of(self._chosen, expanded(self.algorithm, self._given), self._name)
+        return plan_of(self._chosen, self._given, self._name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.

@@ -205,14 +205,8 @@ def _shown(value: Any) -> str:
 def class_of(algorithm: str, name: str, base: type, namespace: dict[str, Any], attribute: str) -> Any:
     """The class of an algorithm, made when a module's `__getattr__` is first asked for it.
 
-    It is kept in the module, so that it is one and the same wherever it is imported, and can be pickled by its name.
-
-    Args:
-        algorithm: whose.
-        name: of the class.
-        base: of it.
-        namespace: the module's `globals()`.
-        attribute: of the class, which holds the algorithm's name.
+    It is kept in the module, whose `globals()` are `namespace`, so that it is one and the same wherever it is imported,
+    and can be pickled by its name. Its `attribute` is the algorithm's name.
     """
     if name not in namespace:
         about = schemas()[algorithm]["description"].partition("\n\n")[0]

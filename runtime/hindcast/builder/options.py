@@ -59,7 +59,10 @@ _CLASSES: Final = (MODEL, MODULE)
 def _options(method: str, row: dict[str, Any]) -> list[Option]:
     kind: Kind = "replaced" if "replaced" in row else "refused" if "refused" in row else "mapped"
     training, recording = (row.get(of, row.get("field", "")) for of in ("training", "recording"))
-    names = [row["option"]] if kind == "mapped" else row[kind]
+    if "model" in row:
+        training, recording = f"model.{row['model']}", f"policy.train.model.{row['model']}"
+    names = row["option" if kind == "mapped" else kind]
+    names = [names] if isinstance(names, str) else names
     rest = (row.get("remark", ""), row.get("only_with"), row.get("default"), row.get("of", ""))
     return [Option(method, name, kind, training, recording, *rest) for name in names]
 

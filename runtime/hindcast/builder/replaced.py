@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_snake
 
-from hindcast.builder.expanded import expanded
 from hindcast.builder.model_config import replaced_model_fields
 from hindcast.builder.module_spec import names_a_class, replaced_module_fields
 from hindcast.builder.names import schema_of
@@ -84,7 +83,7 @@ def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
 def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, str]:
     """Fields without effect in what is built; none if it cannot be built."""
     try:
-        plan = plan_of(algorithm or "", expanded(algorithm, given), "config")
+        plan = plan_of(algorithm or "", given, "config")
     except SpecError:
         return {}
     built = [resource for resource in (plan.training, plan.recording) if resource is not None]

@@ -14,6 +14,7 @@ from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
+from hindcast.builder.expanded import expanded
 from hindcast.builder.names import is_unset
 from hindcast.builder.options import BY_NAME, is_of_table
 from hindcast.builder.values import CONVERTERS, check_batching, names_data, output_path, plain, sources
@@ -242,6 +243,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
     Raises:
         SpecError: one line per problem.
     """
+    options = expanded(algorithm, options)
     online = learns_online(algorithm)
     recorded = None
     if options.get("output"):

@@ -40,18 +40,21 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    mark = state.child(MARK)
-    if mark.exists() and not carries_another(state, resource):
-        _extend(mark, resource)
-        return True
-    refuse_another(state, resource, is_worth_keeping)
-    mark.write_bytes(orjson.dumps(_mark(resource), option=orjson.OPT_INDENT_2))
-    return False
+    found = _mark_in(state)
+    if found is None or carries_another(state, resource):
+        refuse_another(state, resource, is_worth_keeping)
+        _write_mark(state, _mark(resource))
+        return False
+    if found["specHash"] != spec_hash(resource):  # the rest stays as the run began
+        earlier = [*found.get("earlierHashes", ()), found["specHash"]]
+        _write_mark(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
+    return True
 
 
 def claimed_hashes(state: Location) -> set[str]:
     """Spec hashes of the run in `state`: the one it has now, and those before `stop` or `evaluation` was changed."""
-    found = orjson.loads(state.child(MARK).read_bytes())
+    found = _mark_in(state)
+    assert found is not None
     return {found["specHash"], *found.get("earlierHashes", ())}
 
 
@@ -63,17 +66,18 @@ def refuse_another(
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    if carries_another(state, resource) and (is_worth_keeping or _is_log(state)):
-        raise OutputConflict(_conflict(state, resource, orjson.loads(state.child(MARK).read_bytes())))
+    found = _mark_in(state)
+    # The journal of an application's log may hold what is nowhere else.
+    if found and carries_another(state, resource) and (is_worth_keeping or found["resource"] == LOG):
+        raise OutputConflict(_conflict(state, resource, found))
 
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
-    mark = state.child(MARK)
-    if not mark.exists():
+    found = _mark_in(state)
+    if found is None or found["specHash"] == spec_hash(resource):
         return False
-    found = orjson.loads(mark.read_bytes())
-    return bool(found["specHash"] != spec_hash(resource)) and _course(found) != course_hash(resource)
+    return _course(found) != course_hash(resource)
 
 
 def has_other_files(folder: Location, state: Location) -> bool:
@@ -88,16 +92,22 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
 
     They fix the global batch, which must not change when the number of learners does.
     """
-    mark = state.child(MARK)
-    if not mark.exists() or carries_another(state, resource):
+    found = _mark_in(state)
+    if found is None or carries_another(state, resource):
         return resource.spec.learners.replicas
-    learners = orjson.loads(mark.read_bytes())["spec"]["spec"].get("learners", {})
-    return int(learners.get("replicas", 1))
+    return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))
 
 
-def _is_log(state: Location) -> bool:
-    """Whether `state` is of an application's log, whose journal may hold what is nowhere else."""
-    return bool(orjson.loads(state.child(MARK).read_bytes())["resource"] == LOG)
+def _mark_in(state: Location) -> dict[str, Any] | None:
+    mark = state.child(MARK)
+    if not mark.exists():
+        return None
+    found: dict[str, Any] = orjson.loads(mark.read_bytes())
+    return found
+
+
+def _write_mark(state: Location, content: dict[str, Any]) -> None:
+    state.child(MARK).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def _course(found: dict[str, Any]) -> str | None:
@@ -106,16 +116,6 @@ def _course(found: dict[str, Any]) -> str | None:
         return course_hash(validate_resource(found["spec"]))
     except SpecError:
         return None
-
-
-def _extend(mark: Location, resource: OfflineRecording | OfflineTraining) -> None:
-    """Put the spec hash that the run resumes with into its mark; the rest stays as the run began."""
-    found = orjson.loads(mark.read_bytes())
-    if found["specHash"] == spec_hash(resource):
-        return
-    found["earlierHashes"] = [*found.get("earlierHashes", ()), found["specHash"]]
-    found["specHash"] = spec_hash(resource)
-    mark.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
 
 
 def _mark(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
