@@ -178,7 +178,9 @@ class RunningAlgorithm:
         self._record_experience()
         result = self._trainer.iterate()
         begun = time.monotonic()
-        found = with_evaluation({}, self._evaluated(), self._judged())
+        held_out, played = self._trainer.held_out, self._evaluated()
+        is_judged = held_out is not None and held_out.due(self.iteration)
+        found = with_evaluation({}, played, self.evaluate_offline() if is_judged else None)
         if found:
             self._evaluation = {**(self._evaluation or {}), **found[EVALUATION_RESULTS]}
         if self._evaluation is not None:
@@ -413,11 +415,6 @@ class RunningAlgorithm:
         self._recording = TrainingRecording(self._output, self._reporter, self.get_policy())
         for player in players:
             player.on_episodes = self._recording.on_episodes
-
-    def _judged(self) -> Result | None:
-        """What held-out episodes say, where they are asked after this iteration."""
-        held_out = self._trainer.held_out
-        return self.evaluate_offline() if held_out is not None and held_out.due(self.iteration) else None
 
     def _launch(self) -> None:
         assert self._evaluations is not None

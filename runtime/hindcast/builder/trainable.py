@@ -68,7 +68,10 @@ class AlgorithmTrainable(Trainable):
 
         Never more than the largest node has: the processes are then fewer, and the trial is not kept waiting for ever.
         """
-        cpus = min(1 + _processes(config), _largest_node())
+        largest = max(
+            (int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0
+        )
+        cpus = min(1 + _processes(config), max(1, largest))
         gpus = float(config.get("num_gpus_per_learner") or 0)
         return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
 
@@ -84,8 +87,3 @@ def _processes(config: Mapping[str, Any]) -> int:
     """Processes that evaluate in parallel to training."""
     runners = int(config.get("evaluation_num_env_runners") or 0)
     return max(1, runners) if config.get("evaluation_parallel_to_training") else 0
-
-
-def _largest_node() -> int:
-    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return max([1, *sizes])

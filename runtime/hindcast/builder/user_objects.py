@@ -107,15 +107,12 @@ def refuse_given(resource: Any) -> None:
     """
     for path in _texts(resource):
         if ":" in path and is_given(path):
+            found = import_object(path, "a resource")
             raise SpecError(
-                f"{_name_of(import_object(path, 'a resource'))} cannot be imported by name, and a "
+                f"{getattr(found, '__name__', type(found).__name__)} cannot be imported by name, and a "
                 "resource can only hold names: define it at the top level of an importable module and pass it, or its "
                 '"package.module:Name".'
             )
-
-
-def _name_of(value: Any) -> str:
-    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def _texts(data: Any) -> Iterator[str]:

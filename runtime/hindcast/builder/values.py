@@ -218,11 +218,6 @@ def _data_workers(given: Any) -> dict[str, Any]:
     return workers
 
 
-def _sampler(given: Any) -> dict[str, Any]:
-    """`sampler`, by its YAML names."""
-    return {to_camel(name): value for name, value in dictionary("sampler", given).items()}
-
-
 def _replay(given: Any) -> dict[str, Any]:
     """The sampler's fields of `replay_buffer_config`."""
     _only("replay_buffer_config", given, ("type", "capacity", "alpha", "beta"))
@@ -296,10 +291,6 @@ def _connector(value: Any) -> Any:
     return {**value, "name": importable("learner_connector", value.get("name"))}
 
 
-def _callbacks(value: Any) -> list[Any]:
-    return [importable("callbacks_class", each) for each in _listed(value)]
-
-
 def _calling(hook: str, value: Any) -> list[Any]:
     """Functions as classes of callbacks with that one method."""
     from hindcast.record.callbacks import calling_function
@@ -359,7 +350,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "num_env_runners": _zero_as_one,
     "num_learners": _zero_as_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
-    "callbacks_class": _callbacks,
+    "callbacks_class": lambda value: [importable("callbacks_class", each) for each in _listed(value)],
     "learner_class": partial(importable, "learner_class"),
     **{name: partial(_calling, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
     "learner_connector": _connectors,
@@ -369,7 +360,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
-    "sampler": _sampler,
+    "sampler": lambda value: {to_camel(name): each for name, each in dictionary("sampler", value).items()},
     "replay_buffer_config": _replay,
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from hindcast.api.attempt import (
     CHECKPOINT,
     LONGEST_SILENCE_SECONDS,
@@ -178,7 +180,7 @@ def progress_status(progress: RunProgress, seconds_left: float | None, at: str) 
         percentage=None if share is None else round(min(max(share, 0.0), 100.0), 2),
         eta_seconds=None if seconds_left is None else int(seconds_left),
         metrics={
-            _METRICS.get(name, _camel(name)): float(value)
+            _METRICS.get(name, to_camel(name)): float(value)
             for name, value in progress.metrics.items()
             if name not in _COUNTS and math.isfinite(value)
         },
@@ -193,11 +195,6 @@ def _summary(progress: RunProgress) -> str:
     """`120/500 episodes`; the iteration where only a return ends the stage."""
     iteration = progress.metrics.get("iteration")
     return amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _stamp(moment: datetime) -> str:

@@ -99,11 +99,13 @@ class ActionToEnv:
         self._scaled = {
             leaf: _Scale(space)
             for leaf, space in self._spaces.items()
-            if normalize_actions and _is_scalable(space)
+            if normalize_actions and _is_float_box(space) and space.is_bounded()
         }
         self.scaled_leaves = tuple(self._scaled)
         self._clip = clip_actions
-        units = {leaf: _unit_box(self._spaces[leaf]) for leaf in self._scaled}
+        units = {
+            leaf: gym.spaces.Box(-1.0, 1.0, self._spaces[leaf].shape, np.float32) for leaf in self._scaled
+        }
         self.module_space = space_of(unflatten({**self._spaces, **units}, Columns.ACTIONS, self._struct))
 
     def __call__(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
@@ -213,7 +215,9 @@ class Preprocessing:
             if observation_filter == "meanStd" and _is_float_box(space)
         }
         self.stacked_leaves = tuple(
-            leaf for leaf, space in leaves.items() if frame_stack > 1 and _is_stackable(space)
+            leaf
+            for leaf, space in leaves.items()
+            if frame_stack > 1 and isinstance(space, gym.spaces.Box) and space.shape
         )
         self._history = FrameStack(frame_stack, self.stacked_leaves)
         self._to_env = ActionToEnv(action_space, normalize_actions, clip_actions)
@@ -367,15 +371,3 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
 
 def _is_float_box(space: gym.Space) -> bool:
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
-
-
-def _is_stackable(space: gym.Space) -> bool:
-    return isinstance(space, gym.spaces.Box) and len(space.shape) > 0
-
-
-def _is_scalable(space: gym.Space) -> bool:
-    return _is_float_box(space) and bool(space.is_bounded())
-
-
-def _unit_box(space: gym.Space) -> gym.Space:
-    return gym.spaces.Box(-1.0, 1.0, space.shape, np.float32)

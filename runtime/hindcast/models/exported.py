@@ -81,12 +81,15 @@ class ExportedPolicy(nn.Module):
         """One step: `[B, *shape]` of each input, and of each output."""
         given = dict(zip(self.inputs, values, strict=True))
         states = {leaf: value for leaf, value in given.items() if leaf not in self._seen}
-        seen = {leaf: self._filtered(leaf, given[leaf]) for leaf in self._seen}
+        seen = {leaf: given[leaf] for leaf in self._seen}
+        for leaf, name in self._names.items():
+            seen[leaf] = self._filters[name](seen[leaf])
         for leaf in self._stacked:
             history, width = given[_under(FRAMES_IN, leaf)], seen[leaf].shape[-1]
             seen[leaf] = torch.cat([history[..., width:], seen[leaf]], -1)
         outputs = self._policy.forward_inference(
-            states | {leaf: _networks(each) for leaf, each in seen.items()}
+            states
+            | {leaf: rows.float() if rows.dtype == torch.float64 else rows for leaf, rows in seen.items()}
         )
         chosen = self._policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).mode()
         actions = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else dict(chosen)
@@ -94,9 +97,6 @@ class ExportedPolicy(nn.Module):
         found = {**self._to_env(actions), **outputs, **as_leaves(Columns.STATE_OUT, later)}
         found |= {_under(FRAMES_OUT, leaf): seen[leaf] for leaf in self._stacked}
         return tuple(found[name] for name in self.outputs)
-
-    def _filtered(self, leaf: str, rows: Tensor) -> Tensor:
-        return self._filters[self._names[leaf]](rows) if leaf in self._names else rows
 
 
 class _Filter(nn.Module):
@@ -161,10 +161,6 @@ def _taken(space: gym.Space) -> np.dtype:
 def _given(space: gym.Space) -> np.dtype:
     dtype = np.dtype(space.dtype or np.int64)
     return dtype if dtype.kind == "f" else batch_dtype(dtype)
-
-
-def _networks(rows: Tensor) -> Tensor:
-    return rows.float() if rows.dtype == torch.float64 else rows
 
 
 def _torch(dtype: np.dtype) -> torch.dtype:

@@ -127,7 +127,9 @@ class Critics(nn.Module):
 
     def _rows(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """The actions' features `[..., F]`, and a row for each of them: the observation's features, then these."""
-        taken = self.actions(batch if actions is None else _as_leaves(actions))
+        if isinstance(actions, Tensor):
+            actions = {Columns.ACTIONS: actions}
+        taken = self.actions(batch if actions is None else actions)
         seen = self.observations(batch).expand(*taken.shape[:-1], -1)
         return taken, torch.cat([seen, taken], -1).flatten(0, -2)
 
@@ -280,7 +282,3 @@ def _stack(
         layers.append(ACTIVATIONS[model.fcnet_activation]())
     layers.append(MemberLinear(members, sizes[-1], outputs, 1.0, of_heads(model)))
     return nn.Sequential(*layers)
-
-
-def _as_leaves(actions: Actions) -> Batch:
-    return {Columns.ACTIONS: actions} if isinstance(actions, Tensor) else actions

@@ -93,7 +93,9 @@ class RLModule(nn.Module):
         self.action_space = action_space
         self.inference_only = inference_only
         self.learner_only = learner_only
-        self.model_config = _model_of(model_config)
+        if not isinstance(model_config, ModelSpec):
+            model_config = ModelSpec(module_options=dict(model_config or {}))
+        self.model_config = model_config
         self.value = value
         self.action_head: ActionHead = distribution_for(action_space, self.model_config)
         self._is_the_users = is_the_users(type(self))
@@ -263,7 +265,8 @@ class PolicyModule(RLModule):
         self.encoder = Encoder(self.observation_space, model)
         self.memory = _memory(self.encoder, model)
         features = self.encoder.output_size if self.memory is None else self.memory.output_size
-        self.log_std = _FreeLogStd(self.action_head) if self._wants_free_log_std() else None
+        is_free = model.free_log_std and self.action_head.log_std_columns
+        self.log_std = _FreeLogStd(self.action_head) if is_free else None
         policy_outputs = self.action_head.inputs_size
         if self.log_std is not None:
             policy_outputs -= self.log_std.size
@@ -313,9 +316,6 @@ class PolicyModule(RLModule):
     def _values(self, features: Tensor) -> Tensor:
         values: Tensor = self.vf(features)
         return values.squeeze(-1)
-
-    def _wants_free_log_std(self) -> bool:
-        return self.model_config.free_log_std and bool(self.action_head.log_std_columns)
 
 
 class _FreeLogStd(nn.Module):
@@ -396,10 +396,6 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     kind = import_subclass(model.module_class, RLModule, _FIELD)
     refuse_uncalled(kind, RLModule, _UNCALLED)
     return kind
-
-
-def _model_of(config: ModelSpec | Mapping[str, Any] | None) -> ModelSpec:
-    return config if isinstance(config, ModelSpec) else ModelSpec(module_options=dict(config or {}))
 
 
 def _takes_options(kind: type[RLModule]) -> bool:

@@ -138,7 +138,7 @@ def _pieces(made: Any, name: str) -> Iterator[Any]:
             for piece in own
             if type(piece) is AddNextObservationsFromEpisodesToTrainBatch
         ]
-        while own and _is_librarys(own[-1]):
+        while own and (is_default(own[-1]) or type(own[-1]) in PIECES.values()):
             own.pop()
         for piece in own:
             yield from [piece] if _is_connector(piece) else _refuse(name)
@@ -151,10 +151,6 @@ def _pieces(made: Any, name: str) -> Iterator[Any]:
         yield made
     else:
         yield from _refuse(name)
-
-
-def _is_librarys(piece: Any) -> bool:
-    return is_default(piece) or type(piece) in PIECES.values()
 
 
 def _is_connector(candidate: Any) -> bool:

@@ -96,9 +96,9 @@ class Curves:
     def evaluation(self) -> ReturnCurve | None:
         """Evaluation returns over training iterations."""
         return _return_curve(
-            (lookup(result["evaluation"], "training_iteration") or _iteration(result), result["evaluation"])
+            (lookup(found, "training_iteration") or lookup(result, "training_iteration") or 0.0, found)
             for result in self.results
-            if isinstance(result.get("evaluation"), Mapping)
+            if isinstance(found := result.get("evaluation"), Mapping)
         )
 
     @cached_property
@@ -157,7 +157,9 @@ class Curves:
         kept: dict[str, Line] = {}
         for name in names:
             line = self.learner[name]
-            if not any(_same(line, other) for other in kept.values()):
+            if not any(
+                len(line.y) == len(other.y) and np.allclose(line.y, other.y) for other in kept.values()
+            ):
                 kept[name] = line
         return kept
 
@@ -221,10 +223,6 @@ class Curves:
         return {label: seconds for label, seconds in sums.items() if seconds > 0}
 
 
-def _iteration(result: Result) -> float:
-    return lookup(result, "training_iteration") or 0.0
-
-
 def _judged(result: Result) -> Result:
     """What held-out episodes said in a result; nothing where they were not asked."""
     evaluation = result.get("evaluation")
@@ -263,7 +261,3 @@ def _return_curve(points: Iterable[tuple[float, Result]]) -> ReturnCurve | None:
     x, mean, low, high = np.array([rows[key] for key in sorted(rows)], np.float64).T
     count = episodes.pop() if len(episodes) == 1 else None
     return ReturnCurve(x, mean, low, high, int(count or 0))
-
-
-def _same(one: Line, other: Line) -> bool:
-    return len(one.y) == len(other.y) and bool(np.allclose(one.y, other.y))

@@ -49,7 +49,9 @@ class ResultsLog:
     def __init__(self, folder: Location, resume_at: int) -> None:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
-        self.results = [result for result in read_results(folder) if _stays(result, resume_at)]
+        earlier = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
+        # A last evaluation has a separate line, without learners, and will be repeated.
+        self.results = [result for result in earlier if "learners" in result]
         self._join()
         kept = len(self.results)
         self._lines = GrowingFile(
@@ -78,11 +80,6 @@ class ResultsLog:
 
 def _part(folder: Location, lines_before: int) -> Location:
     return folder.child(_PARTS, f"{lines_before:09d}.jsonl")
-
-
-def _stays(result: Result, resume_at: int) -> bool:
-    """Results up to the iteration stay; a last evaluation, which has a separate line, will be repeated."""
-    return result[ITERATION] <= resume_at and "learners" in result
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -81,17 +81,13 @@ def export_policy(
         files, step = {TORCH_PROGRAM: program}, _run_torch(program)
     else:
         program = _onnx_program(function)
-        files, step = {PROGRAM: program, LOADER: _loader()}, _run_onnx(program, function)
+        loader = Path(onnx_policy.__file__).read_bytes()  # imports nothing of Hindcast
+        files, step = {PROGRAM: program, LOADER: loader}, _run_onnx(program, function)
     difference = _compared(policy, function, step)
     files[DESCRIPTION] = json.dumps(_description(policy, function), indent=1).encode()
     for name, data in files.items():
         target.child(name).write_bytes(data)
     return Exported(where, [str(target.child(name)) for name in files], difference, _STEPS * _SLOTS)
-
-
-def _loader() -> bytes:
-    """The source of `hindcast.onnx_policy`, which imports nothing of Hindcast."""
-    return Path(onnx_policy.__file__).read_bytes()
 
 
 def _torch_program(function: ExportedPolicy) -> bytes:
@@ -203,15 +199,12 @@ def _started(function: ExportedPolicy) -> Arrays:
 
 def _gap(actions: Any, found: Arrays) -> float:
     """Between B actions of the environment and the exported ones."""
-    gaps = []
-    for row in range(_SLOTS):
-        for leaf, value in flatten(actions[row], Columns.ACTIONS).items():
-            gaps.append(_largest(np.asarray(value), found[leaf][row]))
-    return max(gaps)
-
-
-def _largest(own: NDArray[Any], exported: NDArray[Any]) -> float:
-    return float(np.abs(own.astype(np.float64) - exported.astype(np.float64)).max(initial=0.0))
+    gaps = [
+        np.abs(np.asarray(value, np.float64) - found[leaf][row].astype(np.float64)).max(initial=0.0)
+        for row in range(_SLOTS)
+        for leaf, value in flatten(actions[row], Columns.ACTIONS).items()
+    ]
+    return float(max(gaps))
 
 
 def _description(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:

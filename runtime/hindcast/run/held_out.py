@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor
 
 from hindcast.api import OfflineTraining
 from hindcast.api.offline_evaluation import OfflineEvaluationSpec
@@ -254,7 +253,8 @@ class HeldOut:
         while left:
             count = min(data.batch_size, left)
             batch = data.take(count)
-            yield batch | {Columns.WEIGHTS: _ones(batch)} if self._weighted else batch
+            ones = torch.ones(count, device=self._learner.device)
+            yield batch | {Columns.WEIGHTS: ones} if self._weighted else batch
             left -= count
         data.seek(start)
 
@@ -294,8 +294,3 @@ class HeldOut:
             found[part] = {name: found[part][name] for name in asked if name in found[part]}
         first = found["estimates"].get(asked[0])
         return {"estimated_return": None if first is None else first["value"], **found}
-
-
-def _ones(batch: Batch) -> Tensor:
-    any_leaf = next(iter(batch.values()))
-    return torch.ones(len(any_leaf), device=any_leaf.device)

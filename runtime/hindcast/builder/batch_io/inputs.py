@@ -47,7 +47,8 @@ def creator_of(given: Any) -> Creator | None:
 
 def has_readers(given: Any) -> bool:
     """Whether any entry of `input_` is a reader."""
-    return any(creator_of(entry) for entry in _entries(given))
+    entries = given if isinstance(given, Mapping | list | tuple) else [given]
+    return any(creator_of(entry) for entry in entries)
 
 
 class ReadInputs:
@@ -126,10 +127,6 @@ def _batches(reader: Any) -> Iterator[SampleBatch]:
                 f"input_: {type(reader).__name__}.next() returned a {type(batch).__name__}, expected a SampleBatch."
             )
         yield SampleBatch(batch)
-
-
-def _entries(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, Mapping | list | tuple) else [given]
 
 
 class WrittenOutput:

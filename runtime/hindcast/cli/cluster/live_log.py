@@ -1,6 +1,7 @@
 """The log of an attempt that still has pods: its submitter prints the driver's output."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from time import sleep
 from typing import Any, Final
 
@@ -64,12 +65,7 @@ def _pieces(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | None:
         first = next(pieces, b"")
     except Gone:
         return None
-    return _after(first, pieces)
-
-
-def _after(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+    return chain([first], pieces)
 
 
 def runs_of(resource: Raw) -> list[Raw]:

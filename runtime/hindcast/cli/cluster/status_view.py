@@ -71,9 +71,10 @@ def _facts(found: Explanation) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
+    why = found.message or ("The operator has not seen it yet." if found.state == UNSEEN else None)
     facts: Mapping[str, RenderableType | None] = {
         "state": _state(found),
-        "why": Text(found.message) if found.message else _unseen(found),
+        "why": Text(why) if why else None,
         "note": Text("\n".join(found.notes), style="yellow") if found.notes else None,
         "progress": _progress(found),
         "metrics": _metrics(found.progress.get("metrics") or {}),
@@ -96,10 +97,6 @@ def _state(found: Explanation) -> Text:
     if found.since is not None:
         text.append(f" since {found.since:%Y-%m-%d %H:%M:%S} UTC, {age(found.since, found.now)}", style="dim")
     return text
-
-
-def _unseen(found: Explanation) -> Text | None:
-    return Text("The operator has not seen it yet.") if found.state == UNSEEN else None
 
 
 def _progress(found: Explanation) -> RenderableType | None:
@@ -128,12 +125,11 @@ def _progress(found: Explanation) -> RenderableType | None:
 def _metrics(metrics: Mapping[str, float]) -> Text | None:
     named = [name for name in _METRICS if name in metrics]
     others = [name for name in metrics if name not in _METRICS]
-    texts = [f"{_METRICS.get(name, name)} {_figure(name, metrics[name])}" for name in (*named, *others)]
+    texts = []
+    for name in (*named, *others):
+        shown = formatting.share if name.endswith("Share") else formatting.count
+        texts.append(f"{_METRICS.get(name, name)} {shown(metrics[name])}")
     return Text("  ".join(texts)) if texts else None
-
-
-def _figure(name: str, value: float) -> str:
-    return formatting.share(value) if name.endswith("Share") else formatting.count(value)
 
 
 def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:

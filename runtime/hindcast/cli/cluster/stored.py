@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
 from hindcast.cli.cluster.access import Raw
@@ -102,13 +102,11 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     revision, latest = max(found)
     wanted = (revision, latest if attempt is None else attempt)
     if wanted not in found:
-        raise UserError(f"{folder} has no log of attempt {attempt}{_known(found, revision)}")
+        known = ", ".join(str(number) for own, number in sorted(found) if own == revision)
+        raise UserError(
+            f"{folder} has no log of attempt {attempt}; of revision {revision} there are: {known}"
+        )
     return str(found[wanted]), found[wanted].read_bytes()
-
-
-def _known(found: dict[tuple[int, int], Any], revision: int) -> str:
-    numbers = sorted(number for own, number in found if own == revision)
-    return f"; of revision {revision} there are: {', '.join(map(str, numbers))}"
 
 
 def stored_policy(found: Raw, target: Target) -> str:

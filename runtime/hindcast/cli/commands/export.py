@@ -40,11 +40,15 @@ def export(
     The exported policy includes filters, frame stacks, recurrent states and action scaling.
     """
     from hindcast import formatting
-    from hindcast.cli.cluster.target import is_target
+    from hindcast.cli.cluster.target import is_target, parse_target
     from hindcast.run.exporting import export_policy
 
     if is_target(checkpoint):
-        checkpoint = _on_cluster(checkpoint, namespace, kube_context)
+        from hindcast.cli.cluster.access import connect
+        from hindcast.cli.cluster.stored import stored_policy
+
+        target = parse_target(checkpoint)
+        checkpoint = stored_policy(connect(namespace, kube_context).resource(target), target)
     elif namespace is not None or kube_context is not None:
         raise SpecError(
             f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
@@ -60,13 +64,3 @@ def export(
         "steps": done.steps,
     }
     screen.result(document, *done.files, said)
-
-
-def _on_cluster(name: str, namespace: str | None, context: str | None) -> str:
-    """Path of the policy of a cluster's resource."""
-    from hindcast.cli.cluster.access import connect
-    from hindcast.cli.cluster.stored import stored_policy
-    from hindcast.cli.cluster.target import parse_target
-
-    target = parse_target(name)
-    return stored_policy(connect(namespace, context).resource(target), target)

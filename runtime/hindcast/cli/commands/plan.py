@@ -24,6 +24,8 @@ def plan(
 
     resources = [loaded.resource for loaded in load_resources(files)]
 
+    from rich.tree import Tree
+
     from hindcast.errors import SpecError
     from hindcast.run.planning import plan as plan_of
 
@@ -34,15 +36,11 @@ def plan(
     plans = {
         f"{training.kind}/{training.metadata.name}": plan_of(training, resources) for training in trainings
     }
-    screen.result({"plans": plans}, *(_tree(name, content) for name, content in plans.items()))
-
-
-def _tree(name: str, content: Mapping[str, Any]) -> "Tree":
-    from rich.tree import Tree
-
-    tree = Tree(f"[bold]{name}", guide_style="dim")
-    _grow(tree, content)
-    return tree
+    trees = []
+    for name, content in plans.items():
+        trees.append(Tree(f"[bold]{name}", guide_style="dim"))
+        _grow(trees[-1], content)
+    screen.result({"plans": plans}, *trees)
 
 
 def _grow(tree: "Tree", content: Mapping[str, Any]) -> None:
