@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
 from hindcast.builder.batch_io.inputs import ReadInputs, WrittenOutput, has_readers
-from hindcast.builder.groups import LearnerGroup
 from hindcast.builder.names import UnknownName
 from hindcast.builder.options import in_python, python_names
 from hindcast.builder.recording import EvaluationRecording
@@ -29,8 +28,8 @@ from hindcast.report.events import Reporter
 from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
-from hindcast.run.env_runners import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.evaluations import Evaluations
+from hindcast.run.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.live import players_of
 from hindcast.run.offline import offline_trainer

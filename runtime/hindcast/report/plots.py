@@ -14,7 +14,7 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.report.canvas import Label, Picture, Theme, end_labels, short_numbers, style_axes
-from hindcast.report.curves import F64, Curves, Line, ReturnCurve
+from hindcast.report.curves import F64, OTHER, TIMERS, Curves, Line, ReturnCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -313,7 +313,5 @@ def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
 
 def _share_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
     """Same colour for the same activity in every report; the rest is grey."""
-    from hindcast.report.curves import OTHER, TIMERS
-
     known = list(TIMERS.values())
     return [theme.series[-1] if label == OTHER else theme.series[known.index(label)] for label in labels]

@@ -27,7 +27,7 @@ from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
-from hindcast.run.env_runners import EnvRunnerGroup, LocalEnvRunner
+from hindcast.run.groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.stopping import followed
 from hindcast.run.training_callbacks import TrainingCallbacks

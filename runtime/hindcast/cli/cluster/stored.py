@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
@@ -52,17 +54,22 @@ def stored_log(resource: Resource, child: str) -> bytes:
             f"the pods are gone; the log is at {path}: fetch it from there, or install the extra that reads it: "
             "pip install 'hindcast-rl[runtime]'"
         ) from error
-    try:
+    with _reading(f"the pods are gone; the log is at {path}"):
         location = resolve(path)
         if location.exists():
             return location.read_bytes()
-    except StorageError as error:
-        raise StorageError(
-            f"the pods are gone; the log is at {path}, which cannot be read from here: {error}"
-        ) from error
     if location.is_local:
         raise UserError(f"the pods are gone; the log is at {path} on {volume_of(resource, path)}")
     raise UserError(f"the pods are gone and there is no log at {path}: the driver had not written one yet")
+
+
+@contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """What storage refuses or fails, with where it is that was to be read."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{where}, which cannot be read from here: {error}") from error
 
 
 def volume_of(resource: Resource, path: str) -> str:
@@ -128,14 +135,10 @@ def stored_policy(found: Raw, target: Target) -> str:
             f"{target} has no policy yet, it is {status.get('state') or 'not seen by the operator'}: "
             f"`hindcast status {target}` says why."
         )
-    try:
+    with _reading(f"the policy of {target} is at {path}"):
         location = resolve(path)
         if location.exists():
             return str(path)
-    except StorageError as error:
-        raise StorageError(
-            f"the policy of {target} is at {path}, which cannot be read from here: {error}"
-        ) from error
     if location.is_local:
         where = volume_of(validate_resource(found), path)
         raise UserError(f"the policy of {target} is at {path} on {where}, then export the copy")

@@ -1,9 +1,11 @@
-"""Runners of environments as RLlib's functions see them: here one, in this process, which plays with the policy."""
+"""RLlib's groups of environment runners and of learners, which have one member each here, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.convert import block_to_episodes
@@ -11,10 +13,14 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.errors import SpecError
 from hindcast.evaluate.environment import EnvReport
 from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.rng import seed_of
 from hindcast.record.live import LivePlayer
 
 T = TypeVar("T")
+Weights = Mapping[str, Mapping[str, Tensor]]
+"""Module id -> name -> tensor."""
 
 
 class LocalEnvRunner:
@@ -95,3 +101,52 @@ class EnvRunnerGroup:
         return 0
 
     num_remote_env_runners = num_healthy_remote_env_runners = num_healthy_remote_workers
+
+
+class LocalLearner(NamedTuple):
+    """The learner, as functions see it.
+
+    Attributes:
+        module: module id -> network, with the weights that updates change.
+        updates: made so far.
+    """
+
+    module: Mapping[str, RLModule]
+    updates: int
+
+
+class LearnerGroup:
+    """The learner, which is in this process.
+
+    Args:
+        module: the policy's network.
+        updates: gives the updates made so far.
+    """
+
+    def __init__(self, module: RLModule, updates: Callable[[], int]) -> None:
+        self._module = module
+        self._updates = updates
+
+    def foreach_learner(self, func: Callable[[LocalLearner], T]) -> list[T]:
+        """What a function gives for the learner."""
+        return [func(LocalLearner({DEFAULT_MODULE_ID: self._module}, self._updates()))]
+
+    def get_weights(self) -> dict[str, dict[str, Tensor]]:
+        """A copy of the policy's weights, on the CPU."""
+        return {DEFAULT_MODULE_ID: self._module.get_state()}
+
+    def set_weights(self, weights: Weights) -> None:
+        """Take over weights from `get_weights`, of the policy alone: optimisers and critics stay.
+
+        Raises:
+            SpecError: they are of no module that there is, or of another model.
+        """
+        if weights.keys() != {DEFAULT_MODULE_ID}:
+            raise SpecError(
+                f"weights are for {', '.join(weights) or 'no module'}: the only module is {DEFAULT_MODULE_ID!r}."
+            )
+        try:
+            self._module.set_state(weights[DEFAULT_MODULE_ID])
+        except RuntimeError as error:
+            lines = " ".join(str(error).split())
+            raise SpecError(f"weights belong to another model: {lines}") from error
