@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from hindcast.episodes.nested import Nested, is_composite, map_leaves
 from hindcast.episodes.spaces import space_struct
 
 
-@dataclass(frozen=True)
-class LeafType:
-    """Shape and dtype of one sample's leaf."""
-
-    shape: tuple[int, ...]
-    dtype: DTypeLike
+def empty_batch(space: spaces.Space, one_hot_discrete: bool = False) -> Nested:
+    """`[0, *shape]` for each leaf of the space's samples, as they are or one-hot encoded."""
+    return map_leaves(lambda leaf: _empty(leaf, one_hot_discrete), space_struct(space))
 
 
-def space_types(space: spaces.Space, one_hot_discrete: bool = False) -> Nested:
-    """`LeafType` of each leaf of the space's samples, as they are or one-hot encoded."""
-    return map_leaves(lambda leaf: _leaf_type(leaf, one_hot_discrete), space_struct(space))
+def filled(batch: Nested, fill: Nested, widen: bool = False) -> Nested:
+    """One sample like those of a batch, made of `fill`.
 
-
-def batch_types(data: Nested, fill: Nested) -> Nested:
-    """`LeafType` of each leaf of batched data, in the dtype that can hold `fill` as well."""
-    if is_composite(fill):
-        return map_leaves(lambda leaf, value: LeafType(leaf.shape[1:], _common(leaf, value)), data, fill)
-    return map_leaves(lambda leaf: LeafType(leaf.shape[1:], _common(leaf, fill)), data)
-
-
-def filled(types: Nested, fill: Nested) -> Nested:
-    """One sample made of `fill`: a number or text for all leaves, or a value nested like the sample.
+    Args:
+        batch: arrays with a leading time dimension.
+        fill: a number or text for all leaves, or a value nested like the sample.
+        widen: whether a leaf's dtype becomes one that can hold `fill` as well.
 
     Raises:
         ValueError: `fill` does not fit the shape or the structure.
     """
     if is_composite(fill):
-        return map_leaves(_full, types, fill)
-    return map_leaves(lambda leaf: _full(leaf, fill), types)
+        return map_leaves(lambda leaf, value: _full(leaf, value, widen), batch, fill)
+    return map_leaves(lambda leaf: _full(leaf, fill, widen), batch)
 
 
 def one_hot(value: Nested, space: spaces.Space) -> Nested:
@@ -72,30 +61,25 @@ def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.flo
     return np.eye(n, dtype=np.float32)[index]
 
 
-def _leaf_type(space: spaces.Space, one_hot_discrete: bool) -> LeafType:
+def _empty(space: spaces.Space, one_hot_discrete: bool) -> NDArray[Any]:
     if one_hot_discrete and isinstance(space, spaces.Discrete):
-        return LeafType((int(space.n),), np.float32)
+        return np.empty((0, int(space.n)), np.float32)
     if one_hot_discrete and isinstance(space, spaces.MultiDiscrete):
-        return LeafType((int(space.nvec.sum()),), np.float32)
+        return np.empty((0, int(space.nvec.sum())), np.float32)
     if isinstance(space, spaces.Text):
-        return LeafType((), object)
+        return np.empty(0, object)
     if space.shape is None or space.dtype is None:
         raise ValueError(f"values of the space {space} have no fixed shape: nothing can be filled in")
-    return LeafType(space.shape, space.dtype)
+    return np.empty((0, *space.shape), space.dtype)
 
 
-def _common(leaf: NDArray[Any], fill: Any) -> np.dtype:
-    if leaf.dtype == object:
-        return leaf.dtype
-    return np.result_type(leaf.dtype, fill)
-
-
-def _full(leaf: LeafType, fill: Any) -> NDArray[Any]:
+def _full(leaf: NDArray[Any], fill: Any, widen: bool) -> NDArray[Any]:
     if is_composite(fill):
         raise ValueError(f"fill={fill!r} is nested differently from the data")
+    shape, dtype = leaf.shape[1:], leaf.dtype
+    if widen and dtype.kind != "O":
+        dtype = np.result_type(dtype, fill)
     try:
-        return np.full(leaf.shape, fill, dtype=leaf.dtype)
+        return np.full(shape, fill, dtype)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"fill={fill!r} does not fit data of shape {leaf.shape} and dtype {leaf.dtype}"
-        ) from error
+        raise ValueError(f"fill={fill!r} does not fit data of shape {shape} and dtype {dtype}") from error

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.episodes import batched, nested
-from hindcast.episodes.encoding import batch_types, filled, one_hot, space_types
+from hindcast.episodes.encoding import empty_batch, filled, one_hot
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_from_state, space_struct, space_to_state
 
@@ -212,7 +212,10 @@ class InfiniteLookbackBuffer:
         """
         if self.finalized:
             return
-        self.data = batched.stack(self.data) if self.data else self._empty_batch()
+        if self.data:
+            self.data = batched.stack(self.data)
+        else:
+            self.data = np.zeros(0) if self.space is None else empty_batch(self.space)
         self.finalized = True
         self._shared = False
 
@@ -336,8 +339,8 @@ class InfiniteLookbackBuffer:
 
     def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
-            return filled(space_types(self.space, one_hot_discrete), fill)
-        return filled(batch_types(self.data, fill), fill) if self.finalized else fill
+            return filled(empty_batch(self.space, one_hot_discrete), fill)
+        return filled(self.data, fill, widen=True) if self.finalized else fill
 
     def _out_of_range(self, index: Any, look: bool) -> IndexError:
         return IndexError(
@@ -362,12 +365,6 @@ class InfiniteLookbackBuffer:
         if self.finalized:
             return nested.map_leaves(lambda leaf: leaf + number, self.data)
         return [nested.map_leaves(lambda leaf: leaf + number, item) for item in self.data]
-
-    def _empty_batch(self) -> Nested:
-        if self.space is None:
-            return np.zeros(0)
-        types = space_types(self.space)
-        return nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), dtype=leaf.dtype), types)
 
 
 def _inside(positions: range, total: int) -> range:

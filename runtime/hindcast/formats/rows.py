@@ -14,6 +14,7 @@ from hindcast.episodes.columns import Columns
 
 ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 """Columns that say who acted; they become part of an episode's details."""
+_PER_ROW: Final = ("terminated", "truncated", "row", "eps_id", "t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,29 +46,20 @@ class Rows:
 
     def take(self, index: I64 | Bool) -> Rows:
         """The rows at an index or under a mask."""
-        return replace(
-            self,
-            columns={name: column[index] for name, column in self.columns.items()},
-            terminated=self.terminated[index],
-            truncated=self.truncated[index],
-            row=self.row[index],
-            eps_id=None if self.eps_id is None else self.eps_id[index],
-            t=None if self.t is None else self.t[index],
-        )
+        kept: dict[str, Any] = {name: _at(getattr(self, name), index) for name in _PER_ROW}
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, columns=columns, **kept)
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Rows:
         """The rows of all parts, in order; they are of one file and have the same columns."""
-        first = parts[0]
-        return cls(
-            columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
-            terminated=np.concatenate([part.terminated for part in parts]),
-            truncated=np.concatenate([part.truncated for part in parts]),
-            path=first.path,
-            row=np.concatenate([part.row for part in parts]),
-            eps_id=_joined([part.eps_id for part in parts]),
-            t=_joined([part.t for part in parts]),
-        )
+        joined: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in _PER_ROW}
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+        return cls(columns, path=parts[0].path, **joined)
+
+
+def _at(array: NDArray[Any] | None, index: I64 | Bool) -> NDArray[Any] | None:
+    return None if array is None else array[index]
 
 
 def _joined(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -54,12 +54,9 @@ class RayData(Format):
             SpecError: there is no such method.
         """
         _method(options)
-        size = (
-            sum(e.size for e in location.files(recursive=True))
-            if location.is_folder()
-            else location.info().size
-        )
-        return [Piece(location, 0, size or 0)]
+        if location.is_folder():
+            return [Piece(location, 0, sum(entry.size for entry in location.files(recursive=True)))]
+        return [Piece(location, 0, location.info().size or 0)]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """Episodes that the user's class makes of each batch of rows; or the rows.
@@ -132,9 +129,9 @@ def _each(found: Any, size: int) -> Iterator[dict[str, Any]]:
         for batch in found.iter_batches(batch_size=size, batch_format="numpy"):
             yield dict(batch)
     elif isinstance(found, pa.Table):
-        yield {name: _column(found[name].to_pylist()) for name in found.column_names}
+        yield from _each(found.to_pydict(), size)
     elif hasattr(found, "to_dict") and hasattr(found, "columns"):
-        yield {str(name): _column(found[name].tolist()) for name in found.columns}
+        yield from _each(found.to_dict("list"), size)
     elif isinstance(found, Mapping):
         yield {
             str(name): values if isinstance(values, np.ndarray) else _column(values)
