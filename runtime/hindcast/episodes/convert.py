@@ -77,7 +77,6 @@ def block_to_episodes(
     they are first asked for.
 
     Args:
-        block: the episodes in columns.
         observation_space: how the observations are nested; without it see `nested.unflatten`.
         action_space: the same for the actions.
 

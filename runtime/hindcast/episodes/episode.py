@@ -95,16 +95,11 @@ class SingleAgentEpisode(EpisodeAccess):
             observation_space: their space; needed for one-hot encoding, gives `fill` its shape.
             infos: T + 1 dicts, or a function that makes them when they are first asked for; default: empty.
             actions: T actions.
-            action_space: their space.
             rewards: T rewards.
-            terminated: whether the environment ended the episode.
-            truncated: whether it was cut off.
             extra_model_outputs: name -> T outputs.
             t_started: timestep of the first observation that is not lookback; default 0.
             len_lookback_buffer: how many of the given steps are lookback, at most all of them, which is what
                 "auto" means; 0 for an episode that is given whole.
-            agent_id: the agent.
-            module_id: the module that acted.
             multi_agent_episode_id: the episode of many agents that this is a part of.
 
         Raises:
@@ -218,10 +213,7 @@ class SingleAgentEpisode(EpisodeAccess):
         Args:
             observation: what the environment answered, o_t+1.
             action: the action, a_t.
-            reward: the reward for it.
             infos: the info dict that came with the observation.
-            terminated: whether the environment ended the episode.
-            truncated: whether it was cut off.
             extra_model_outputs: the model's further outputs at this step; the same keys in every step.
 
         Raises:

@@ -82,7 +82,6 @@ def unflatten(named: Mapping[str, Any], root: str, struct: Nested | None = None)
 
     Args:
         named: leaf name -> leaf; names of other roots are ignored.
-        root: the column.
         struct: nested as the value was (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
 
     Raises:

@@ -90,8 +90,6 @@ def datasets(location: Location, node: Any, skip: Collection[str] = (), depth: i
     """All datasets below a group by their path in it (`a/b`), sorted; a dataset by itself is at "".
 
     Args:
-        location: the file.
-        node: group or dataset.
         skip: names in the group that are left out.
         depth: of the group below the one that was asked for.
 

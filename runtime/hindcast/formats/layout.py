@@ -49,8 +49,6 @@ def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
     """Make sure that a column has no nulls.
 
     Args:
-        column: as read.
-        name: for the sentence.
         expected: what its cells must hold, such as ": expected a number".
 
     Raises:
@@ -78,7 +76,6 @@ class Contents(NamedTuple):
     """What is in a file, found without decoding more of it than its layout needs.
 
     Attributes:
-        spec: what it holds.
         lengths: for each row group, `[rows]` steps of each stored episode or fragment.
         continued: for each row group, `[rows]` which of them continue the one before.
         runs: of files that Hindcast did not write, what each stored episode is, in order.
@@ -155,8 +152,6 @@ class Layout(Protocol):
 
         Args:
             table: complete row groups, with the file's `columns`.
-            spec: what the leaves hold.
-            leaves: which to decode.
 
         Raises:
             CellError: a row that does not fit the spec.

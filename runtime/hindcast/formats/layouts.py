@@ -46,7 +46,6 @@ def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> Encod
 
     Args:
         layout: one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
-        spec: of the data.
         packed: columns to pack, which only SampleBatch can.
 
     Raises:

@@ -92,12 +92,7 @@ _OF_STORES: Final = tuple(
 
 @contextmanager
 def storage_errors(action: str, place: Place) -> Iterator[None]:
-    """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`).
-
-    Args:
-        action: a verb, for the message.
-        place: what it is done to.
-    """
+    """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`)."""
     try:
         yield
     except UserError:

@@ -39,9 +39,6 @@ class Lease:
     """The right to change what is in a folder, until another mark has a higher number. It pickles.
 
     Args:
-        folder: of the marks.
-        number: of this lease's mark.
-        token: in that mark.
         superseded: the error to raise when it was lost, given the mark that took it over, if there is one.
     """
 
@@ -66,7 +63,6 @@ class Lease:
         """Put a mark into the folder, with the next number.
 
         Args:
-            folder: of the marks.
             mark: its content, with a unique `token`.
             may_take: called with the folder and the mark of the present holder; raises if that one stays.
             superseded: see the class.

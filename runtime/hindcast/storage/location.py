@@ -55,8 +55,6 @@ class Location:
     """A file or folder on some file system.
 
     Attributes:
-        backend: the file system or bucket.
-        path: the path inside it.
         uri: how the user wrote it (with the children appended); shown in messages.
         guard: called before anything here or below is written or deleted; None allows everyone.
     """

@@ -52,10 +52,6 @@ class Bucket(NamedTuple):
 def bucket_of(scheme: str, rest: str) -> Bucket | None:
     """The bucket that a URI names; None if its scheme is not that of a cloud.
 
-    Args:
-        scheme: before `://`.
-        rest: after it.
-
     Raises:
         StorageError: an invalid URI or environment.
     """
@@ -149,11 +145,8 @@ def _azure(
     """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
 
     Args:
-        container: that the URI names.
         account: that the URI names; that of the environment by default.
         suffix: rest of its host name.
-        seconds: for which a request is tried.
-        given: variables of the environment.
 
     Raises:
         StorageError: no account is named anywhere.

@@ -100,11 +100,9 @@ class ArrowEncoder(ParquetEncoder):
         return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        """See `ParquetEncoder.sizes`."""
         return episode_bytes(block, self._spec)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
-        """See `ParquetEncoder.options`."""
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 
@@ -136,7 +134,6 @@ def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.
     A JSON leaf that the block lacks is written as empty.
 
     Args:
-        block: what to encode.
         spec: what its columns must hold.
         schema: `arrow_schema(spec)`, if already known.
 
@@ -179,7 +176,6 @@ def decode(table: pa.Table, spec: DataSpec, leaves: Sequence[str] | None = None)
 
     Args:
         table: rows of this layout, read with at least the columns of the leaves.
-        spec: what the leaves hold.
         leaves: which to decode; all by default.
 
     Raises:

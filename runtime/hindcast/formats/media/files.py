@@ -44,10 +44,6 @@ class MappedFiles(Format):
     def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
         """`[R, …]` by column.
 
-        Args:
-            files: in order.
-            given: the read options.
-
         Raises:
             DataError: a file that cannot be read.
         """

@@ -52,7 +52,6 @@ def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: s
     Args:
         rows: `[R, …]` by column, as `OfflinePreLearner.map_rows` describes them.
         options: names the class.
-        where: file or folder, for sentences.
 
     Raises:
         UserCodeError: the class raised, or returned something else than episodes.

@@ -64,7 +64,6 @@ def records_of(location: Location, start: int, lengths: I64, first: int) -> tupl
     """Adjacent records.
 
     Args:
-        location: the file.
         start: byte at which the first one's header begins.
         lengths: `[R]` bytes of each.
         first: its number in the file.

@@ -74,11 +74,6 @@ class State(NamedTuple):
     """An episode's state.
 
     Attributes:
-        eps_id: its id.
-        t_started: timestep at which it starts.
-        length: its steps.
-        terminated: whether the environment ended it.
-        truncated: whether it was cut off.
         buffers: by column, those that were requested.
         spaces: packed observation and action space.
         details: text of `episodes.details`.

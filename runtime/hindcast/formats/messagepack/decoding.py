@@ -50,7 +50,6 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
     """Episodes as a block of the columns.
 
     Args:
-        states: what was read.
         columns: names of columns (`obs`, not `obs/camera`); infos become JSON text.
         known: the space of a column, where known, which distinguishes tuples from vectors.
 

@@ -35,9 +35,6 @@ _OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 class StateEncoder:
     """Packs episodes of one spec.
 
-    Args:
-        spec: what blocks hold.
-
     Raises:
         DataError: a spec without observations, actions or rewards, or with a space that episodes cannot have.
     """
@@ -121,11 +118,7 @@ class StateEncoder:
 
 
 class _Numbers:
-    """A column whose items differ in nothing but their numbers.
-
-    Attributes:
-        nbytes: of an item.
-    """
+    """A column whose items differ in nothing but their numbers."""
 
     def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
         self.nbytes = template.stride
@@ -140,11 +133,7 @@ class _Numbers:
 
 
 class _Any:
-    """A column with text in it, packed item by item.
-
-    Attributes:
-        nbytes: of an item, about.
-    """
+    """A column with text in it, packed item by item."""
 
     def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column, self._spec, self._struct = column, spec, struct

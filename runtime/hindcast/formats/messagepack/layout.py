@@ -54,11 +54,9 @@ class MessagePackEpisodes:
         return _decoded_contents(file)
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:  # noqa: ARG002
-        """See `Layout.columns`."""
         return [ITEM]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        """See `Layout.decode`."""
         columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
         states = read_states(_cells_of(table), columns)
         block = decode_states(states, columns, _spaces(spec))
@@ -76,16 +74,13 @@ class MessagePackEncoder(ParquetEncoder):
         self._schema = pa.schema([pa.field(ITEM, pa.binary())], metadata=describe(MESSAGEPACK_EPISODES, spec))
 
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`."""
         table = pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
         return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        """See `ParquetEncoder.sizes`."""
         return self._states.sizes(block)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
-        """See `ParquetEncoder.options`."""
         return {"use_dictionary": False, "write_statistics": False}
 
 

@@ -19,7 +19,6 @@ def pack(value: Any, *, exactly: bool = False) -> bytes:
     """A value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
 
     Args:
-        value: what to pack.
         exactly: whether tuples are refused, which come back as lists.
 
     Raises:

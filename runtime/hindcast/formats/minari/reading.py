@@ -74,10 +74,7 @@ def read(location: Location, folder: Path, stored: Stored, with_infos: bool) -> 
     """Complete episodes.
 
     Args:
-        location: of the dataset, for sentences.
         folder: where its files are on this machine.
-        stored: the episodes.
-        with_infos: whether infos are wanted.
 
     Raises:
         DataError: what is missing, damaged, or built otherwise than the dataset's spaces.

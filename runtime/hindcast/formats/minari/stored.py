@@ -34,7 +34,6 @@ class Stored(NamedTuple):
 
     Attributes:
         metadata: of the dataset, with spaces of the same structure where it does not say its own.
-        episodes: in order.
     """
 
     metadata: MinariMetadata

@@ -43,11 +43,9 @@ class ParquetEncoder(ABC):
         """Arguments of `pq.ParquetWriter`."""
 
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `Encoder.pieces`."""
         return split_long(block, self.sizes(block), self.longest)
 
     def open(self, location: Location, schema: pa.Schema, compression: str) -> ParquetFile:
-        """See `Encoder.open`."""
         return ParquetFile(location, schema, self, compression)
 
     def overhead(self, schema: pa.Schema, groups: int) -> int:
