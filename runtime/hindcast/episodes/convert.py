@@ -106,7 +106,11 @@ def block_to_episodes(
             len_lookback_buffer=0,
         )
         if block.details is not None:
-            _set_details(episode, details.from_text(block.details[i]))
+            found = details.from_text(block.details[i])
+            episode.custom_data.update(found.pop("custom_data", {}))
+            for key, name in details.FIELDS.items():
+                if name in found:
+                    setattr(episode, key, found[name])
         episodes.append(episode)
     return episodes
 
@@ -118,23 +122,9 @@ def _details(episodes: Sequence[SingleAgentEpisode]) -> NDArray[np.object_] | No
 
 def _details_of(episode: SingleAgentEpisode) -> str:
     try:
-        return details.to_text(
-            agent_id=episode.agent_id,
-            module_id=episode.module_id,
-            multi_agent_episode_id=episode.multi_agent_episode_id,
-            start_time=episode._start_time,
-            last_step_time=episode._last_step_time,
-            custom_data=episode.custom_data,
-        )
+        return details.to_text(**{name: getattr(episode, key) for key, name in details.FIELDS.items()})
     except ValueError as error:
         raise ValueError(f"the custom data or ids of episode {episode.id_} hold {error}") from error
-
-
-def _set_details(episode: SingleAgentEpisode, details: Mapping[str, Any]) -> None:
-    episode.agent_id, episode.module_id = details.get("agent_id"), details.get("module_id")
-    episode.multi_agent_episode_id = details.get("multi_agent_episode_id")
-    episode._start_time, episode._last_step_time = details.get("start_time"), details.get("last_step_time")
-    episode.custom_data.update(details.get("custom_data", {}))
 
 
 def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:

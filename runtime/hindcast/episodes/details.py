@@ -16,25 +16,26 @@ import orjson
 
 NOTHING: Final = ""
 """The text of an episode without details."""
-FIELDS: Final = (
-    "agent_id",
-    "module_id",
-    "multi_agent_episode_id",
-    "start_time",
-    "last_step_time",
-    "custom_data",
-)
+FIELDS: Final = {
+    "agent_id": "agent_id",
+    "module_id": "module_id",
+    "multi_agent_episode_id": "multi_agent_episode_id",
+    "_start_time": "start_time",
+    "_last_step_time": "last_step_time",
+    "custom_data": "custom_data",
+}
+"""Keys of an episode's state -> the fields of the text."""
 _JSON_INTEGERS: Final = range(-(2**63), 2**64)
 _STORABLE: Final = "biufcU"
 
 
 def to_text(**fields: Any) -> str:
-    """The fields, of `FIELDS`, as text; `None` and empty custom data are left out.
+    """The fields, of those in `FIELDS`, as text; `None` and empty custom data are left out.
 
     Raises:
         ValueError: a value other than numbers, text, bytes, arrays, and lists, tuples and dicts of such.
     """
-    given = {name: fields[name] for name in FIELDS if _is_given(fields.get(name))}
+    given = {name: fields[name] for name in FIELDS.values() if _is_given(fields.get(name))}
     if not given:
         return NOTHING
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -48,6 +48,24 @@ class _Options(NamedTuple):
 
     max_episode_steps: int | None
     drops: bool
+
+
+class Ends(NamedTuple):
+    """The ends of episodes among rows in stored order.
+
+    Attributes:
+        terminated: `[R]` whether the environment ended the episode with this row.
+        truncated: `[R]` whether it was cut off after this row.
+    """
+
+    terminated: Bool
+    truncated: Bool
+
+    def starts(self) -> I64:
+        """`[N]` each episode's first row; the last episode may be unfinished."""
+        ended = self.terminated | self.truncated
+        after = np.flatnonzero(ended) + 1
+        return np.concatenate([[0], after[after < len(ended)]]).astype(np.int64)
 
 
 class D4RL(Format):
@@ -140,8 +158,9 @@ def _ends(location: Location, file: File, own: _Options, start: int, stop: int) 
     if file.timeouts is not None and own.max_episode_steps is not None:
         raise DataError(f"{location} has its own timeouts: leave readOptions.{_MAX_STEPS} out")
     terminated = flags(location, file.terminals, start, stop)
-    timeouts = None if file.timeouts is None else flags(location, file.timeouts, start, stop)
-    return ends_of(terminated, timeouts, own.max_episode_steps or 0)
+    if file.timeouts is not None:
+        return Ends(terminated, flags(location, file.timeouts, start, stop))
+    return Ends(terminated, _cut_off(terminated, own.max_episode_steps or 0))
 
 
 def _check_final(location: Location, file: File, ends: Ends, own: _Options, options: ReadOptions) -> None:
@@ -227,33 +246,12 @@ def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
     return replace(rows, columns={**rows.columns, **following}, truncated=truncated), kept & ~unknown
 
 
-@dataclass(frozen=True)
-class Ends:
-    """The ends of episodes among rows in stored order.
-
-    Attributes:
-        terminated: `[R]` whether the environment ended the episode with this row.
-        truncated: `[R]` whether it was cut off after this row.
-    """
-
-    terminated: Bool
-    truncated: Bool
-
-    def starts(self) -> I64:
-        """`[N]` each episode's first row; the last episode may be unfinished."""
-        ended = self.terminated | self.truncated
-        after = np.flatnonzero(ended) + 1
-        return np.concatenate([[0], after[after < len(ended)]]).astype(np.int64)
-
-
-def ends_of(terminated: Bool, timeouts: Bool | None, max_episode_steps: int) -> Ends:
-    """By the flags; without timeouts, an episode is also cut off after `max_episode_steps` (0: never)."""
-    if timeouts is not None:
-        return Ends(terminated, timeouts)
+def _cut_off(terminated: Bool, max_episode_steps: int) -> Bool:
+    """`[R]` whether an episode reaches `max_episode_steps` (0: there is no limit) with this row."""
     if not max_episode_steps:
-        return Ends(terminated, np.zeros_like(terminated))
+        return np.zeros_like(terminated)
     row = np.arange(len(terminated))
     first = np.zeros(len(terminated), dtype=np.int64)
     first[1:] = np.where(terminated[:-1], row[1:], 0)
     step = row - np.maximum.accumulate(first) + 1
-    return Ends(terminated, (step % max_episode_steps == 0) & ~terminated)
+    return (step % max_episode_steps == 0) & ~terminated

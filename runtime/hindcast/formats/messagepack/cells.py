@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -20,15 +20,6 @@ BUFFERS = {
     "rewards": Columns.REWARDS,
     "infos": Columns.INFOS,
 }
-DETAILS: Final = {
-    "agent_id": "agent_id",
-    "module_id": "module_id",
-    "multi_agent_episode_id": "multi_agent_episode_id",
-    "_start_time": "start_time",
-    "_last_step_time": "last_step_time",
-    "custom_data": "custom_data",
-}
-"""RLlib's keys of what an episode holds in addition to its steps -> the fields of `details`."""
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"
@@ -248,7 +239,7 @@ def _details(values: dict[str, Any]) -> str:
     if not isinstance(values.get("custom_data") or {}, dict):
         raise Refused(f"custom data that are a {type(values['custom_data']).__name__}: expected a dict")
     try:
-        return details.to_text(**{name: values.get(key) for key, name in DETAILS.items()})
+        return details.to_text(**{name: values.get(key) for key, name in details.FIELDS.items()})
     except ValueError as error:
         raise Refused(f"custom data or ids with {error}") from error
 

@@ -18,7 +18,6 @@ from hindcast.episodes.episode import REWARD_SPACE
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
-from hindcast.formats.messagepack.cells import DETAILS
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
@@ -29,6 +28,7 @@ Packed = NDArray[np.uint8] | list[bytes]
 
 _NO_INFO: Final = b"\x80"
 _TEXT_BYTES: Final = 64
+_IDS: Final = 3  # of the details
 _OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
 
 
@@ -84,7 +84,7 @@ class StateEncoder:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
-        before, after = (_NO_IDS, _NO_DATA) if block.details is None else _packed_details(block, i)
+        before, after = _packed_details(block, i)
         yield _entries(id_=pack(str(block.eps_id[i])))
         yield before
         for key, name in zip(("observations", "actions", "rewards", "infos"), _OWN, strict=True):
@@ -173,27 +173,20 @@ def _entries(**values: bytes) -> bytes:
     return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
-_OF_IDS: Final = ("agent_id", "module_id", "multi_agent_episode_id")
-_OF_DATA: Final = ("_start_time", "_last_step_time", "custom_data")
-_NO_IDS: Final = _entries(**{key: pack(None) for key in _OF_IDS})
-_NO_DATA: Final = _entries(_start_time=pack(None), _last_step_time=pack(None), custom_data=pack({}))
-
-
 def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
-    """The entries before the columns and after them."""
-    assert block.details is not None
-    values = {"custom_data": {}, **details.from_text(block.details[i])}
+    """The entries before the columns, which are ids, and after them."""
+    text = details.NOTHING if block.details is None else block.details[i]
+    values = {"custom_data": {}, **details.from_text(text)}
     try:
-        packed = {key: pack(values.get(name), exactly=True) for key, name in DETAILS.items()}
+        entries = [
+            _entries(**{key: pack(values.get(name), exactly=True)}) for key, name in details.FIELDS.items()
+        ]
     except (TypeError, OverflowError, Refused) as error:
         raise DataError(
             f"episode {block.eps_id[i]} has custom data or an id that MessagePack cannot represent ({error}): "
             "write Episodes"
         ) from error
-    return (
-        _entries(**{key: packed[key] for key in _OF_IDS}),
-        _entries(**{key: packed[key] for key in _OF_DATA}),
-    )
+    return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
 
 
 def _packed_space(space: spaces.Space | None) -> bytes:
