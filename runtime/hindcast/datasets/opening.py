@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.datasets.repeats import drop_repeated
 from hindcast.datasets.sources import check_distinct, find_files
-from hindcast.datasets.stitching import stitch
+from hindcast.datasets.stitching import drop_repeated, stitch
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec

@@ -6,9 +6,8 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Literal, TypeVar
 
 from hindcast.datasets.footers import IndexCache, Indexed, describe_file
@@ -25,6 +24,7 @@ from hindcast.storage.location import Entry, Location, broken_links, missing
 _GLOB = re.compile(r"[*?\[]")
 _THREADS = 8
 _CHUNK = 8 << 20
+_AGAIN = "copy it again or record again"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -247,13 +247,23 @@ def listed_files(
     sizes = _sizes(entries)
     if any(file.path not in sizes for file in listed):
         sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
-    files = [file for file in listed if _has_its_size(folder, file, sizes, refuse)]
-    if not verify:
-        return files
-    unchanged = in_threads(partial(is_unchanged, folder), files)
-    for file in (file for file, same in zip(files, unchanged, strict=True) if not same):
-        refuse("changed", folder.child(file.path), _changed(folder.child(file.path)))
-    return [file for file, same in zip(files, unchanged, strict=True) if same]
+
+    def problem(file: FileEntry) -> tuple[Reason, str] | None:
+        size = sizes.get(file.path)
+        if size is None:
+            return "missing", f"is missing, but the recording lists it: {_AGAIN}"
+        if size != file.bytes:
+            return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_AGAIN}"
+        if verify and _checksum(folder.child(file.path)) != file.checksum:
+            return "changed", f"was changed since it was recorded: {_AGAIN}"
+        return None
+
+    problems = in_threads(problem, listed) if verify else [problem(file) for file in listed]
+    for file, found in zip(listed, problems, strict=True):
+        if found is not None:
+            location = folder.child(file.path)
+            refuse(found[0], location, DataError(f"{location} {found[1]}"))
+    return [file for file, found in zip(listed, problems, strict=True) if found is None]
 
 
 def _is_exported(folder: Location, layout: str) -> NotReadable:
@@ -277,30 +287,12 @@ def _sizes(entries: Sequence[Entry]) -> dict[str, int]:
     return {entry.relative: entry.size for entry in entries if entry.is_file}
 
 
-def _has_its_size(folder: Location, file: FileEntry, sizes: Mapping[str, int], refuse: Refuse) -> bool:
-    location, size = folder.child(file.path), sizes.get(file.path)
-    if size is None:
-        error = DataError(f"{location} is missing, but the recording lists it: copy it again or record again")
-        refuse("missing", location, error)
-    elif size != file.bytes:
-        error = DataError(
-            f"{location} has {size} bytes, but was recorded with {file.bytes}: copy it again or record again"
-        )
-        refuse("changed", location, error)
-    return size == file.bytes
-
-
-def is_unchanged(folder: Location, file: FileEntry) -> bool:
-    """Whether a listed file has its checksum still."""
+def _checksum(location: Location) -> str:
     checksum = hashlib.sha256()
-    with folder.child(file.path).reading() as stream:
+    with location.reading() as stream:
         while chunk := stream.read(_CHUNK):
             checksum.update(chunk)
-    return checksum.hexdigest() == file.checksum
-
-
-def _changed(location: Location) -> DataError:
-    return DataError(f"{location} was changed since it was recorded: copy it again or record again")
+    return checksum.hexdigest()
 
 
 def check_distinct(locations: Iterable[Location]) -> None:

@@ -1,12 +1,15 @@
-"""Joining episodes that others cut at the ends of row groups and files."""
+"""Joining episodes that others cut at the ends of row groups and files, and leaving out those that they repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.formats.entries import RowGroup, Run
+from hindcast.datasets.repeats import contents_of, find_repeats
+from hindcast.formats.entries import Run
+from hindcast.formats.spec import DataSpec
 
 Place = tuple[int, int, int]  # file, row group, stored row
 
@@ -25,45 +28,68 @@ class Stitched(NamedTuple):
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     """The files, with runs marked that continue the one before, across row groups and files."""
-    stitched: list[Indexed] = []
+    continued: set[Place] = set()
     before: tuple[Run, int] | None = None
-    for file in files:
-        groups, runs = [], iter(file.runs)
-        for group in file.entry.row_groups:
-            continued = set(group.continued)
-            for row, length in enumerate(group.lengths if file.runs else ()):
+    for number, file in enumerate(files):
+        runs = iter(file.runs)
+        for i, group in enumerate(file.entry.row_groups if file.runs else ()):
+            for row, length in enumerate(group.lengths):
                 run = next(runs)
                 if before is not None and _follows(run, *before):
-                    continued.add(row)
+                    continued.add((number, i, row))
                 before = run, length
-            groups.append(group.model_copy(update={"continued": tuple(sorted(continued))}))
         if not file.runs:
             before = None
-        stitched.append(with_groups(file, groups))
-    return stitched
+    return _marked(files, continued, "continued")
 
 
-def stitched_episodes(files: Sequence[Indexed]) -> Iterator[Stitched]:
+def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
+    """The files, stitched, with episodes left out that repeat an earlier one.
+
+    Those of files that Hindcast wrote are there once; of the others, only episodes whose id occurs again are read.
+
+    Returns:
+        The files, and how many episodes were left out.
+    """
+    if not any(file.runs for file in files):
+        return files, 0
+    episodes = _stitched_episodes(files)
+    ids = {number: episode.eps_id for number, episode in enumerate(episodes) if episode.eps_id is not None}
+    repeats = find_repeats(ids, lambda several: contents_of(EpisodeDataset(spec, files), several))
+    dropped = {place for number in repeats.same for place in episodes[number].places}
+    return _marked(files, dropped, "dropped"), len(repeats.same)
+
+
+def _stitched_episodes(files: Sequence[Indexed]) -> list[Stitched]:
     """The episodes of files that were stitched, in the dataset's order."""
-    episode: Stitched | None = None
+    episodes: list[Stitched] = []
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups):
             continued = set(group.continued)
             for row in range(group.rows):
                 run = next(runs, None)
-                if episode is None or row not in continued:
-                    if episode is not None:
-                        yield episode
-                    episode = Stitched(None if run is None else run.eps_id, [])
-                episode.places.append((number, i, row))
-    if episode is not None:
-        yield episode
+                if not episodes or row not in continued:
+                    episodes.append(Stitched(None if run is None else run.eps_id, []))
+                episodes[-1].places.append((number, i, row))
+    return episodes
 
 
-def with_groups(file: Indexed, groups: Sequence[RowGroup]) -> Indexed:
-    """The file with other row groups."""
-    return file._replace(entry=file.entry.model_copy(update={"row_groups": tuple(groups)}))
+def _marked(files: Sequence[Indexed], places: set[Place], field: str) -> list[Indexed]:
+    """The files with these rows among the `continued` or `dropped` ones of their row groups."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for number, i, row in places:
+        rows.setdefault((number, i), []).append(row)
+    marked: list[Indexed] = []
+    for number, file in enumerate(files):
+        groups = tuple(
+            group.model_copy(
+                update={field: tuple(sorted({*getattr(group, field), *rows.get((number, i), ())}))}
+            )
+            for i, group in enumerate(file.entry.row_groups)
+        )
+        marked.append(file._replace(entry=file.entry.model_copy(update={"row_groups": groups})))
+    return marked
 
 
 def _follows(run: Run, before: Run, steps: int) -> bool:

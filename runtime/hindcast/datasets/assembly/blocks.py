@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.assembly.chaining import has_next
-from hindcast.datasets.assembly.findings import Findings, Kind
 from hindcast.datasets.assembly.ordering import Order, in_order
 from hindcast.datasets.assembly.row_comparison import follows
-from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hindcast.datasets.assembly import chaining
-from hindcast.datasets.assembly.findings import Finding, Kind
 from hindcast.datasets.assembly.row_comparison import distinct_rows, follows, repeated_runs, same_rows
-from hindcast.datasets.assembly.rules import Rules
+from hindcast.datasets.assembly.rules import Finding, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 

@@ -11,7 +11,6 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
 from hindcast.datasets.inspection.summary import Kind, Problem, problem_of
 from hindcast.datasets.opening import notes_on_repeated, projected, unfinished_of
-from hindcast.datasets.repeats import drop_repeated
 from hindcast.datasets.sources import (
     Reason,
     check_distinct,
@@ -21,7 +20,7 @@ from hindcast.datasets.sources import (
     is_parquet,
     recordings_in,
 )
-from hindcast.datasets.stitching import stitch
+from hindcast.datasets.stitching import drop_repeated, stitch
 from hindcast.errors import DataError
 from hindcast.formats.format import is_hidden
 from hindcast.formats.spec import DataSpec

@@ -13,8 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from hindcast.datasets.assembly.blocks import assemble
-from hindcast.datasets.assembly.findings import Findings
-from hindcast.datasets.assembly.rules import keep_whole_episodes
+from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
