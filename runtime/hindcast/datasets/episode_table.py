@@ -69,12 +69,7 @@ class EpisodeTable(NamedTuple):
         return _COMPARE[term.op](values, term.value).astype(np.bool_)
 
     def shuffled(self, purpose: str, seed: int) -> I64:
-        """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored.
-
-        Args:
-            purpose: each purpose has its own order.
-            seed: each seed has its own order.
-        """
+        """`[N]` all episodes in an order that depends on purpose, seed and their ids, not on how they are stored."""
         seen: dict[str, int] = {}
         keys = []
         for eps_id in self.eps_id.tolist():

@@ -133,9 +133,6 @@ class IndexCache:
 
     It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
     change than when it was decoded is decoded again.
-
-    Args:
-        folder: where the files are.
     """
 
     def __init__(self, folder: Location) -> None:

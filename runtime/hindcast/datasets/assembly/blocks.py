@@ -28,11 +28,7 @@ from hindcast.storage.location import Location
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
-    """Complete episodes, with what was found; no block where none is left.
-
-    Args:
-        steps: all rows of these episodes, in stored order.
-        rules: how.
+    """Complete episodes of all their rows in stored order, with what was found; no block where none is left.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.

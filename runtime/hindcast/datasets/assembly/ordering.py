@@ -41,11 +41,7 @@ class Order:
 
 
 def in_order(steps: Steps, rules: Rules) -> Order:
-    """The rows of complete episodes in order.
-
-    Args:
-        steps: in stored order; one row at least.
-        rules: by which.
+    """The rows of complete episodes, of which there is one at least, from stored order to theirs.
 
     Raises:
         DataError: rows whose order is in doubt, that are missing, or that contradict each other.
@@ -94,7 +90,7 @@ def _cut(steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[i
 
     Args:
         steps: all rows.
-        rules: whether there may be gaps. Those that a filter made are not reported.
+        rules: whether there may be gaps; those that a filter made are not reported.
         index: `[K]` row of the steps.
         gap: `[K - 1]` pairs of rows of one episode between which rows are missing.
         missing: says what is missing between a pair.

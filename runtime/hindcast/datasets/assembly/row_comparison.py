@@ -88,7 +88,7 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
     """`[K]` rows of runs that hold the same as an earlier run of their episode, row for row.
 
     Args:
-        steps: rows of episodes.
+        steps: what the rows are of.
         index: `[K]` rows of the steps; those of an episode are adjacent.
         heads: `[K]` where a run begins.
     """

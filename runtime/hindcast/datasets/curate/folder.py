@@ -24,7 +24,7 @@ def claim(folder: Location, made_of: Mapping[str, Any], replace: bool) -> None:
     Args:
         folder: the destination.
         made_of: all that its content depends on.
-        replace: whether other data of ours in the folder are deleted.
+        replace: whether other data of ours are deleted.
 
     Raises:
         OutputConflict: something else is there.

@@ -24,16 +24,7 @@ _UNITS_AT_ONCE = 8
 
 
 def verify(spec: DataSpec, content: Content, target: Target, watch: Watch) -> str | None:
-    """Read everything back.
-
-    Args:
-        spec: of what was written.
-        content: of what was written.
-        target: where it is.
-        watch: notified of progress; may stop it.
-
-    Returns:
-        How what is there differs from what was written, in words; None if it does not.
+    """How what is read back differs from the spec and content that were written, in words; None if it does not.
 
     Raises:
         DataError: a file that was changed since it was written.

@@ -44,10 +44,8 @@ class Written:
         state: AlreadyFinished if nothing was left to write.
         folder: where.
         format: one of `FORMATS`.
-        episodes: number of episodes.
-        timesteps: number of timesteps.
-        files: number of files.
-        bytes: their sizes.
+        episodes: how many, of so many `timesteps`.
+        files: how many, of so many `bytes` in all.
         checksum: of the content (`Content.checksum`): the same in every format.
         seconds: wall time.
     """
@@ -86,7 +84,7 @@ def write(
     Args:
         dataset: what.
         target: where and how.
-        origin: fields of a recording's manifest that hold for the copy.
+        origin: fields of a recording's manifest that hold for the copy; none by default.
         watch: notified of progress; may stop it.
 
     Raises:
@@ -135,13 +133,7 @@ def _made_of(dataset: Dataset, target: Target) -> dict[str, Any]:
 
 
 class _Range(NamedTuple):
-    """Consecutive episodes of a dataset.
-
-    Attributes:
-        number: from 0.
-        first: the first episode.
-        stop: the one after the last.
-    """
+    """Consecutive episodes of a dataset, from the first to the one before `stop`; ranges are numbered from 0."""
 
     number: int
     first: int

@@ -21,11 +21,7 @@ from hindcast.formats.rows import Rows
 
 
 class Parts:
-    """Reads a job's parts. The last one is kept, since a partition ends where the next one begins.
-
-    Args:
-        job: the preparation.
-    """
+    """Reads a job's parts. The last one is kept, since a partition ends where the next one begins."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -60,15 +60,7 @@ def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Re
 
 
 def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[list[Found], list[Location]]:
-    """Files next to Parquet tables: those of other formats that the user did not name may not be data (`params.json`).
-
-    Args:
-        known: all files, with their formats.
-        named: those that the user named.
-
-    Returns:
-        The data, and the others.
-    """
+    """All files but those that are not data (`params.json`): next to Parquet tables, and not named; and these."""
     doubtful = [one for one in known if one.format.name != _PARQUET and one.location not in named]
     if len(doubtful) == len(known):
         return list(known), []

@@ -174,11 +174,7 @@ def _together(blocks: Sequence[Block]) -> Block:
 
 
 def finish(job: Job, notes: tuple[str, ...]) -> None:
-    """Record what was found, then list all files in a manifest, which makes it a dataset.
-
-    Args:
-        job: all of its partitions are made.
-        notes: what else a user should know.
+    """Record what was found in all partitions, and the notes, then list their files: this makes it a dataset.
 
     Raises:
         DataError: partitions that do not make one dataset, or no episodes.

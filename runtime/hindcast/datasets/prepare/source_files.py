@@ -198,12 +198,7 @@ def _format(place: Place, reading: Reading) -> Format | None:
 
 
 def keys_below(base: Location, location: Location) -> dict[str, str | None]:
-    """Name -> value (None: null) of the folders between `base` and a location below it.
-
-    Args:
-        base: what the user named.
-        location: a file or folder below it, or `base` itself.
-    """
+    """Name -> value (None: null) of the folders between `base`, which the user named, and a location below it."""
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
     parts = [folder.partition("=") for folder in folders]
     return {
