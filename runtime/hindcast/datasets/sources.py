@@ -303,11 +303,15 @@ def check_distinct(locations: Iterable[Location]) -> None:
     """
     seen: set[tuple[str, str]] = set()
     for location in locations:
-        path = os.path.realpath(location.path) if location.is_local else location.path
-        key = (location.backend.root, path)
+        key = (location.backend.root, real_path(location))
         if key in seen:
             raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
         seen.add(key)
+
+
+def real_path(location: Location) -> str:
+    """The path without links, where there can be any."""
+    return os.path.realpath(location.path) if location.is_local else location.path
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from hindcast.datasets.curate.target import Target
@@ -12,6 +11,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import OnConflict, merge
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.sources import real_path
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
@@ -123,10 +123,5 @@ def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) ->
 def _is_inside(one: Location, other: Location) -> bool:
     if one.backend.root != other.backend.root:
         return False
-    inner, outer = _real(one), _real(other)
+    inner, outer = (real_path(location).rstrip("/") for location in (one, other))
     return inner == outer or inner.startswith(f"{outer}/")
-
-
-def _real(location: Location) -> str:
-    path = str(Path(location.path).resolve()) if location.is_local else location.path
-    return path.rstrip("/")

@@ -222,7 +222,7 @@ def _make(job: _Job, wanted: _Range) -> _Made:
         layout=target.layout,
         compress_columns=target.compress_columns,
     )
-    try:
+    with writer:
         for unit in dataset.units:
             job.check()
             read = dataset.read(unit)
@@ -231,9 +231,6 @@ def _make(job: _Job, wanted: _Range) -> _Made:
             content += Content.of(block)
             writer.write(block)
         files = writer.close()
-    except BaseException:
-        writer.abort()
-        raise
     return _Made(wanted, files, content, lost_details)
 
 

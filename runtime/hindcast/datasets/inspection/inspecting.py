@@ -109,8 +109,8 @@ def _usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
             read.append(_read(one))
         except DataError as error:
             problems.append(problem_of(str(one.location), error))
-    found = compatible(read)
-    return [read[i].location for i in found.numbers], [*problems, *found.problems]
+    numbers, _, differing = compatible(read)
+    return [read[i].location for i in numbers], [*problems, *differing]
 
 
 def _read(found: Found) -> Described:

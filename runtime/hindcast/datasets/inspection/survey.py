@@ -27,24 +27,12 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
 
-class Survey(NamedTuple):
-    """What can be read, and what is wrong with the files.
-
-    Attributes:
-        dataset: of all files that can be used together; it may hold no episodes.
-        problems: of files.
-    """
-
-    dataset: EpisodeDataset
-    problems: list[Problem]
-
-
 def survey(
     paths: Sequence[str | Path | Location],
     *,
     columns: Sequence[str] | None = None,
     verify: bool = False,
-) -> Survey:
+) -> tuple[EpisodeDataset, list[Problem]]:
     """Find the files that paths name and read the footer of each.
 
     Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
@@ -54,6 +42,9 @@ def survey(
         columns: those to look at; all if None.
         verify: read all files of recordings and compare their checksums.
 
+    Returns:
+        All files that can be used together, which may hold no episodes; and what is wrong with files.
+
     Raises:
         DataError: nothing there, nothing of Hindcast's layouts, a file that is named twice, a
             column that there is not.
@@ -62,10 +53,9 @@ def survey(
     problems: list[Problem] = []
 
     def refuse(reason: Reason, location: Location, error: DataError) -> None:
+        is_damaged = reason == "unreadable"
         problems.append(
-            problem_of(str(location), error)
-            if reason == "unreadable"
-            else _error(reason, location, str(error))
+            problem_of(str(location), error) if is_damaged else _error(reason, location, str(error))
         )
 
     places = [resolve(path) for path in paths]
@@ -78,10 +68,22 @@ def survey(
         Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
     ]
     files = projected(_as_recorded(files, problems), columns)
-    found = compatible([Described(file.location, file.spec, file.entry.timesteps) for file in files])
-    files = [files[number] for number in found.numbers]
-    problems += [*found.problems, *_empty(files)]
-    return Survey(_dataset(files, found.spec, problems), problems)
+    described = [Described(file.location, file.spec, file.entry.timesteps) for file in files]
+    numbers, spec, differing = compatible(described)
+    files = [files[number] for number in numbers]
+    problems += differing
+    for file in files:
+        if not file.entry.rows:
+            path = str(file.location)
+            problems.append(
+                Problem(severity="info", kind="empty-file", message=f"{path} holds no rows", path=path)
+            )
+    stitched, repeated = stitch(files), 0
+    try:
+        stitched, repeated = drop_repeated(stitched, spec)
+    except DataError as error:
+        problems.append(Problem(severity="error", kind="unreadable", message=str(error)))
+    return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated))), problems
 
 
 def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Indexed]:
@@ -94,10 +96,12 @@ def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Inde
             found = index_file(file.location, file.entry.path)
         except DataError as error:
             return "unreadable", str(error)
-        recorded, own = file.spec.difference(found.spec), _lengths(file) == _lengths(found)
+        recorded = file.spec.difference(found.spec)
         if recorded:
             return "drift", f"{file.location} differs from what its recording says: {recorded}"
-        if not own:
+        if [group.lengths for group in file.entry.row_groups] != [
+            group.lengths for group in found.entry.row_groups
+        ]:
             return "other-lengths", (
                 f"{file.location} holds {_size(found)}, but its recording lists {_size(file)}, or episodes of other "
                 "lengths: copy the recording again, or record again"
@@ -111,35 +115,8 @@ def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Inde
     return [file for file, what in zip(files, found, strict=True) if what is None]
 
 
-def _lengths(file: Indexed) -> list[tuple[int, ...]]:
-    return [group.lengths for group in file.entry.row_groups]
-
-
 def _size(file: Indexed) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
-
-
-def _empty(files: Sequence[Indexed]) -> list[Problem]:
-    return [
-        Problem(
-            severity="info",
-            kind="empty-file",
-            message=f"{file.location} holds no rows",
-            path=str(file.location),
-        )
-        for file in files
-        if not file.entry.rows
-    ]
-
-
-def _dataset(files: Sequence[Indexed], spec: DataSpec, problems: list[Problem]) -> EpisodeDataset:
-    stitched = stitch(files)
-    try:
-        stitched, repeated = drop_repeated(stitched, spec)
-    except DataError as error:
-        problems.append(Problem(severity="error", kind="unreadable", message=str(error)))
-        repeated = 0
-    return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated)))
 
 
 def _error(kind: Kind, location: Location, message: str) -> Problem:
@@ -170,22 +147,12 @@ class Described(NamedTuple):
     steps: int
 
 
-class Compatible(NamedTuple):
-    """Files that can be used together.
+def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[Problem]]:
+    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
 
-    Attributes:
-        numbers: which of the files they are.
-        spec: what they hold together.
-        problems: one for each other file.
+    Returns:
+        Which of the files these are; what they hold together; a problem for each other file.
     """
-
-    numbers: list[int]
-    spec: DataSpec
-    problems: list[Problem]
-
-
-def compatible(files: Sequence[Described]) -> Compatible:
-    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces."""
     groups: list[tuple[DataSpec, list[int]]] = []
     for number, file in enumerate(files):
         for i, (spec, members) in enumerate(groups):
@@ -195,12 +162,12 @@ def compatible(files: Sequence[Described]) -> Compatible:
         else:
             groups.append((file.spec, [number]))
     if not groups:
-        return Compatible([], DataSpec(), [])
+        return [], DataSpec(), []
     (spec, members), *others = sorted(
         groups, key=lambda group: sum(files[i].steps for i in group[1]), reverse=True
     )
     usual = files[members[0]].location
-    return Compatible(members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group])
+    return members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group]
 
 
 def _drift(file: Described, usual: Location, spec: DataSpec) -> Problem:
