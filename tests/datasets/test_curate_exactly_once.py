@@ -15,7 +15,6 @@ from curate_kit import make_block, read_block, write_block
 from hindcast.datasets.curate import verifying, writing
 from hindcast.datasets.curate.operations import convert_data, split_data
 from hindcast.datasets.curate.target import Target
-from hindcast.datasets.curate.workers import each
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merged import merge
 from hindcast.datasets.opening import open_dataset
@@ -23,6 +22,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
 from hindcast.storage.location import resolve
+from hindcast.worker_processes import each
 from support import episode_hashes, leftovers, read_all
 
 KILLED = """

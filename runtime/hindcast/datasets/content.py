@@ -1,17 +1,19 @@
-"""What episodes hold, as checksums that depend on neither layout, files nor order."""
+"""What episodes hold, as checksums that depend on neither layout, files nor order; and which hold the same."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
 
@@ -88,6 +90,52 @@ class Content:
             return None
         words = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
         return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
+
+
+class Repeats(NamedTuple):
+    """Episodes whose id an earlier one has.
+
+    Attributes:
+        same: those that hold the same as an earlier one of their id.
+        others: the rest -> the first of their id.
+    """
+
+    same: list[int]
+    others: dict[int, int]
+
+
+def find_repeats(
+    ids: Mapping[int, Hashable], contents: Callable[[Sequence[int]], Mapping[int, Hashable]]
+) -> Repeats:
+    """Which episodes are there again.
+
+    Args:
+        ids: episode -> its id, in order: of those that are the same, the first counts.
+        contents: what some episodes hold; asked once, for those whose id occurs again, if there are any.
+    """
+    counts = Counter(ids.values())
+    several = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
+    held = contents(several) if several else {}
+    repeats = Repeats([], {})
+    first: dict[Hashable, int] = {}
+    seen: set[tuple[Hashable, Hashable]] = set()
+    for episode in several:
+        eps_id = ids[episode]
+        key = (eps_id, held[episode])
+        if key in seen:
+            repeats.same.append(episode)
+        elif eps_id in first:
+            repeats.others[episode] = first[eps_id]
+        seen.add(key)
+        first.setdefault(eps_id, episode)
+    return repeats
+
+
+def contents_of(dataset: Dataset, episodes: Sequence[int]) -> dict[int, str]:
+    """What each of some episodes of a dataset holds, as a checksum; only units with one of them are read."""
+    chosen = dataset.select(episodes)
+    contents = (each.checksum for unit in chosen.units for each in Content.each(chosen.read(unit)))
+    return dict(zip(sorted(episodes), contents, strict=True))
 
 
 def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:

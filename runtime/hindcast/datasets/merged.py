@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from hindcast import formatting
+from hindcast.datasets.content import contents_of, find_repeats
 from hindcast.datasets.dataset import Dataset, Place, View
-from hindcast.datasets.repeats import contents_of, find_repeats
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hindcast.datasets.content import contents_of, find_repeats
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.datasets.repeats import contents_of, find_repeats
 from hindcast.formats.entries import Run
 from hindcast.formats.spec import DataSpec
 

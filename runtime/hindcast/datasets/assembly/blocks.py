@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.input import PrepareSpec
-from hindcast.datasets.assembly.chaining import has_next
 from hindcast.datasets.assembly.ordering import Order, in_order
-from hindcast.datasets.assembly.row_comparison import follows
+from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool

@@ -7,8 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hindcast.datasets.assembly import chaining
-from hindcast.datasets.assembly.row_comparison import distinct_rows, follows, repeated_runs, same_rows
+from hindcast.datasets.assembly.row_comparison import (
+    Places,
+    chained_episodes,
+    distinct_rows,
+    follows,
+    has_next,
+    link,
+    repeated_runs,
+    same_rows,
+)
 from hindcast.datasets.assembly.rules import Finding, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
@@ -53,7 +61,7 @@ def in_order(steps: Steps, rules: Rules) -> Order:
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
         raise rules.refuse(steps, 0, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
-    if rules.is_filtered and not chaining.has_next(steps):
+    if rules.is_filtered and not has_next(steps):
         raise rules.refuse(
             steps,
             0,
@@ -163,8 +171,8 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
     chained = np.zeros(0, dtype=np.int64)
     gap, restart = _broken(steps, index, chained)
     doubtful = np.unique(steps.episode[index][1:][gap | restart])
-    if chain and len(doubtful) and chaining.has_next(steps):
-        chained, places = chaining.chained_episodes(steps, doubtful)
+    if chain and len(doubtful) and has_next(steps):
+        chained, places = chained_episodes(steps, doubtful)
         index, repeated = _ranked(steps, index, chained, places, rules)
         found |= repeated
         gap, _ = _broken(steps, index, chained)
@@ -192,7 +200,7 @@ def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Findi
 
 
 def _ranked(
-    steps: Steps, index: I64, chained: I64, places: chaining.Places, rules: Rules
+    steps: Steps, index: I64, chained: I64, places: Places, rules: Rules
 ) -> tuple[I64, dict[Kind, Finding]]:
     """The rows in their order once episodes were chained, without those that repeat others of theirs."""
     repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, places.rows)
@@ -214,10 +222,10 @@ def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> d
 
 def _chained(steps: Steps, rules: Rules) -> Order:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
-    if not chaining.has_next(steps):
+    if not has_next(steps):
         raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain uses")
     rows = distinct_rows(steps, np.arange(len(steps)))
-    links = chaining.link(steps.take(rows))
+    links = link(steps.take(rows))
     if links.ambiguous.any():
         row = int(rows[np.flatnonzero(links.ambiguous)[0]])
         raise rules.refuse(

@@ -1,13 +1,21 @@
-"""Where and how data are written."""
+"""Where and how data are written, and whose a folder is: its mark says what it is made of, and nothing is mixed in."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from hindcast.api.sentences import similar
-from hindcast.errors import SpecError
+from hindcast.errors import OutputConflict, SpecError
+from hindcast.formats.dataset_folder.commits import COMMITS, read_commits
+from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, read_manifest
+from hindcast.formats.dataset_folder.unfinished import MARK
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
+from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
 FORMATS: Final = {
@@ -19,6 +27,7 @@ FORMATS: Final = {
     "SampleBatch": ("SampleBatch", "Arrow"),
 }
 """Name -> `format` and `encoding` of a recording's output."""
+_WAY_OUT = "give another folder, or --replace it (which deletes only what its manifest lists)"
 
 
 @dataclass(frozen=True)
@@ -83,13 +92,92 @@ class Target:
         """Whether files have a row for each episode, rather than for each timestep."""
         return self.format in ("Episodes", "MessagePack", "SampleBatch")
 
-    @property
-    def how(self) -> dict[str, Any]:
-        """What the files depend on in addition to the data."""
+    def made_of(self, digest: str) -> dict[str, Any]:
+        """What the files depend on.
+
+        Args:
+            digest: of the data.
+        """
         return {
+            "data": digest,
             "format": self.format,
             "rowsPerFile": self.rows_per_file,
             "fileBytes": self.file_bytes,
             "compression": self.compression,
             **({"compressColumns": self.compress_columns} if self.compress_columns else {}),
         }
+
+
+def claim(target: Target, digest: str) -> None:
+    """Mark the folder as that of some data, unless it has this mark already.
+
+    Raises:
+        OutputConflict: something else is there.
+    """
+    if is_claimed(target, digest):
+        return
+    if _holds_data(target.folder):
+        clear(target.folder)
+    made_of = target.made_of(digest)
+    mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
+    target.folder.child(FOLDER, MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
+
+
+def is_claimed(target: Target, digest: str) -> bool:
+    """Whether the folder has the mark that `claim` gives it; it raises what `claim` would.
+
+    Raises:
+        OutputConflict: something else is there.
+    """
+    folder = target.folder
+    found = _mark_of(folder.child(FOLDER))
+    if found is not None and found.get("specHash") == _hash(target.made_of(digest)):
+        return True
+    if _holds_data(folder):
+        if not target.replace:
+            raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
+    elif found is None and any(entry.relative != FOLDER for entry in folder.list()):
+        raise OutputConflict(
+            f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
+            "what a manifest lists)"
+        )
+    return False
+
+
+def clear(folder: Location) -> None:
+    """Delete what the folder's manifest and commits list, and these themselves."""
+    manifest, commits = read_manifest(folder), read_commits(folder)
+    files = [file.path for commit in commits.values() for file in commit.files]
+    files += [file.path for file in (manifest.files if manifest else ())]
+    folder.child(MANIFEST).delete()
+    for path in dict.fromkeys(files):
+        folder.child(path).delete()
+    for entry in folder.child(FOLDER).list():
+        if entry.relative != LOCK:
+            entry.location.delete()
+
+
+def _holds_data(folder: Location) -> bool:
+    return folder.child(MANIFEST).exists() or any(folder.child(COMMITS).files())
+
+
+def _mark_of(state: Location) -> dict[str, Any] | None:
+    location = state.child(MARK)
+    if not location.exists():
+        return None
+    try:
+        found = orjson.loads(location.read_bytes())
+    except ValueError:  # damaged
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _described(found: Mapping[str, Any] | None) -> str:
+    resource = (found or {}).get("resource")
+    if resource == "hindcast data":
+        return "data that were made from something else, or with other options"
+    return f"the recording of {resource}" if resource else "a recording"
+
+
+def _hash(made_of: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(made_of, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.target import Target
-from hindcast.datasets.curate.workers import count_workers, each
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import cache_folder
 from hindcast.datasets.opening import open_dataset
@@ -19,6 +18,7 @@ from hindcast.datasets.watch import Watch
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.formats.spec import DataSpec
+from hindcast.worker_processes import count_workers, each
 
 _UNITS_AT_ONCE = 8
 

@@ -12,10 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hindcast.datasets.content import Content
-from hindcast.datasets.curate.folder import claim, clear, is_claimed
-from hindcast.datasets.curate.target import Target
+from hindcast.datasets.curate.target import Target, claim, clear, is_claimed
 from hindcast.datasets.curate.verifying import verify
-from hindcast.datasets.curate.workers import count_workers, each
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.datasets.writer import BlockWriter
@@ -31,6 +29,7 @@ from hindcast.formats.dataset_folder.commits import (
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.storage.lease import sole_writer
+from hindcast.worker_processes import count_workers, each
 
 _RANGE_BYTES = 32 << 20
 _TEXT_GROWS = 4
@@ -70,7 +69,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
     """
     if not dataset.num_episodes:
         raise DataError(f"no episodes are left to write to {target.folder}: select other ones")
-    is_claimed(target.folder, _made_of(dataset, target), target.replace)
+    is_claimed(target, dataset.digest)
 
 
 def write(
@@ -97,7 +96,7 @@ def write(
     state = target.folder.child(FOLDER)
     with sole_writer(state) as guard:
         target = replace(target, folder=target.folder.guarded(guard))
-        claim(target.folder, _made_of(dataset, target), target.replace)
+        claim(target, dataset.digest)
         finished = read_manifest(target.folder) is not None
         if not finished:
             _write_ranges(dataset, target, watch)
@@ -125,11 +124,6 @@ def write(
         checksum=content.checksum,
         seconds=time.monotonic() - begun,
     )
-
-
-def _made_of(dataset: Dataset, target: Target) -> dict[str, Any]:
-    """What the files depend on."""
-    return {"data": dataset.digest, **target.how}
 
 
 class _Range(NamedTuple):

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from hindcast.api.input import FilterTerm
 from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.filtering import filtered, selected
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import Block, ranges
+from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.details import from_text
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.filters import passing
 from hindcast.storage.location import Location
 
 PARTITION_BYTES: Final = 32 << 20
+_AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
 Progress = Callable[[int, int], None]
 """Called with how many pieces of the work are done, and of how many."""
@@ -50,7 +57,7 @@ class Part:
             if isinstance(found, Rows):
                 yield found
             else:
-                yield selected(filtered(found, self.options.filter), self.options.columns)
+                yield _selected(_filtered(found, self.options.filter), self.options.columns)
 
 
 @dataclass(frozen=True)
@@ -140,3 +147,79 @@ def first_look(parts: Sequence[Part]) -> FirstLook:
             if len(found) if isinstance(found, Rows) else found.num_episodes:
                 return FirstLook(False, True)
     return FirstLook(False, True)
+
+
+def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
+    """The timesteps that pass, in pieces of their episodes; each piece has its own final observation.
+
+    Args:
+        block: complete episodes.
+        terms: comparisons of columns with one value a timestep, `eps_id`, `agent_id`, `module_id`, `t`,
+            `terminateds` and `truncateds` among them.
+
+    Raises:
+        DataError: a column that is not there, or a value of another kind than the column's.
+    """
+    if not terms:
+        return block
+    table = _table(block, {term.column for term in terms})
+    kept = passing(table, terms, 0)[1]
+    episode = block.episode_of_step[kept]
+    begins = np.ones(len(kept), dtype=np.bool_)
+    begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)
+    starts = np.flatnonzero(begins)
+    length = np.diff(np.append(starts, len(kept)))
+    head, of = kept[starts], episode[starts]
+    is_end = head + length == (block.start + block.length)[of]
+    observations = ranges(block.obs_row[head], length + 1)
+    return Block(
+        columns={
+            name: column[observations if per_observation(name) else kept]
+            for name, column in block.columns.items()
+        },
+        length=length,
+        eps_id=block.eps_id[of],
+        t_started=block.t_started[of] + head - block.start[of],
+        terminated=block.terminated[of] & is_end,
+        truncated=block.truncated[of] & is_end,
+        details=None if block.details is None else block.details[of],
+    )
+
+
+def _selected(block: Block, columns: Sequence[str] | None) -> Block:
+    """The block with those of its columns that are to be read, and what every episode has."""
+    if columns is None:
+        return block
+    wanted = {Columns.OBS, *columns}
+    kept = {name: column for name, column in block.columns.items() if {name, root(name)} & wanted}
+    return block.with_columns(kept)
+
+
+def _table(block: Block, compared: Collection[str]) -> pa.Table:
+    """One row for each timestep, with the columns that have one value in each.
+
+    Who acted is looked up only if it is compared: it is in the episodes' details.
+    """
+    columns: dict[str, Any] = {
+        Columns.EPS_ID: block.eps_id[block.episode_of_step],
+        Columns.T: block.t_started[block.episode_of_step]
+        + np.arange(block.num_steps)
+        - block.start[block.episode_of_step],
+        Columns.TERMINATEDS: block.step_flags(block.terminated),
+        Columns.TRUNCATEDS: block.step_flags(block.truncated),
+    }
+    for name, column in block.columns.items():
+        if column.ndim == 1:
+            columns[name] = column[block.obs_row] if per_observation(name) else column
+    for name in _AGENTS:
+        columns[name] = _agents(block, name) if name in compared else pa.nulls(block.num_steps)
+    return pa.table(columns)
+
+
+def _agents(block: Block, name: str) -> pa.Array:
+    """`[T]` as the details say, text or whole numbers; null if there are none."""
+    details = [] if block.details is None else block.details.tolist()
+    agents = [from_text(text).get(name) for text in details] or [None] * block.num_episodes
+    if any(isinstance(agent, str) for agent in agents):
+        agents = [None if agent is None else str(agent) for agent in agents]
+    return pa.array(agents).take(pa.array(block.episode_of_step))
