@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hindcast.formats.storable import Refused, storable
 
-_FINISHED: Final = (np.ndarray, np.generic, tuple, list, dict, str, bytes, bool, int, float)
+_FINISHED: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
 _MALFORMED: Final = (
     IndexError,
     KeyError,
@@ -69,7 +69,7 @@ class ArrayPickle:
                     start = place + _HEADERS[name]
                     self.buffers.append((start, start + len(argument)))
                 _STEPS[name](self, argument)
-            return _finished(self.pop())
+            return _finished(self._stack.pop())
         except _MALFORMED as error:
             raise Refused(f"a pickle that is not an array ({type(error).__name__}: {error})") from error
 
@@ -77,21 +77,25 @@ class ArrayPickle:
         """Put a value on the stack."""
         self._stack.append(value)
 
-    def pop(self) -> Any:
-        """Take the last value from the stack."""
-        return self._stack.pop()
-
     def push_text(self, text: str) -> None:
         """Put text on the stack, once it is known to be UTF-8: the tokenizer lets surrogates pass."""
         text.encode()
         self.push(text)
 
+    def take(self, count: int) -> list[Any]:
+        """Take the last values from the stack, in the order in which they were put there."""
+        return [self._stack.pop() for _ in range(count)][::-1]
+
+    def take_since_mark(self) -> list[Any]:
+        """Take everything from the stack that was put there after the mark."""
+        values = []
+        while (value := self._stack.pop()) is not _MARK:  # IndexError where there is none
+            values.append(value)
+        return values[::-1]
+
     def memoize(self, key: int | None) -> None:
         """Remember the top of the stack."""
-        place = len(self._memo) if key is None else key
-        self._memo[place] = self._stack[-1]
-        if isinstance(self._stack[-1], _Unbuilt):
-            self._stack[-1].keys.append(place)
+        self._memo[len(self._memo) if key is None else key] = self._stack[-1]
 
     def recall(self, key: int) -> None:
         """Put what was remembered on the stack; not what could then contain itself, or grow with each use."""
@@ -100,18 +104,6 @@ class ArrayPickle:
         if isinstance(value, list | dict | tuple) and not is_shape:
             raise Refused("a pickle that holds the same list twice")
         self.push(value)
-
-    def since_mark(self) -> list[Any]:
-        """Take everything from the stack that was put there after the mark."""
-        values = []
-        while (value := self.pop()) is not _MARK:  # IndexError where there is none
-            values.append(value)
-        return values[::-1]
-
-    def push_tuple(self, count: int) -> None:
-        """A tuple of the last values."""
-        values = [self.pop() for _ in range(count)]
-        self.push(tuple(values[::-1]))
 
     def extend(self, values: list[Any]) -> None:
         """Add values to the list on top of the stack."""
@@ -132,21 +124,18 @@ class ArrayPickle:
             raise Refused(f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast never runs code in data")
         self.push(function)
 
-    def call(self) -> None:
-        """Call the counterpart that is below its arguments."""
-        arguments, function = self.pop(), self.pop()
+    def call(self, function: Any, arguments: Any) -> None:
+        """Put on the stack what the counterpart of a function makes of its arguments."""
         if not callable(function):
             _refuse_call()
         self.push(function(*arguments))
 
-    def build(self) -> None:
-        """Give a dtype or an array its state."""
-        state, target = self.pop(), self.pop()
+    def build(self, target: Any, state: Any) -> None:
+        """Give a dtype or an array its state, and put it back on the stack."""
         if not isinstance(target, _Unbuilt) or not isinstance(state, tuple):
             raise Refused("a pickle that gives something other than an array a state")
-        value = _array(*state) if target.dtype is None else _ordered(target.dtype, state)
-        self._memo.update(dict.fromkeys(target.keys, value))
-        self.push(value)
+        target.build(state)
+        self.push(target)
 
 
 _Step = Callable[[ArrayPickle, Any], None]
@@ -162,52 +151,49 @@ _STEPS: Final[dict[str, _Step]] = {
     "NEWTRUE": lambda p, _: p.push(True),
     "NEWFALSE": lambda p, _: p.push(False),
     "EMPTY_TUPLE": lambda p, _: p.push(()),
-    "TUPLE1": lambda p, _: p.push_tuple(1),
-    "TUPLE2": lambda p, _: p.push_tuple(2),
-    "TUPLE3": lambda p, _: p.push_tuple(3),
-    "TUPLE": lambda p, _: p.push(tuple(p.since_mark())),
+    "TUPLE1": lambda p, _: p.push(tuple(p.take(1))),
+    "TUPLE2": lambda p, _: p.push(tuple(p.take(2))),
+    "TUPLE3": lambda p, _: p.push(tuple(p.take(3))),
+    "TUPLE": lambda p, _: p.push(tuple(p.take_since_mark())),
     "EMPTY_LIST": lambda p, _: p.push([]),
-    "APPEND": lambda p, _: p.extend([p.pop()]),
-    "APPENDS": lambda p, _: p.extend(p.since_mark()),
+    "APPEND": lambda p, _: p.extend(p.take(1)),
+    "APPENDS": lambda p, _: p.extend(p.take_since_mark()),
     "EMPTY_DICT": lambda p, _: p.push({}),
-    "SETITEM": lambda p, _: p.set_items([p.pop(), p.pop()][::-1]),
-    "SETITEMS": lambda p, _: p.set_items(p.since_mark()),
-    "STACK_GLOBAL": lambda p, _: p.push_function(*[p.pop(), p.pop()][::-1]),
+    "SETITEM": lambda p, _: p.set_items(p.take(2)),
+    "SETITEMS": lambda p, _: p.set_items(p.take_since_mark()),
+    "STACK_GLOBAL": lambda p, _: p.push_function(*p.take(2)),
     "GLOBAL": lambda p, names: p.push_function(*names.split(" ", 1)),
-    "REDUCE": lambda p, _: p.call(),
-    "BUILD": lambda p, _: p.build(),
+    "REDUCE": lambda p, _: p.call(*p.take(2)),
+    "BUILD": lambda p, _: p.build(*p.take(2)),
 }
 
 
 class _Unbuilt:
-    """A dtype or an array whose state is still to come, and where it is remembered."""
+    """A dtype, or an array once it has its state."""
 
     def __init__(self, dtype: np.dtype | None = None) -> None:
         self.dtype = dtype
-        self.keys: list[int] = []
+        self.array: NDArray[Any] | None = None
+
+    def build(self, state: tuple[Any, ...]) -> None:
+        """Set the byte order of a dtype, or what is in an array."""
+        if self.dtype is None:
+            _, shape, dtype, is_fortran, data = state
+            self.array = _from_buffer(data, dtype, shape, "F" if is_fortran else "C")
+        elif state[2:5] != (None, None, None):
+            raise Refused("a pickle with a structured dtype")
+        elif state[1] in ("<", ">"):
+            self.dtype = self.dtype.newbyteorder(state[1])
 
 
 def _named_dtype(name: Any, *_: Any) -> _Unbuilt:
     return _Unbuilt(storable(name))
 
 
-def _ordered(dtype: np.dtype, state: tuple[Any, ...]) -> np.dtype:
-    """The dtype in the byte order of its state."""
-    if state[2:5] != (None, None, None):
-        raise Refused("a pickle with a structured dtype")
-    return dtype.newbyteorder(state[1]) if state[1] in ("<", ">") else dtype
-
-
 def _dtype_of(value: Any) -> np.dtype:
-    dtype = value.dtype if isinstance(value, _Unbuilt) else value
-    if not isinstance(dtype, np.dtype):
+    if not isinstance(value, _Unbuilt) or value.dtype is None:
         raise Refused("a pickle of an array without a dtype")
-    return dtype
-
-
-def _array(_: int, shape: Any, dtype: Any, is_fortran: bool, data: bytes) -> NDArray[Any]:
-    """The array with this state; the first number is the version of the state."""
-    return np.frombuffer(data, _dtype_of(dtype)).reshape(shape, order="F" if is_fortran else "C")
+    return value.dtype
 
 
 def _refuse_call(*_: Any) -> NoReturn:
@@ -248,9 +234,12 @@ _FUNCTIONS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 
 def _finished(value: Any) -> Any:
     """The value, once all of it is arrays, numbers and text in tuples, lists and dicts."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    for part in parts:
-        _finished(part)
+    if isinstance(value, dict):
+        return {key: _finished(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(_finished, value))
+    if isinstance(value, _Unbuilt) and value.array is not None:
+        return value.array
     if value is not None and not isinstance(value, _FINISHED):
         raise Refused("a pickle of something other than an array")
     return value
