@@ -91,15 +91,16 @@ def _unpacked(value: Any, name: str) -> Any:
         if isinstance(value, str):
             (value,) = unpack_cells([value])
             return value
-        if isinstance(value, list) and value and all(_is_packed(cell) for cell in value):
+        if isinstance(value, list) and is_packed(value):
             return batched.stack(unpack_cells(value))
     except CellError as error:
         raise CellError(0, f"{name!r}: {error}") from error
     return value
 
 
-def _is_packed(cell: Any) -> bool:
-    return isinstance(cell, str) and cell.startswith(PREFIX)
+def is_packed(column: list[Any]) -> bool:
+    """Whether a column was packed row by row."""
+    return bool(column) and all(isinstance(cell, str) and cell.startswith(PREFIX) for cell in column)
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:

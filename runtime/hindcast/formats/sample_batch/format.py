@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
-from hindcast.formats.columns.packed import PREFIX
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
-from hindcast.formats.sample_batch.batches import TYPES, Arrays, Batch, arrays_of, batches_of, infos_of
+from hindcast.formats.sample_batch.batches import (
+    TYPES,
+    Arrays,
+    Batch,
+    arrays_of,
+    batches_of,
+    infos_of,
+    is_packed,
+)
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import as_described, check_next
 from hindcast.formats.tables.filters import passing
@@ -221,12 +228,9 @@ def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
 
 
 def _role(value: Any, name: str) -> pa.Array:
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, str) and not first.startswith(PREFIX) and value.count(first) == len(value):
-        return pa.repeat(first, len(value))  # the one episode of most lines
-    if isinstance(first, bool):
-        with suppress(pa.ArrowInvalid):  # other values among them
-            return pa.array(value, pa.bool_())
+    if isinstance(value, list) and not is_packed(value):
+        with suppress(pa.ArrowException):  # values of several types
+            return pa.array(value)
     (array,) = arrays_of(value, name).values()
     return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
 
