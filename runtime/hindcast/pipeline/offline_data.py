@@ -209,11 +209,7 @@ class OfflineData(Feed):
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
-        self._seed = seed
-        self._needs = needs
-        self._pipeline = pipeline
         self._share = share
-        self._logged = MetricsLogger()
         self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
         self._budget = (
             default_budget(device)
@@ -230,7 +226,6 @@ class OfflineData(Feed):
             action_space=spaces[1],
             executor=executor or Local(),
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
-            logged=self._logged,
             added=frozenset().union(*(step.adds(spec) for step in steps if spec is not None)),
         )
         self.live = live
@@ -256,13 +251,13 @@ class OfflineData(Feed):
     @property
     def updates_per_iteration(self) -> int:
         """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up; 1,000 without data."""
-        given = self._pipeline.dataset_num_iters_per_learner
+        given = self._settings.pipeline.dataset_num_iters_per_learner
         return given or math.ceil(self.epoch_size / self.batch_size) or _LIVE_ITERATION
 
     @property
     def timesteps_per_batch(self) -> int:
         """What a batch counts for: of sequences with their burn-in and padding."""
-        return self.batch_size * self._needs.timesteps_per_item
+        return self.batch_size * self._settings.needs.timesteps_per_item
 
     @property
     def cursor(self) -> int:
@@ -283,7 +278,7 @@ class OfflineData(Feed):
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
         known = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
         names = [name for name in known if name in feed]
-        logged = {_LOGGED: found} if (found := self._logged.reduce()) else {}
+        logged = {_LOGGED: found} if (found := self._settings.logged.reduce()) else {}
         return {"timers": timers} | {name: feed[name] for name in names} | self._sampled() | logged
 
     def _sampled(self) -> dict[str, Any]:
@@ -328,7 +323,9 @@ class OfflineData(Feed):
         place = self._feed.cursor
         batch = self._feed.take(num_samples)
         for position, connector in enumerate(self._batch_connectors):
-            context = Context(self._seed, position, 0, place, connector.stochastic, self._logged)
+            context = Context(
+                self._settings.seed, position, 0, place, connector.stochastic, self._settings.logged
+            )
             with calling(f"connector {connector.name}", connector.function):
                 batch = self._connected(batch, num_samples, connector, context)
         return batch
@@ -413,12 +410,12 @@ class OfflineData(Feed):
         settings = self._settings
         needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
         recipe = Recipe(needs, settings.preprocessing, settings.device)
-        return LiveFeed(live, recipe, self.batch_size, self._seed)
+        return LiveFeed(live, recipe, self.batch_size, self._settings.seed)
 
     def _refuse_with_live(self) -> None:
         if not self.live:
             return
-        if self._needs.targets:
+        if self._settings.needs.targets:
             raise SpecError(
                 "The algorithm's targets are computed over windows of recorded data, which live samples do not have."
             )
@@ -450,9 +447,9 @@ class OfflineData(Feed):
         return self._made
 
     def _make_feed(self) -> Feed:
-        if self._needs.targets and self.targets is None:
+        if self._settings.needs.targets and self.targets is None:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
-        targets = self.targets if self._needs.targets else None
+        targets = self.targets if self._settings.needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
         self._live_feeds = [self._live_feed(live) for live in self.live]
         feeds += self._live_feeds
@@ -460,4 +457,4 @@ class OfflineData(Feed):
             return feeds[0]
         names = [source.name for source in self._sources] + [live.name for live in self.live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
-        return MixedFeed(weighted, self._seed, self.batch_size)
+        return MixedFeed(weighted, self._settings.seed, self.batch_size)

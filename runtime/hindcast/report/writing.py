@@ -219,10 +219,10 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     page = Page(
         kind="Dataset",
         name=", ".join(data),
-        outcome=_outcome(summary),
+        outcome=_problems_counted(summary),
         tiles=_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
-        tables=[Table("Facts", (), list(known.items())), *_observations(summary)],
+        tables=[Table("Facts", (), list(known.items())), *_ranges(summary)],
         commands=_commands(data),
         versions=versions_table(),
         footer=f"Written by Hindcast {__version__}. This file needs nothing else.",
@@ -231,7 +231,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     return write_alone(resolve(file), page)
 
 
-def _outcome(summary: Summary) -> str:
+def _problems_counted(summary: Summary) -> str:
     counts = [
         formatting.plural(count, severity)
         for severity in ("error", "warning")
@@ -251,7 +251,7 @@ def _tiles(summary: Summary) -> list[Tile]:
     return tiles
 
 
-def _observations(summary: Summary) -> list[Table]:
+def _ranges(summary: Summary) -> list[Table]:
     columns = ("dimension", "min", "max", "of the space")
     return [
         Table(

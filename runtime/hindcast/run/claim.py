@@ -25,6 +25,23 @@ def title(resource: OfflineRecording | OfflineTraining) -> str:
     return f"{resource.kind}/{resource.metadata.name}"
 
 
+def run_folder(resource: OfflineTraining) -> Location:
+    """`<checkpoint.path>/<name>/r<revision>`."""
+    return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
+
+
+def state_folder(resource: OfflineRecording | OfflineTraining) -> Location:
+    """The run folder of a training, `_hindcast` of a recording's dataset."""
+    if isinstance(resource, OfflineTraining):
+        return run_folder(resource)
+    return resolve(resource.spec.output.path).child(FOLDER)
+
+
+def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Location:
+    """The log of one attempt on a cluster; `child` is the name of its RayJob."""
+    return state_folder(resource).child(LOGS, f"{child}.log")
+
+
 def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_worth_keeping: bool) -> bool:
     """Put the resource's mark into `state`, or find it there.
 
@@ -137,20 +154,3 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
         f"{state} holds {found['resource']} with spec hash {found['specHash']}, and {title(resource)} has "
         f"{spec_hash(resource)}: the spec changed or the folder is another run's; {way_out}."
     )
-
-
-def run_folder(resource: OfflineTraining) -> Location:
-    """`<checkpoint.path>/<name>/r<revision>`."""
-    return resolve(resource.spec.checkpoint.path).child(resource.metadata.name, f"r{resource.spec.revision}")
-
-
-def state_folder(resource: OfflineRecording | OfflineTraining) -> Location:
-    """The run folder of a training, `_hindcast` of a recording's dataset."""
-    if isinstance(resource, OfflineTraining):
-        return run_folder(resource)
-    return resolve(resource.spec.output.path).child(FOLDER)
-
-
-def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Location:
-    """The log of one attempt on a cluster; `child` is the name of its RayJob."""
-    return state_folder(resource).child(LOGS, f"{child}.log")

@@ -351,17 +351,6 @@ class TrainingRun:
         )
 
 
-def _loss(result: Result) -> float | None:
-    """None where no update of the iteration had a loss."""
-    return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
-
-
-def _verdict(results: Sequence[Result]) -> str | None:
-    """The latest sentence on whether the policy is better than the one that was recorded."""
-    judged = (result.get("evaluation", {}).get("offline", {}).get("verdict") for result in reversed(results))
-    return next((verdict["sentence"] for verdict in judged if verdict is not None), None)
-
-
 def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, group: Ranks) -> None:
     """Do what the first learner broadcasts, until the end.
 
@@ -382,3 +371,14 @@ def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, grou
             with contextlib.suppress(Interrupted):
                 trainer.iterate()
     trainer.close()
+
+
+def _loss(result: Result) -> float | None:
+    """None where no update of the iteration had a loss."""
+    return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
+
+
+def _verdict(results: Sequence[Result]) -> str | None:
+    """The latest sentence on whether the policy is better than the one that was recorded."""
+    judged = (result.get("evaluation", {}).get("offline", {}).get("verdict") for result in reversed(results))
+    return next((verdict["sentence"] for verdict in judged if verdict is not None), None)
