@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.data_file import entry_of
 from hindcast.formats.entries import FileEntry, RowGroup, Run, Stored
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT, LAYOUTS, layout_of_schema
@@ -79,7 +78,7 @@ def index_file(location: Location, relative: str) -> Indexed:
         ]
     for lengths in contents.lengths:
         checksum.update(lengths.tobytes())
-    entry = entry_of(relative, size, checksum.hexdigest(), row_groups)
+    entry = FileEntry.of(relative, size, checksum.hexdigest(), row_groups)
     return Indexed(location, entry, contents.spec, layout, contents.runs)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hindcast.episodes.block import I64
 from hindcast.formats.entries import FileEntry, RowGroup
+from hindcast.storage.atomic import AtomicFile
+from hindcast.storage.location import Location
 
 
 class Group(NamedTuple):
@@ -32,26 +35,31 @@ class Group(NamedTuple):
         return Group(self.table.slice(first, count), *arrays)
 
 
-class DataFile(Protocol):
+class DataFile(ABC):
     """A file that appears under its name complete or not at all.
 
     Attributes:
         rows: written so far.
-        size: bytes written so far.
-        groups: row groups written so far.
     """
 
-    rows: int
+    def __init__(self, location: Location) -> None:
+        self.rows = 0
+        self._file = AtomicFile(location)
+        self._groups: list[RowGroup] = []
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._file.size
 
     @property
-    def groups(self) -> int: ...
+    def groups(self) -> int:
+        """Row groups written so far."""
+        return len(self._groups)
 
+    @abstractmethod
     def takes(self, schema: pa.Schema) -> bool:
         """Whether rows of this schema can follow."""
-        ...
 
     def write(self, group: Group, continued: bool) -> None:
         """Add a row group; `continued` says that its first row continues the episode before.
@@ -59,7 +67,17 @@ class DataFile(Protocol):
         Raises:
             StorageError: with path and reason.
         """
-        ...
+        self._put(group)
+        self.rows += int(group.rows.sum())
+        self._groups.append(
+            RowGroup(
+                rows=len(group.length),
+                timesteps=int(group.length.sum()),
+                bytes=int(group.nbytes.sum()),
+                lengths=tuple(group.length.tolist()),
+                continued=(0,) if continued else (),
+            )
+        )
 
     def finish(self) -> FileEntry:
         """Make the file durable and visible.
@@ -67,20 +85,13 @@ class DataFile(Protocol):
         Raises:
             StorageError: with path and reason; the file is not there then.
         """
-        ...
+        self._file.commit()
+        return FileEntry.of(self._file.location.name, self.size, self._file.checksum, self._groups)
 
     def abort(self) -> None:
         """Remove it."""
-        ...
+        self._file.abort()
 
-
-def entry_of(name: str, size: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
-    """What is known of a finished file."""
-    return FileEntry(
-        path=name,
-        rows=sum(group.rows for group in groups),
-        timesteps=sum(group.timesteps for group in groups),
-        bytes=size,
-        checksum=checksum,
-        row_groups=tuple(groups),
-    )
+    @abstractmethod
+    def _put(self, group: Group) -> None:
+        """Write the rows of a group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -70,6 +71,18 @@ class FileEntry(Stored):
     bytes: int
     checksum: str
     row_groups: tuple[RowGroup, ...]
+
+    @classmethod
+    def of(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
+        """The entry of a file with these row groups."""
+        return cls(
+            path=path,
+            rows=sum(group.rows for group in groups),
+            timesteps=sum(group.timesteps for group in groups),
+            bytes=nbytes,
+            checksum=checksum,
+            row_groups=tuple(groups),
+        )
 
     @field_validator("path")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -119,10 +120,8 @@ class ObjectFiles:
             pause *= 2
 
 
-class _Object:
+class _Object(io.RawIOBase):
     """An object to be read: each read is one request, which obstore tries again where it fails."""
-
-    closed = False
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store, self._path, self._size = store, path, size
@@ -133,9 +132,6 @@ class _Object:
 
     def seekable(self) -> bool:
         return True
-
-    def writable(self) -> bool:
-        return False
 
     def size(self) -> int:
         return self._size
@@ -156,12 +152,6 @@ class _Object:
         found = obstore.get_range(self._store, self._path, start=self._offset, length=wanted)
         self._offset += wanted
         return found
-
-    def flush(self) -> None:
-        """Nothing is written."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _file(found: Any) -> pafs.FileInfo:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.errors import DataError
+from hindcast.formats.entries import RowGroup
 from hindcast.formats.spec import DataSpec
 
 METADATA_KEY = b"hindcast"
@@ -53,9 +54,9 @@ def described(schema: pa.Schema) -> Description | None:
     return Description(layout, DataSpec.from_json(description))
 
 
-def index_metadata(groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> dict[bytes, str]:
+def index_metadata(groups: Sequence[RowGroup]) -> dict[bytes, str]:
     """Footer metadata with the lengths of the episodes of each row group, and which of them continue the one before."""
-    index = [{"lengths": lengths, "continued": continued} for lengths, continued in groups]
+    index = [{"lengths": group.lengths, "continued": group.continued} for group in groups]
     return {INDEX_KEY: json.dumps(index)}
 
 

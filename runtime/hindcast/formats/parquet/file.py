@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
-from hindcast.formats.data_file import Group, entry_of
-from hindcast.formats.entries import FileEntry, RowGroup
+from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.entries import FileEntry
 from hindcast.formats.parquet.description import index_metadata
 from hindcast.formats.parquet.fragments import split_long
 from hindcast.storage.atomic import AtomicFile
@@ -53,18 +53,16 @@ class ParquetEncoder(ABC):
         return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 
-class ParquetFile:
-    """A `DataFile`."""
+class ParquetFile(DataFile):
+    """A file of any Parquet layout; columns that rows lack are empty."""
 
     def __init__(
         self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str
     ) -> None:
-        self.rows = 0
-        self._name = location.name
+        super().__init__(location)
         self._schema = schema
         self._has_index = encoder.has_index
-        self._groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        self._sink = _Sink(AtomicFile(location))
+        self._sink = _Sink(self._file)
         self._metadata: list[pq.FileMetaData] = []
         try:
             self._writer = pq.ParquetWriter(
@@ -77,59 +75,35 @@ class ParquetFile:
             )
         except BaseException:  # it writes a magic number at once, for which a full disk has no room
             self._sink.alive = False
-            self._sink.file.abort()
+            self._file.abort()
             raise
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._sink.file.size
-
-    @property
-    def groups(self) -> int:
-        """Row groups written so far."""
-        return len(self._groups)
-
     def takes(self, schema: pa.Schema) -> bool:
-        """See `DataFile.takes`: columns that they lack are empty."""
         return set(schema.names) <= set(self._schema.names)
 
-    def write(self, group: Group, continued: bool) -> None:
-        """Add a row group."""
+    def finish(self) -> FileEntry:
+        if self._has_index:
+            self._writer.add_key_value_metadata(index_metadata(self._groups))
+        self._writer.close()
+        self._groups = [
+            group.model_copy(update={"bytes": self._metadata[0].row_group(i).total_byte_size})
+            for i, group in enumerate(self._groups)
+        ]
+        return super().finish()
+
+    def abort(self) -> None:
+        self._sink.alive = False
+        with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
+            self._writer.close()
+        super().abort()
+
+    def _put(self, group: Group) -> None:
         table = group.table
         for name in set(self._schema.names) - set(table.column_names):
             field = self._schema.field(name)
             table = table.append_column(field, pa.nulls(len(table), field.type))
         table = table.select(self._schema.names).combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
-        self._groups.append((tuple(group.length.tolist()), (0,) if continued else ()))
-        self.rows += int(group.rows.sum())
-
-    def finish(self) -> FileEntry:
-        """Make the file durable and visible."""
-        if self._has_index:
-            self._writer.add_key_value_metadata(index_metadata(self._groups))
-        self._writer.close()
-        self._sink.file.commit()
-        metadata = self._metadata[0]
-        groups = [
-            RowGroup(
-                rows=len(lengths),
-                timesteps=sum(lengths),
-                bytes=metadata.row_group(i).total_byte_size,
-                lengths=lengths,
-                continued=continued,
-            )
-            for i, (lengths, continued) in enumerate(self._groups)
-        ]
-        return entry_of(self._name, self.size, self._sink.file.checksum, groups)
-
-    def abort(self) -> None:
-        """Remove it."""
-        self._sink.alive = False
-        with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
-            self._writer.close()
-        self._sink.file.abort()
 
 
 class _Sink:

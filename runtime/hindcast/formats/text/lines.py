@@ -13,65 +13,30 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import DataError
-from hindcast.formats.data_file import Group, entry_of
-from hindcast.formats.entries import FileEntry, RowGroup
-from hindcast.storage.atomic import AtomicFile
+from hindcast.formats.data_file import DataFile, Group
 from hindcast.storage.location import Location
 
 SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
 
 
-class TextFile:
-    """A `DataFile`."""
+class TextFile(DataFile):
+    """A file of lines; no episode comes in fragments here."""
 
     def __init__(self, location: Location, header: bytes) -> None:
-        self.rows = 0
-        self._groups: list[RowGroup] = []
-        self._file = AtomicFile(location)
+        super().__init__(location)
         try:
             self._file.write(header)
         except BaseException:
             self._file.abort()
             raise
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._file.size
-
-    @property
-    def groups(self) -> int:
-        """Row groups written so far."""
-        return len(self._groups)
-
     def takes(self, schema: pa.Schema) -> bool:
-        """See `DataFile.takes`."""
         return schema == SCHEMA
 
-    def write(self, group: Group, continued: bool) -> None:
-        """Add lines; no episode comes in fragments here."""
-        assert not continued
+    def _put(self, group: Group) -> None:
         for chunk in group.table.column(0).chunks:
             offsets = _offsets(chunk)
             self._file.write(memoryview(chunk.buffers()[2])[offsets[0] : offsets[-1]])
-        self.rows += int(group.rows.sum())
-        self._groups.append(
-            RowGroup(
-                rows=len(group.length),
-                timesteps=int(group.length.sum()),
-                bytes=int(group.nbytes.sum()),
-                lengths=tuple(group.length.tolist()),
-            )
-        )
-
-    def finish(self) -> FileEntry:
-        """Make the file durable and visible."""
-        self._file.commit()
-        return entry_of(self._file.location.name, self.size, self._file.checksum, self._groups)
-
-    def abort(self) -> None:
-        """Remove it."""
-        self._file.abort()
 
 
 class TextEncoder:
