@@ -105,26 +105,26 @@ def spread(found: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
     return map_leaves(spread_leaf, found, blank)
 
 
-def overwrite(value: Nested, positions: int | list[int], new: Nested, in_place: bool) -> Nested:
+def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) -> Nested:
     """The batch with new samples at the positions.
 
     A leaf whose dtype cannot hold them (a float for an int) is converted, not the new values.
 
     Args:
         value: the batch.
-        positions: one, or several.
-        new: one sample, or a batch with one sample for each position.
+        positions: of the samples.
+        new: a batch with one sample for each position.
         in_place: write into the arrays where the dtype allows it, instead of copies.
 
     Raises:
         ValueError: samples of another structure or shape; nothing is written then.
     """
-    several = [] if isinstance(positions, int) else [len(positions)]
 
     def checked(leaf: NDArray[Any], samples: Any) -> NDArray[Any]:
-        array, expected = text_as_objects(samples), (*several, *leaf.shape[1:])
-        if array.shape != expected:
-            raise ValueError(f"new data of shape {array.shape} were given where {expected} is needed")
+        array = text_as_objects(samples)
+        found, expected = array.shape[1:], leaf.shape[1:]
+        if found != expected:
+            raise ValueError(f"new data of shape {found} were given where {expected} is needed")
         return array
 
     def write(leaf: NDArray[Any], samples: NDArray[Any]) -> NDArray[Any]:
@@ -132,7 +132,7 @@ def overwrite(value: Nested, positions: int | list[int], new: Nested, in_place: 
             out = leaf if in_place else leaf.copy()
         else:
             out = leaf.astype(np.result_type(leaf.dtype, samples.dtype))
-        out[positions] = samples[()]  # a scalar, not an array of no dimension, for one position
+        out[positions] = samples
         return out
 
     return map_leaves(write, value, map_leaves(checked, value, new))

@@ -151,12 +151,7 @@ class InfiniteLookbackBuffer:
             ValueError: in NumPy mode, samples of another structure or shape.
         """
         if isinstance(at_indices, int | np.integer):
-            (position,) = self._to_write([at_indices], neg_index_as_lookback)
-            if self.finalized:
-                self._overwrite(position, new_data)
-            else:
-                self.data[position] = new_data
-            return
+            at_indices, new_data = [int(at_indices)], [new_data]
         positions = self._to_write(at_indices, neg_index_as_lookback)
         samples = self._samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
@@ -165,7 +160,8 @@ class InfiniteLookbackBuffer:
                 f"{count} new samples were given for {len(positions)} timesteps (at_indices={at_indices})"
             )
         if self.finalized:
-            self._overwrite(positions, samples)
+            self.data = batched.overwrite(self.data, positions, samples, in_place=not self._shared)
+            self._shared = False
             return
         for position, sample in zip(positions, samples, strict=True):
             self.data[position] = sample
@@ -356,10 +352,6 @@ class InfiniteLookbackBuffer:
             return items
         items = list(items)
         return batched.stack(items) if items else batched.take(self.data, slice(0, 0))
-
-    def _overwrite(self, positions: int | list[int], samples: Nested) -> None:
-        self.data = batched.overwrite(self.data, positions, samples, in_place=not self._shared)
-        self._shared = False
 
     def _plus(self, number: Any) -> Any:
         if self.finalized:

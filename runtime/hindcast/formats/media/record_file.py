@@ -6,6 +6,7 @@ and parses record by record through protobuf at a quarter of the speed.
 
 from __future__ import annotations
 
+import io
 from typing import Final
 
 import numpy as np
@@ -34,13 +35,11 @@ def lengths_of(location: Location) -> I64:
     """
     size = location.info().size or 0
     headers: list[bytes] = []
-    with location.reading() as file:
-        chunk, base, at = b"", 0, 0
+    with location.reading() as stream, io.BufferedReader(stream, _CHUNK) as file:
+        at = 0
         while at < size:
-            if at + HEADER > base + len(chunk) or at < base:
-                file.seek(at)
-                chunk, base = bytes(file.read(_CHUNK)), at
-            header = chunk[at - base : at - base + HEADER]
+            file.seek(at)
+            header = file.read(HEADER)
             headers.append(header)
             at += HEADER + int.from_bytes(header[:8], "little") + FOOTER
             if len(header) < HEADER or at > size:
