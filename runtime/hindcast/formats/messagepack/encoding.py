@@ -26,6 +26,7 @@ from hindcast.formats.storable import Refused
 Packed = NDArray[np.uint8] | list[bytes]
 """A column's items: `[rows, bytes]` if they have one length, or `[rows]`."""
 
+_BEGIN_OF_BUFFER: Final = msgpack.Packer().pack_map_header(4) + pack("data")
 _NO_INFO: Final = b"\x80"
 _TEXT_BYTES: Final = 64
 _IDS: Final = 3  # of the details
@@ -84,7 +85,9 @@ class StateEncoder:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
-        before, after = _packed_details(block, i)
+        before, after = _NO_DETAILS
+        if block.details is not None:
+            before, after = _packed_details(block.details[i], block.eps_id[i])
         yield _entries(id_=pack(str(block.eps_id[i])))
         yield before
         for key, name in zip(("observations", "actions", "rewards", "infos"), _OWN, strict=True):
@@ -106,10 +109,8 @@ class StateEncoder:
 
     def _buffer(self, name: str, rows: slice, items: Packed | None) -> Iterator[Any]:
         """A column's rows of one episode; infos that nothing is said in are not among the items."""
-        packer = msgpack.Packer()
-        yield packer.pack_map_header(4)
-        yield pack("data")
-        yield packer.pack_array_header(rows.stop - rows.start)
+        yield _BEGIN_OF_BUFFER
+        yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
         if items is None:
             yield _NO_INFO * (rows.stop - rows.start)
         else:
@@ -173,9 +174,8 @@ def _entries(**values: bytes) -> bytes:
     return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
-def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
+def _packed_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
     """The entries before the columns, which are ids, and after them."""
-    text = details.NOTHING if block.details is None else block.details[i]
     values = {"custom_data": {}, **details.from_text(text)}
     try:
         entries = [
@@ -183,10 +183,13 @@ def _packed_details(block: Block, i: int) -> tuple[bytes, bytes]:
         ]
     except (TypeError, OverflowError, Refused) as error:
         raise DataError(
-            f"episode {block.eps_id[i]} has custom data or an id that MessagePack cannot represent ({error}): "
+            f"episode {eps_id} has custom data or an id that MessagePack cannot represent ({error}): "
             "write Episodes"
         ) from error
     return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
+
+
+_NO_DETAILS: Final = _packed_details(details.NOTHING)
 
 
 def _packed_space(space: spaces.Space | None) -> bytes:
