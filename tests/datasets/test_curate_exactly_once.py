@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from curate_kit import make_block, read_block, write_block
 
-from hindcast.datasets.curate import verifying, writing
+from hindcast.datasets.curate import writing
 from hindcast.datasets.curate.operations import convert_data, split_data
 from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
@@ -97,7 +97,6 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, many):
 def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
     alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
     monkeypatch.setattr(writing, "count_workers", lambda items, nbytes: 2)
-    monkeypatch.setattr(verifying, "count_workers", lambda items, nbytes: 2)
     together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
     assert together.checksum == alone.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest

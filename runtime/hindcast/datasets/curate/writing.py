@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -13,8 +14,12 @@ import numpy as np
 
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.target import Target, claim, clear, is_claimed
-from hindcast.datasets.curate.verifying import verify
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.footers import cache_folder
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.sources import listed_files
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
@@ -27,12 +32,13 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
-from hindcast.formats.entries import FileEntry
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import sole_writer
 from hindcast.worker_processes import count_workers, each
 
 _RANGE_BYTES = 32 << 20
 _TEXT_GROWS = 4
+_UNITS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        difference = verify(dataset.spec, content, target, watch)
+        difference = _verified(dataset.spec, content, target, watch)
         if difference:
             raise _refusal(target, difference, finished)
     return Written(
@@ -143,15 +149,6 @@ class _Job(NamedTuple):
     check: Callable[[], None]  # in a worker's process: a copy, which never stops anything
 
 
-class _Made(NamedTuple):
-    """A range that is written, but does not count yet."""
-
-    range: _Range
-    files: tuple[FileEntry, ...]
-    content: Content
-    lost_details: bool
-
-
 def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, keep={file.path for commit in commits.values() for file in commit.files})
@@ -162,17 +159,8 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     job = _Job(dataset, target, uuid.uuid4().hex[:8], watch.check)
     workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
     has_lost = False
-    for made in each(_make, job, left, workers, watch.check):
-        has_lost |= made.lost_details
-        commit = Commit(
-            range=made.range.number,
-            first=made.range.first,
-            episodes=made.content.episodes,
-            timesteps=made.content.timesteps,
-            files=made.files,
-            exported=exported_files(target.layout, dataset.spec),
-            content=made.content.to_json(),
-        )
+    for commit, loses_details in each(_make, job, left, workers, watch.check):
+        has_lost |= loses_details
         write_commit(target.folder, commit)
         done += commit.timesteps
         watch.progress("Writing", done, dataset.num_steps)
@@ -202,9 +190,9 @@ def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:
     return [_Range(number, first, stop) for number, (first, stop) in enumerate(pairwise(cuts))]
 
 
-def _make(job: _Job, wanted: _Range) -> _Made:
-    """Write one range's files."""
-    target, content, lost_details = job.target, Content(), False
+def _make(job: _Job, wanted: _Range) -> tuple[Commit, bool]:
+    """Write one range's files: the commit that will make them count, and whether details were left out."""
+    target, content, loses_details = job.target, Content(), False
     dataset = job.dataset.select(np.arange(wanted.first, wanted.stop))
     writer = BlockWriter(
         target.folder,
@@ -221,11 +209,67 @@ def _make(job: _Job, wanted: _Range) -> _Made:
             job.check()
             read = dataset.read(unit)
             block = read if target.keeps_details else read.without_details()
-            lost_details |= block.details is not read.details
+            loses_details |= block.details is not read.details
             content += Content.of(block)
             writer.write(block)
         files = writer.close()
-    return _Made(wanted, files, content, lost_details)
+    commit = Commit(
+        range=wanted.number,
+        first=wanted.first,
+        episodes=content.episodes,
+        timesteps=content.timesteps,
+        files=files,
+        exported=exported_files(target.layout, dataset.spec),
+        content=content.to_json(),
+    )
+    return commit, loses_details
+
+
+def _verified(spec: DataSpec, content: Content, target: Target, watch: Watch) -> str | None:
+    """How what is read back differs from the spec and content that were written, in words; None if it does not.
+
+    Raises:
+        DataError: a file that was changed since it was written.
+    """
+    with _read_back(target, watch) as back:
+        found, units = Content(), range(len(back.units))
+        slices = [units[i : i + _UNITS_AT_ONCE] for i in units[::_UNITS_AT_ONCE]]
+        watch.progress("Verifying", 0, content.timesteps)
+        workers = count_workers(len(slices), back.nbytes)
+        for part in each(_content_of, back, slices, workers, watch.check):
+            found += part
+            watch.progress("Verifying", min(found.timesteps, content.timesteps), content.timesteps)
+        return content.difference(found) or back.spec.difference(spec)
+
+
+@contextmanager
+def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
+    """The data in the target's folder, each file compared with its checksum.
+
+    Exported layouts are prepared for it, in the cache, like files of other tools.
+    """
+    try:
+        if not target.is_exported:
+            yield open_dataset(target.folder, verify=True)
+            return
+        manifest = read_manifest(target.folder)
+        assert manifest is not None
+        listed_files(target.folder, manifest.files, verify=True)
+        watch.check()
+        cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
+        try:
+            yield open_data(Reading((target.folder,)), cache=str(cache), watch=Watch(check=watch.check))
+        finally:
+            cache.delete()
+    except DataError as error:
+        raise DataError(f"{error} (--replace writes {target.folder} again)") from error
+
+
+def _content_of(dataset: Dataset, units: range) -> Content:
+    total = Content()
+    for number in units:
+        total += Content.of(dataset.read(dataset.units[number]))
+    return total
 
 
 def _refusal(target: Target, difference: str, finished: bool) -> DataError:

@@ -73,8 +73,8 @@ def summarise(
         files=len({part.path for unit in dataset.units for part in unit.parts}),
         digest=dataset.digest,
         environment=spec.environment,
-        observation_space=_json(observation_space),
-        action_space=_json(action_space),
+        observation_space=None if observation_space is None else space_to_json(observation_space),
+        action_space=None if action_space is None else space_to_json(action_space),
         observation_space_from=observation_from,
         action_space_from=action_from,
         columns={name: str(leaf) for name, leaf in spec.leaves.items()},
@@ -102,10 +102,6 @@ def _space(sample: Sample, column: str, known: gym.Space | None) -> tuple[gym.Sp
     bounds = {name: leaf.bounds for name, leaf in sample.leaves.items() if leaf.bounds is not None}
     guessed = guess_space(sample.dataset.spec, column, bounds)
     return guessed, None if guessed is None else "guessed"
-
-
-def _json(space: gym.Space | None) -> dict[str, Any] | None:
-    return None if space is None else space_to_json(space)
 
 
 def _observation_leaves(leaves: Sequence[Leaf], space: gym.Space | None) -> Iterator[ObservationLeaf]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -126,27 +126,15 @@ class Job:
                 yield from Steps.of(found, number).split(self.partitions).items()
 
 
-class FirstLook(NamedTuple):
-    """What the first rows of some parts say about all.
-
-    Attributes:
-        is_grouped: whether rows say which episode they belong to.
-        may_be_in_order: whether the rows of an episode are adjacent, as far as these show.
-    """
-
-    is_grouped: bool
-    may_be_in_order: bool
-
-
-def first_look(parts: Sequence[Part]) -> FirstLook:
-    """Read until there are rows or episodes."""
+def first_rows(parts: Sequence[Part]) -> Steps | None:
+    """The first rows, if they say which episode they belong to; None if not, or if the data hold complete episodes."""
     for part in parts:
         for found in part.read():
             if isinstance(found, Rows) and len(found) and found.eps_id is not None:
-                return FirstLook(True, Steps.of(found, 0).torn_apart() is None)
+                return Steps.of(found, 0)
             if len(found) if isinstance(found, Rows) else found.num_episodes:
-                return FirstLook(False, True)
-    return FirstLook(False, True)
+                return None
+    return None
 
 
 def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:

@@ -11,7 +11,7 @@ import orjson
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare.in_order import Parts
-from hindcast.datasets.prepare.job import Job, Part, Progress, first_look
+from hindcast.datasets.prepare.job import Job, Part, Progress, first_rows
 from hindcast.datasets.prepare.partitions import (
     finish,
     is_any_apart,
@@ -88,18 +88,18 @@ class Maker:
 
     def _job(self, folder: Location, work: Work) -> Job:
         options = self.reading.options
-        look = first_look(work.parts)
+        first = first_rows(work.parts)
         rules = Rules(
             spec=self.reading.prepare,
             paths=[part.path for part in work.parts],
             is_filtered=bool(options.filter),
             zero_final=options.ignore_final_observation,
-            is_grouped=look.is_grouped,
+            is_grouped=first is not None,
         )
         spec, normalized = work.spec, self.reading.actions_normalized
         if normalized is not None:
             spec = replace(spec, normalized_actions=normalized)
-        in_order = not look.is_grouped or _begins_in_order(folder, look.may_be_in_order)
+        in_order = first is None or _begins_in_order(folder, first.torn_apart() is None)
         return Job(folder, work.parts, rules, spec, in_order)
 
 
