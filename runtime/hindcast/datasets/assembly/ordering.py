@@ -87,14 +87,18 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
     if len(late):
         found["late"] = rules.finding(steps, np.sort(late))
     gap = same & (np.diff(t) != 1) & ~ended[:-1]
-    order = _cut(
-        steps, rules, index, gap, lambda i: f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing"
-    )
-    return replace(order, t=t, orders={"time": int(heads.sum())}, found=found | order.found)
+
+    def missing(i: int) -> str:
+        return f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing"
+
+    order = _cut(steps, rules, index, gap, missing, t=t)
+    return replace(order, orders={"time": int(heads.sum())}, found=found | order.found)
 
 
-def _cut(steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[int], str]) -> Order:
-    """Cut episodes at gaps, and where rows continue after an end. Their timesteps are counted, one left out at a gap.
+def _cut(
+    steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[int], str], *, t: I64 | None = None
+) -> Order:
+    """Cut episodes at gaps, and where rows continue after an end.
 
     Args:
         steps: all rows.
@@ -102,6 +106,7 @@ def _cut(steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[i
         index: `[K]` row of the steps.
         gap: `[K - 1]` pairs of rows of one episode between which rows are missing.
         missing: says what is missing between a pair.
+        t: `[K]` timesteps; counted from 0 if None, with one left out at each gap.
     """
     if gap.any() and not rules.splits:
         first = int(np.flatnonzero(gap)[0])
@@ -115,9 +120,11 @@ def _cut(steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[i
         found["restarts"] = rules.finding(steps, np.sort(index[1:][restart]))
     if gap.any() and not rules.is_filtered:
         found["gaps"] = rules.finding(steps, np.sort(index[1:][gap]))
-    position = np.arange(len(index)) + np.cumsum(begins)
-    starts = np.maximum.accumulate(np.where(np.append(True, other | restart), np.arange(len(index)), 0))
-    return Order(index, begins, position - position[starts], {}, found)
+    if t is None:
+        position = np.arange(len(index)) + np.cumsum(begins)
+        starts = np.maximum.accumulate(np.where(np.append(True, other | restart), np.arange(len(index)), 0))
+        t = position - position[starts]
+    return Order(index, begins, t, {}, found)
 
 
 def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
