@@ -81,9 +81,8 @@ def child(location: Location, group: Group, name: str) -> Any:
             return h5py.Group(found)
         if not isinstance(found, h5py.h5d.DatasetID):
             raise DataError(f"{location} has neither a group nor a dataset at {_path(group, name)}")
-        dataset = h5py.Dataset(found, readonly=True)
-        _check(location, dataset)
-        return dataset
+        _check(location, found, _path(group, name))
+        return h5py.Dataset(found, readonly=True)
 
 
 def datasets(location: Location, node: Any, skip: Collection[str] = (), depth: int = 0) -> dict[str, Dataset]:
@@ -142,19 +141,20 @@ def values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArr
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check(location: Location, dataset: Dataset) -> None:
+def _check(location: Location, identifier: Any, path: str) -> None:
     """Make sure that a dataset is in the file, and holds numbers, text, or images compressed to bytes."""
     import h5py
 
-    if dataset.is_virtual or dataset.external:
-        raise DataError(
-            f"{location} keeps the data of {dataset.name} in other files, which are not read: "
-            "copy them into the file"
-        )
-    dtype = dataset.dtype
-    is_known = dtype.kind in "biufc" or is_text(dataset) or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)
-    if dataset.shape is None or not is_known:
-        raise DataError(f"{location} holds neither numbers nor text at {dataset.name} (its type is {dtype})")
+    if identifier.get_offset() is None:  # not in one piece in this file
+        stored = identifier.get_create_plist()
+        if stored.get_layout() == h5py.h5d.VIRTUAL or stored.get_external_count():
+            raise DataError(
+                f"{location} keeps the data of {path} in other files, which are not read: copy them into the file"
+            )
+    dtype = identifier.dtype
+    is_known = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None
+    if identifier.shape is None or not (is_known or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
+        raise DataError(f"{location} holds neither numbers nor text at {path} (its type is {dtype})")
 
 
 def _path(node: Any, name: str) -> str:
