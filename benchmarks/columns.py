@@ -27,7 +27,7 @@ from hindcast.api.recording import OutputSpec
 from hindcast.datasets.assembly.blocks import read_back
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.layouts import WRITTEN_LAYOUTS
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.formats.spec import DataSpec
 from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
@@ -106,7 +106,9 @@ def write(block: Block, layout: str) -> float:
 def writings(rounds: int) -> None:
     """What the layouts do apart from playing."""
     block = make_block(200)
-    found = take_turns({name: lambda name=name: write(block, name) for name in WRITTEN_LAYOUTS}, rounds)
+    found = take_turns(
+        {name: lambda name=name: write(block, name) for name in (*LAYOUTS, *EXPORTED_LAYOUTS)}, rounds
+    )
     report("encoding and writing", "timesteps/s", found, "JSON", {})
 
 
