@@ -80,7 +80,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
                 errors.setdefault((logp, name), []).append((estimate.value - mdp.truth) ** 2)
     shares = {of: np.mean(each) for of, each in held.items()}
     assert all(len(held[logp, name]) >= 0.9 * seeds for logp in (True, False) for name in EVERY)
-    assert all(share >= 0.88 for share in shares.values()), shares
+    assert all(share >= 0.88 for share in shares.values()), str(shares)  # all of them: it takes an hour
     assert np.mean(errors[True, "wis"]) < np.mean(
         errors[True, "is"]
     )  # a clone's ratios favour IS on the chain
