@@ -8,17 +8,15 @@ READY := $(VENV)/.ready
 RLLIB ?= .venv-rllib
 RLLIB_READY := $(RLLIB)/.ready
 WORKERS ?= 2
-ALL_WORKERS ?= 3
 WAITING ?= 4
 API_WORKERS ?= 3
 E2E_WORKERS ?= 2
-ALL_WORKERS ?= 3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGES ?= operator runtime
 IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
@@ -30,7 +28,6 @@ demo: $(READY)  ## record an expert and clone it on this machine
 test: lint  ## style, types, contracts, and the quick tests (3 minutes)
 	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
-test-all: WORKERS = $(ALL_WORKERS)
 test-all: lint  ## everything that needs no cluster
 	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not (stores or minutes)" $(FLAGS)
 	$(MAKE) --jobs 2 --output-sync=target stores interop  # both mostly wait
