@@ -361,6 +361,7 @@ def test_the_operator_itself_needs_nothing_else(installed: Installed, tmp_path: 
         said = metrics()
     assert "hindcast_leader 1.0" in said
     assert 'hindcast_writes_total{what="create-rayjob"} 1.0' in said
+    assert deleted in said
     assert 'code="403"' not in said
 
 

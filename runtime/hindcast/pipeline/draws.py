@@ -64,9 +64,7 @@ class Draws:
                 "`Losses`."
             )
         uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
-        uniform = uniforms.to(
-            self._device, non_blocking=True
-        )  # waiting for a GPU here would be once per update
+        uniform = uniforms.to(self._device, non_blocking=True)  # else every update waits for the GPU
         self.count += count
         if self._priorities is None:
             return (uniform * self.size).long(), {}

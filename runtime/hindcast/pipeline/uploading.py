@@ -15,8 +15,7 @@ Array = NDArray[Any]
 
 def empty_pinned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """An array in page-locked memory, which a GPU reads without the processor's help."""
-    kind = torch.from_numpy(np.empty(0, dtype)).dtype
-    return torch.empty(shape, dtype=kind, pin_memory=True).numpy()
+    return torch.empty_like(torch.from_numpy(np.empty(shape, dtype)), pin_memory=True).numpy()
 
 
 def upload(arrays: Mapping[str, Array], device: torch.device | None) -> dict[str, Tensor]:

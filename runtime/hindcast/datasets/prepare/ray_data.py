@@ -190,9 +190,8 @@ def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
         chunks = [chunk for chunk in _job(packed).scatter(number) if chunk[0] in todo]
     except UserError as error:
         return _table((partition, error) for partition in todo)
-    to_all = [
-        (partition, None) for partition in todo if number == 0
-    ]  # those to which no row goes are made too
+    # The first part names every partition, so that those to which no row goes are made too.
+    to_all = [(partition, None) for partition in todo] if number == 0 else []
     return _table([*to_all, *chunks])
 
 

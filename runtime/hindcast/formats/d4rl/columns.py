@@ -52,9 +52,8 @@ def columns_of(location: Location, file: Group, options: ReadOptions) -> File:
         DataError: a column that is missing, or of another length than the others.
     """
     found = hdf5.datasets(location, file, skip=_UNREAD)
-    stored = {
-        path: dataset for path, dataset in found.items() if dataset.shape
-    }  # not what describes the file
+    # A dataset without a shape describes the file.
+    stored = {path: dataset for path, dataset in found.items() if dataset.shape}
     names = {path: _own_name(path) for path in stored}
     paths = {own: path for path, own in names.items()}
     if len(paths) < len(names):
