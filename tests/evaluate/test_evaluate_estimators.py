@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hindcast.evaluate.estimators import (
     episode_weights,
     estimates,
     left_out,
+    not_played,
 )
 from hindcast.evaluate.intervals import jackknife, resamples, student, t_quantile
 
@@ -160,6 +162,16 @@ def test_contributions_are_what_an_estimate_loses_without_the_episode() -> None:
         assert contributions[name] == pytest.approx(values[0] - values[1:], rel=1e-9, abs=1e-12), name
 
 
+def test_weights_that_were_not_played_widen_intervals() -> None:
+    """Of the mean 0.75 instead of 1; without a model there is nothing for `dr` and `wdr`."""
+    given = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, np.log([0.5, 1.0]))
+    assert not_played(given) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
+    assert not_played(given, clip=0.5) == pytest.approx({"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0})
+    modelled = replace(given, values=Values(np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)))
+    assert not_played(modelled)["dr"] == not_played(modelled)["wdr"] == pytest.approx(0.25 * 1.5)
+    assert jackknife(1.0, np.zeros(5), 0.9, 0.25) == (0.75, 1.25)
+
+
 def test_the_interval_of_few_heavy_episodes_is_wide() -> None:
     even = jackknife(0.0, np.full(50, 1.0), 0.9)
     heavy = jackknife(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)  # the same variance, of one episode
@@ -175,9 +187,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     held, errors = dict.fromkeys(BY_NAME, 0), dict.fromkeys(BY_NAME, 0.0)
     for seed in range(count):
         recorded = chain.recorded(300, seed)
-        found, contributions = once(recorded), left_out(recorded)
+        found, contributions, beyond = once(recorded), left_out(recorded), not_played(recorded)
         for name in BY_NAME:
-            low, high = jackknife(found[name], contributions[name], 0.9) or (math.nan, math.nan)
+            wider = beyond.get(name, 0.0)
+            low, high = jackknife(found[name], contributions[name], 0.9, wider) or (math.nan, math.nan)
             held[name] += low <= chain.truth <= high
             errors[name] += (found[name] - chain.truth) ** 2
     assert all(held[name] >= 0.88 * count for name in BY_NAME if name != "dm"), held

@@ -163,6 +163,28 @@ def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
     )
 
 
+def not_played(evidence: Evidence, clip: float | None = None) -> dict[str, float]:
+    """How far estimates may be off because of the weights that no recorded episode has.
+
+    Over all episodes that could be played, the weights of right ratios have the mean 1. Where those that were played
+    have another, some of large weight are missing, or the probabilities of a clone are wrong: what is missing counts as
+    one standard deviation between episodes. `is` and `pdis` are left out: they vary as that mean does.
+
+    Args:
+        evidence: has ratios.
+        clip: see `episode_weights`.
+
+    Returns:
+        name -> |mean of the W_T - 1| times the standard deviation of what the weights are of.
+    """
+    weights = episode_weights(evidence, clip)
+    missing = abs(float(weights[evidence.first + evidence.length - 1].mean()) - 1.0)
+    found = dict.fromkeys(("wis", "pdwis"), evidence.sums(evidence.discounts * evidence.rewards))
+    if evidence.values is not None:
+        found |= dict.fromkeys(BY_BOTH, evidence.sums(evidence.discounts * surprise(evidence)))
+    return {name: missing * float(of_episodes.std()) for name, of_episodes in found.items()}
+
+
 def _each(
     evidence: Evidence,
     clip: float | None,

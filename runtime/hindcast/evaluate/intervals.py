@@ -40,7 +40,7 @@ def percentiles(values: F64, level: float) -> Interval | None:
     return float(low), float(high)
 
 
-def jackknife(value: float, contributions: F64, level: float) -> Interval | None:
+def jackknife(value: float, contributions: F64, level: float, beyond: float = 0.0) -> Interval | None:
     """Student's interval by leaving out one episode at a time (Efron, Stein 1981).
 
     The variance consists of squares, of which a few may make up the most: (Σd²)² / Σd⁴ of equal size would vary as
@@ -50,6 +50,7 @@ def jackknife(value: float, contributions: F64, level: float) -> Interval | None
         value: the estimate.
         contributions: `[N]` the estimate, less the same without each episode.
         level: of the interval.
+        beyond: by how much it is wider on each side.
 
     Returns:
         None where the estimate rests on one episode.
@@ -59,10 +60,10 @@ def jackknife(value: float, contributions: F64, level: float) -> Interval | None
     if not np.isfinite(total):
         return None
     if total == 0.0:
-        return value, value
+        return value - beyond, value + beyond
     freedom = total**2 / float(np.square(squares).sum()) / 2
     error = np.sqrt(total * (1 - 1 / len(squares)))
-    return student(value, float(error), level, max(1, int(freedom)))
+    return student(value, float(error), level, max(1, int(freedom)), beyond)
 
 
 def student(value: float, error: float, level: float, freedom: int, beyond: float = 0.0) -> Interval | None:

@@ -28,6 +28,7 @@ from hindcast.evaluate.estimators import (
     estimates,
     left_out,
     left_out_of_mean,
+    not_played,
     surprise,
 )
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
@@ -92,8 +93,9 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        interval: Student's, by leaving out one episode at a time (`intervals.jackknife`). Of `dm`, by its model's
-            members, and wider by the most that the model misses. None where the estimate rests on one episode.
+        interval: Student's, by leaving out one episode at a time (`intervals.jackknife`), and wider by
+            `estimators.not_played`. Of `dm`, by its model's members, and wider by the most that the model misses. None
+            where the estimate rests on one episode.
         bootstrap: percentiles of the estimate over resamples of the episodes; None of `dm`, and where some resamples
             say nothing. It is too narrow where a few episodes have most of the weight.
     """
@@ -350,6 +352,10 @@ class _Case:
         """Name -> `[N]`."""
         return left_out(self._usable, self._options.clip)
 
+    @cached_property
+    def _not_played(self) -> dict[str, float]:
+        return {} if self._why_no_ratios else not_played(self._all, self._options.clip)
+
     def _estimate(self, name: str) -> Estimate:
         values, level = self._found[name], self._options.level
         value = float(values[0])
@@ -358,7 +364,8 @@ class _Case:
             assert self._model is not None
             freedom = 2 * (self._options.fit.members - 1)
             return Estimate(value, student(value, self._model.spread, level, freedom, self._most_missed))
-        interval = jackknife(value, self._contributions[name], level)
+        beyond = self._not_played.get(name, 0.0)
+        interval = jackknife(value, self._contributions[name], level, beyond)
         return Estimate(value, interval, percentiles(values[1:], level))
 
     @cached_property
