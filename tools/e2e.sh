@@ -2,7 +2,8 @@
 # The end-to-end tests, on the cluster in KUBECONFIG (with KubeRay), else on a new kind cluster.
 #
 #   E2E_LOAD_IMAGES   command that loads locally built images, given by name, onto the cluster's nodes. Without it (and
-#                     with KUBECONFIG) nothing is built: E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE must be pullable.
+#                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
+#                     or can pull what E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE name.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
 #   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them. The two largest tests
@@ -32,16 +33,10 @@ make_kind_cluster() {
 
 [ -n "${KUBECONFIG:-}" ] || make_kind_cluster
 export HINDCAST_REQUIRE_CLUSTER=1
-first=tests/e2e/test_e2e_unstarted.py
-if [ -z "${E2E_LOAD_IMAGES:-}" ]; then
-  $PYTEST $first
-else
-  export E2E_RUNTIME_IMAGE=hindcast-runtime:e2e E2E_OPERATOR_IMAGE=hindcast-operator:e2e
-  make images IMAGES=operator IMAGE_TAG=e2e
-  $E2E_LOAD_IMAGES $E2E_OPERATOR_IMAGE
-  log=$(mktemp)
-  (make images IMAGES=runtime IMAGE_TAG=e2e && $E2E_LOAD_IMAGES $E2E_RUNTIME_IMAGE) >"$log" 2>&1 &
-  $PYTEST $first || { wait; exit 1; }
-  wait $! || { tail -n 100 "$log"; exit 1; }
+if [ -n "${E2E_LOAD_IMAGES:-}" ]; then
+  make images IMAGE_TAG=e2e
+  $E2E_LOAD_IMAGES hindcast-operator:e2e hindcast-runtime:e2e
 fi
+first=tests/e2e/test_e2e_unstarted.py
+$PYTEST $first
 $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $first "$@"

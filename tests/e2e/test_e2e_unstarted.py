@@ -1,6 +1,6 @@
-"""What ends before a pod runs our code. It needs no runtime image: tools/e2e.sh runs it while that is made.
+"""What ends before a pod runs our code.
 
-The others must not run beside it: KubeRay is taken away for a while.
+tools/e2e.sh runs these before the others, and alone: KubeRay is taken away for a while.
 """
 
 from __future__ import annotations
