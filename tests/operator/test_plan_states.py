@@ -8,6 +8,7 @@ import pytest
 from plan_world import CHECKPOINT, REFERRING, World, pod, reference, running
 
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.times import stamp
 
 
 def kinds(world: World) -> dict[str, str]:
@@ -325,6 +326,24 @@ def test_attempts_are_used_up() -> None:
     assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded")
     assert "WorkerLost" in world.status["message"] and "The node is gone" in world.status["message"]
     assert len(world.created) == 3
+
+
+def test_losses_before_a_checkpoint_are_forgotten() -> None:
+    world = running(runPolicy={"backoffLimit": 1})
+    for _ in range(3):
+        world.end("Lost", "WorkerLost").settle()
+        assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
+        world.tick(60).settle()
+        assert world.status["runs"][0]["retries"] == 1
+        world.up().tick(20).beat(checkpoint=CHECKPOINT).settle()  # that of the attempt before
+        assert world.status["runs"][0]["retries"] == 1
+        saved = CHECKPOINT.model_copy(update={"saved": stamp(world.now)})
+        world.beat(checkpoint=saved).settle()
+        assert world.status["runs"][0]["retries"] == 0
+    world.end("Lost", "WorkerLost").settle()
+    world.tick(60).settle()
+    world.up().beat(checkpoint=saved).end("Lost", "WorkerLost").settle()
+    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded")
 
 
 def test_no_retries_are_allowed() -> None:

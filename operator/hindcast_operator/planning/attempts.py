@@ -101,11 +101,13 @@ def _with_first_times(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     job, run = attempt.job, attempt.run
     if job is None:
         return run
-    seen: dict[str, str | None] = {}
+    seen: dict[str, str | int | None] = {}
     if not job.deleting and run.child_uid is None:
         seen["child_uid"] = job.uid
     if attempt.report is not None and run.heard is None:
         seen["heard"] = stamp(attempt.now)
+    if _has_saved(attempt):
+        seen["retries"] = 0
     if is_queued(job):
         if run.heard is None:
             seen["admitted"] = None
@@ -113,6 +115,12 @@ def _with_first_times(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
         began = job.created if job.started is None else max(job.created, job.started)
         seen["admitted"] = stamp(attempt.now if was_queued else began)
     return run.model_copy(update=seen)
+
+
+def _has_saved(attempt: LiveAttempt) -> bool:
+    """Whether it has saved a checkpoint of its own. Both times are stamps: as texts they are in the order of time."""
+    checkpoint = None if attempt.report is None else attempt.report.checkpoint
+    return checkpoint is not None and (checkpoint.saved or "") > (attempt.run.started or "")
 
 
 # -- what exists --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ class RunPolicy(Model):
     """Changeable at any time. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
-    """Retries after the first attempt. A user's mistake is never retried."""
+    """Lost attempts that are retried, of a training those since its last checkpoint. A user's mistake never is."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
     start_deadline_seconds: Positive = 1800

@@ -124,7 +124,7 @@ class RunStatus(Model):
     fixed: FreeForm = {}
     """The operational fields that it was created with, by path, until it ends; digests of lists and mappings."""
     retries: NonNegative = 0
-    """Attempts of the revision that were lost before it."""
+    """Attempts of the revision that were lost before it. 0 once it has saved a checkpoint."""
     active_seconds: NonNegative = 0
     """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
     started: Timestamp | None = None
