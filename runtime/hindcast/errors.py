@@ -49,6 +49,10 @@ class StorageError(UserError):
     exit_code = 5
 
 
+class StorageUnavailable(StorageError):
+    """Storage did not answer, or was failing, for as long as a request is tried: later it may work."""
+
+
 class UserCodeError(UserError):
     """The user's own code (environment, algorithm, connector, …) raised an exception or returned something unusable."""
 

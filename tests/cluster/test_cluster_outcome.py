@@ -30,6 +30,7 @@ from hindcast.cluster.outcome import EXIT_CODES, classify, outcome_of
         (errors.OutputConflict("x"), "Failed", "OutputConflict", 4),
         (errors.UserCodeError("x"), "Failed", "UserCodeFailed", 6),
         (errors.StorageError("x"), "Lost", "StorageFailed", 1),
+        (errors.StorageUnavailable("x"), "Lost", "StorageUnavailable", 1),
         (errors.WorkerLost("x"), "Lost", "WorkerLost", 1),
         (errors.OutOfMemory("x"), "Lost", "OutOfMemory", 1),
         (errors.Interrupted("x"), "Suspended", "Suspended", 0),

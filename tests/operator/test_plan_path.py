@@ -58,3 +58,18 @@ def test_a_lost_attempt_is_followed_by_the_next(reason: str) -> None:
     assert world.created == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert world.status["runs"][0]["retries"] == 1
     assert world.status["runs"][1]["reason"] == reason
+
+
+def test_storage_that_does_not_answer_is_waited_out() -> None:
+    world = running(runPolicy={"backoffLimit": 1})
+    for attempt in range(1, 6):
+        world.end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
+        assert world.state == "Retrying"
+        assert "nothing answers" in world.status["message"]
+        world.tick(89).settle()
+        assert len(world.created) == attempt
+        world.tick(62).settle()
+        assert world.status["runs"][0]["retries"] == 0
+        world.up().beat()
+    world.end("Succeeded", "Succeeded").settle()
+    assert world.state == "Succeeded"

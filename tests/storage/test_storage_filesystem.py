@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 from obstore.store import MemoryStore, S3Store
 
-from hindcast.errors import DataError, OutputConflict, StorageError
+from hindcast.errors import DataError, OutputConflict, StorageError, StorageUnavailable
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 from hindcast.storage.user_files import UserFiles
@@ -251,18 +251,27 @@ def test_one_of_many_creators_wins(kit, tmp_path):
     assert kit.names(tmp_path) == ["lock"]
 
 
-def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch):
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        ("403 the account may not write\nmore lines", StorageError, "403 the account may not write"),
+        ("status 503: SlowDown", StorageUnavailable, "the store is busy or failing: try again later"),
+    ],
+)
+def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch, raised, kind, said):
     class CloudError(Exception):
         pass
 
     def refuse(*args, **kwargs):
-        raise CloudError("403 the account may not write\nmore lines")
+        raise CloudError(raised)
 
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
-    with pytest.raises(
-        StorageError, match=r"cannot write memory://store-tests/data: 403 the account may not"
-    ):
+    with pytest.raises(StorageError) as caught:
         resolve(memory).write_bytes(b"x")
+    assert (type(caught.value), str(caught.value)) == (
+        kind,
+        f"cannot write memory://store-tests/data: {said}",
+    )
 
 
 def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):

@@ -13,7 +13,7 @@ import pytest
 from obstore.fsspec import FsspecStore
 from obstore.store import S3Store
 
-from hindcast.errors import DataError, StorageError
+from hindcast.errors import DataError, StorageError, StorageUnavailable
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import resolve
 from object_store_servers import s3_client
@@ -100,7 +100,9 @@ def test_a_store_that_only_fails_is_said_and_one_that_recovers_goes_on(place, mo
     assert place.at("x").read_bytes() == b"x"
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     place.fail(status=503)
-    with pytest.raises(StorageError, match=r"cannot read \S+/x: the store is (busy|too slow).*: try again"):
+    with pytest.raises(
+        StorageUnavailable, match=r"cannot read \S+/x: the store is (busy|too slow).*: try again"
+    ):
         place.at("x").read_bytes()
 
 
@@ -139,7 +141,7 @@ def test_a_part_that_cannot_be_uploaded_leaves_no_object(request, monkeypatch, k
     place = request.getfixturevalue(kind)
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     place.fail(matching=part, status=503)
-    with pytest.raises(StorageError, match=r"cannot write \S+/x: the store is busy or failing"):
+    with pytest.raises(StorageUnavailable, match=r"cannot write \S+/x: the store is busy or failing"):
         place.at("x").write_bytes(BIG)
     place.faults.begin()
     assert not place.at("x").exists()
@@ -149,7 +151,7 @@ def test_an_upload_that_failed_leaves_no_parts(s3, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     folder = resolve(f"s3://public/{s3.uri.rpartition('/')[2]}")
     s3.fail(matching="partNumber=2", status=503)
-    with pytest.raises(StorageError, match="the store is busy or failing"):
+    with pytest.raises(StorageUnavailable, match="the store is busy or failing"):
         folder.child("x").write_bytes(BIG)
     s3.faults.begin()
     assert list(folder.files()) == []
@@ -199,7 +201,7 @@ def test_a_store_that_does_not_answer_in_time(place, monkeypatch):
     place.at("x").write_bytes(b"x")
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "1")
     place.fail(delay=30.0)
-    with pytest.raises(StorageError, match="the store is too slow: try again later"):
+    with pytest.raises(StorageUnavailable, match="the store is too slow: try again later"):
         place.at("x").read_bytes()
 
 
@@ -208,7 +210,7 @@ def test_a_store_that_is_not_there(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    with pytest.raises(StorageError, match=r"cannot read s3://b/x: nothing answers at the endpoint"):
+    with pytest.raises(StorageUnavailable, match=r"cannot read s3://b/x: nothing answers at the endpoint"):
         resolve("s3://b/x").read_bytes()
 
 

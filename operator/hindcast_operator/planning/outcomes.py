@@ -21,7 +21,7 @@ from hindcast_operator.planning.attempts import (
 )
 from hindcast_operator.planning.diagnosis import POD_LOSSES, more_memory, quoted
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.runs import Outcome, ended
+from hindcast_operator.planning.runs import Outcome, ended, losses
 from hindcast_operator.times import earliest, stamp
 
 
@@ -52,12 +52,14 @@ def ending_of(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunSta
 
 def ended_run(attempt: LiveAttempt, ending: Ending) -> RunStatus:
     """The entry of the attempt that has ended; the loss that exhausts the retries is final."""
-    run, limit = attempt.run, attempt.policy.backoff_limit
-    if ending.outcome == "Lost" and run.retries + 1 > limit:
-        lost = "1 attempt was" if run.retries == 0 else f"{run.retries + 1} attempts were"
-        text = f"{lost} lost (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
-        return ended(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
-    return ended(run, ending.outcome, ending.reason, ending.message, attempt.now)
+    limit = attempt.policy.backoff_limit
+    run = ended(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
+    count = losses(run)
+    if ending.outcome != "Lost" or count <= limit:
+        return run
+    lost = "1 attempt was" if count == 1 else f"{count} attempts were"
+    text = f"{lost} lost (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
+    return ended(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
 
 
 def _ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:

@@ -132,8 +132,11 @@ class Reason(StrEnum):
     NODE_UNREACHABLE = ("NodeUnreachable", "Warning", "A node is unreachable.",
         "nothing; after 5 minutes the attempt counts as lost")
     WORKER_LOST = "WorkerLost", "Warning", "A Ray worker or its node was lost.", "nothing; it is retried"
-    STORAGE_FAILED = ("StorageFailed", "Warning", "Storage failed for longer than the runtime retries.",
-        "check that the storage is available; it is retried")
+    STORAGE_UNAVAILABLE = ("StorageUnavailable", "Warning",
+        "Storage did not answer, or was failing, for longer than the runtime retries.",
+        "nothing, unless its address is wrong; it is retried every 2 minutes, whatever runPolicy.backoffLimit is")
+    STORAGE_FAILED = ("StorageFailed", "Warning", "Storage rejected a request.",
+        "correct what the message names; it is retried")
     TERMINATED = "Terminated", "Warning", "The driver was terminated.", "nothing; it is retried"
     LOST_DRIVER = ("LostDriver", "Warning", "The RayJob or its head ended without a final report from the attempt.",
         "nothing, it is retried; `hindcast logs KIND/NAME` shows how far it got")

@@ -21,6 +21,7 @@ DIGEST_PREFIX: Final = "sha256:"
 """Begins what stands for a list or a mapping in `fixed`."""
 FIRST_PAUSE_SECONDS: Final = 10
 LONGEST_PAUSE_SECONDS: Final = 600
+STORAGE_PAUSE_SECONDS: Final = 120
 
 _EFFECTIVE_AT_ONCE: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 
@@ -143,8 +144,12 @@ def _digest(model: Model, name: str) -> str:
 
 
 def losses(run: RunStatus) -> int:
-    """Attempts of the revision that were lost, this one included."""
-    return run.retries + (run.outcome == "Lost")
+    """Attempts of the revision that were lost, this one included; those that storage did not answer are waited out."""
+    return run.retries + (run.outcome == "Lost" and not _waits_for_storage(run))
+
+
+def _waits_for_storage(run: RunStatus) -> bool:
+    return run.reason == Reason.STORAGE_UNAVAILABLE.value
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
@@ -158,10 +163,12 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
 def retry_time(run: RunStatus) -> datetime:
     """When the attempt after a lost one begins.
 
-    10 s after the first loss, doubled with each, at most 600 s; then up to a quarter more or less, by the lost
-    attempt's name: runs that one node took down do not all come back at once, and a restarted operator computes
-    the same pause.
+    10 s after the first loss, doubled with each, at most 600 s; 120 s after one that storage did not answer. Up to a
+    quarter more or less, by the lost attempt's name: runs that one node took down do not all come back at once, and a
+    restarted operator computes the same pause.
     """
-    seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
+    seconds = STORAGE_PAUSE_SECONDS
+    if not _waits_for_storage(run):
+        seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
     share = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
     return after(parse(run.finished or ""), round(seconds * (0.75 + share / 2)))

@@ -44,13 +44,14 @@ AttemptReason = Literal[
     "UserCodeFailed",
     "NoCudaDevice",
     "InternalError",
+    "StorageUnavailable",
     "StorageFailed",
     "OutOfMemory",
     "WorkerLost",
     "Terminated",
 ]
-"""Why an attempt ended. The last four are Lost: storage that failed, a process killed for memory, a lost worker
-or node, a driver that was terminated."""
+"""Why an attempt ended. The last five are Lost: storage that did not answer, storage that refused a request, a
+process killed for memory, a lost worker or node, a driver that was terminated."""
 
 
 class Input(Model):

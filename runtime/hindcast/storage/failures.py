@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from hindcast.errors import DataError, StorageError, UserError
+from hindcast.errors import DataError, StorageError, StorageUnavailable, UserError
 from hindcast.storage.backend import Place, is_obstores
 
 _REASONS: Final = {
@@ -26,7 +26,13 @@ _REASONS: Final = {
 }
 _NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"
 _OBSTORES_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
+_NO_HOST: Final = "its host cannot be found: check the endpoint and the network"
+_NO_ANSWER: Final = "nothing answers at the endpoint: check the endpoint, and that the store is running"
+_SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
+_BROKEN: Final = "the connection broke: try again later"
+_PASSING: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN)
+"""What may be over later."""
 _DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
 _OF_STORES: Final = tuple(
     (re.compile(pattern), reason)
@@ -65,16 +71,16 @@ _OF_STORES: Final = tuple(
         ),
         (
             r"[Cc]ould not resolve host|curlCode: 6\b|dns error",
-            "its host cannot be found: check the endpoint and the network",
+            _NO_HOST,
         ),
         (
             r"[Cc]ould not connect|[Ff]ailed to connect|Fail to get a new connection|curlCode: 7\b|Connection refused"
             r"|error trying to connect|tcp connect error",
-            "nothing answers at the endpoint: check the endpoint, and that the store is running",
+            _NO_ANSWER,
         ),
         (
             r"curlCode: 28|[Tt]imed? ?out|DEADLINE_EXCEEDED|REQUEST_TIMEOUT|stalled",
-            "the store is too slow: try again later",
+            _SLOW,
         ),
         (
             r"SLOW_DOWN|SlowDown|THROTTL|SERVICE_UNAVAILABLE|ServerBusy|RESOURCE_EXHAUSTED|UNAVAILABLE|INTERNAL"
@@ -84,7 +90,7 @@ _OF_STORES: Final = tuple(
         (
             r"NETWORK_CONNECTION|curlCode|[Cc]onnection (?:reset|closed|aborted)|[Bb]roken pipe|disconnected"
             r"|IncompleteMessage|body error|error sending request",
-            "the connection broke: try again later",
+            _BROKEN,
         ),
     )
 )
@@ -103,12 +109,13 @@ def storage_errors(action: str, place: Place) -> Iterator[None]:
         if action == "read":
             raise DataError(f"cannot read {place.uri}: it does not exist") from error
         raise StorageError(f"cannot {action} {place.uri}: {_missing(place)}") from error
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot {action} {place.uri}: {reason_of(error)}") from error
     except Exception as error:
-        if not (is_obstores(error) or place.backend.is_foreign):
+        of_storage = isinstance(error, OSError | pa.ArrowException) or is_obstores(error)
+        if not (of_storage or place.backend.is_foreign):
             raise
-        raise StorageError(f"cannot {action} {place.uri}: {reason_of(error)}") from error
+        reason = reason_of(error)
+        kind = StorageUnavailable if reason in _PASSING else StorageError
+        raise kind(f"cannot {action} {place.uri}: {reason}") from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -130,7 +137,7 @@ def _known(error: BaseException) -> str | None:
         if found := pattern.search(text):
             return reason.format(**found.groupdict())
     if isinstance(error, ConnectionError | TimeoutError):
-        return f"the connection broke ({type(error).__name__}): try again later"
+        return _BROKEN
     if isinstance(error, PermissionError) and error.errno is None:
         return _DENIED
     return None

@@ -204,7 +204,8 @@ def _losses(runs: Sequence[Raw], revision: int) -> int:
     latest = next((run for run in runs if run.get("revision") == revision), None)
     if latest is None:
         return 0
-    return int(latest.get("retries", 0)) + (latest.get("outcome") == "Lost")
+    counts = latest.get("outcome") == "Lost" and latest.get("reason") != "StorageUnavailable"
+    return int(latest.get("retries", 0)) + counts
 
 
 # -- pools and pods -------------------------------------------------------------------------------------------
