@@ -26,7 +26,7 @@ def test_reset_seeds_differ_by_seed_and_index_and_fit_gymnasium() -> None:
 
 def test_noise_of_an_episode_does_not_depend_on_slot_or_neighbours() -> None:
     lengths = [300, 7, 150, 400, 128, 129, 1]  # beyond, at and below the chunk that noise is drawn in
-    alone = {index: stream(index, length) for index, length in enumerate(lengths)}
+    alone = {index: draw(generator(0, "noise", index), length) for index, length in enumerate(lengths)}
 
     noise = EpisodeNoise(3, draw)
     playing: dict[int, int] = {}

@@ -34,28 +34,22 @@ class EpisodeNoise:
 
     def __init__(self, slots: int, draw: DrawNoise) -> None:
         self._draw = draw
-        some = draw(np.random.default_rng(0), _CHUNK)
         self._sources: list[np.random.Generator | None] = [None] * slots
-        self._chunk: F32 = np.repeat(some[None], slots, axis=0)
-        self._next = np.zeros(slots, dtype=np.int64)
-        self._rows = np.arange(slots)
+        self._chunk: F32 = np.repeat(draw(np.random.default_rng(0), _CHUNK)[:, None], slots, axis=1)
+        self._now = 0
 
     def start(self, slot: int, source: np.random.Generator) -> None:
-        """Begin a new stream in a slot."""
+        """Begin a new stream in a slot, which is the same wherever the chunk cuts it."""
         self._sources[slot] = source
-        self._refill(slot)
+        self._chunk[self._now :, slot] = self._draw(source, _CHUNK - self._now)
 
     def next(self) -> F32:
         """`[B, K]` the next noise of every slot."""
-        if self._next.max() == _CHUNK:
-            for slot in np.nonzero(self._next == _CHUNK)[0]:
-                self._refill(int(slot))
-        noise = self._chunk[self._rows, self._next]
-        self._next += 1
+        if self._now == _CHUNK:
+            self._now = 0
+            for slot, source in enumerate(self._sources):
+                if source is not None:
+                    self._chunk[:, slot] = self._draw(source, _CHUNK)
+        noise = self._chunk[self._now].copy()
+        self._now += 1
         return noise
-
-    def _refill(self, slot: int) -> None:
-        self._next[slot] = 0
-        source = self._sources[slot]
-        if source is not None:
-            self._chunk[slot] = self._draw(source, _CHUNK)
