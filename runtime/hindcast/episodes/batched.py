@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _CHANGED = {
 }
 
 
+@cache  # NumPy makes a dtype's name anew each time, and policies ask in every step
 def batch_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which networks get values of another: floats are float32, integers signed except uint8."""
     return np.dtype(_CHANGED.get(dtype.name, dtype.name))

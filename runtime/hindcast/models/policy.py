@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.batched import batch_dtype
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
 from hindcast.models.connectors import EnvActions, Preprocessing
-from hindcast.models.recurrent import SlotStates, as_leaves, state_of
+from hindcast.models.recurrent import SlotStates, State, as_leaves, state_of
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
 
@@ -95,6 +95,7 @@ class Policy:
         self._device = None if device.type == "cpu" else device
         self._initial_state = partial(module.initial_state_on, device)
         self._states = SlotStates(self._initial_state)
+        self._is_stateful = module.is_stateful()
         self.reset()
 
     @classmethod
@@ -244,6 +245,7 @@ class Policy:
         """
         return self._act(self.preprocessing, self._states, obs, noise, is_first, rewards=rewards)
 
+    @torch.inference_mode()
     def compute_actions(
         self,
         obs: Any,
@@ -295,10 +297,12 @@ class Policy:
         rewards: NDArray[np.float64] | None,
     ) -> Actions:
         rows = preprocessing.observe(obs, is_first)
-        batch = {**self._tensors(rows), **states.before(_count(rows), is_first)}
+        batch = self._tensors(rows)
+        if self._is_stateful:
+            batch |= states.before(_count(rows), is_first)
         batch |= self._previous(rewards, begins=states.begin(is_first))
-        acted, outputs = self._forward(batch, noise)
-        states.keep(outputs)
+        acted, state = self._forward(batch, noise)
+        states.keep(state)
         return acted
 
     def _previous(self, rewards: NDArray[np.float64] | None, begins: bool) -> dict[str, Tensor]:
@@ -312,11 +316,8 @@ class Policy:
             )
         return {Columns.PREV_REWARDS: self._tensor(np.asarray(rewards))}
 
-    @torch.inference_mode()
-    def _forward(
-        self, batch: Mapping[str, Tensor], noise: F32 | None
-    ) -> tuple[Actions, Mapping[str, Tensor]]:
-        """What the module does with a step of all slots, and all its outputs."""
+    def _forward(self, batch: Mapping[str, Tensor], noise: F32 | None) -> tuple[Actions, State]:
+        """What the module does with a step of all slots, and its state after the step."""
         module = self.module
         if module.training:  # of a learner, which goes back to it
             module.eval()
@@ -327,15 +328,15 @@ class Policy:
         chosen = distribution.mode() if drawn is None else distribution.sample(drawn)
         taken = {Columns.ACTIONS: chosen} if isinstance(chosen, Tensor) else chosen
         actions = {leaf: _array(tensor) for leaf, tensor in taken.items()}
-        if later := module.state_after(outputs, taken, drawn):
-            outputs = {**outputs, **as_leaves(Columns.STATE_OUT, later)}
+        state: State = {}
+        if self._is_stateful:
+            state = state_of(Columns.STATE_OUT, outputs) | module.state_after(outputs, taken, drawn)
+        state_out = {leaf: _array(tensor) for leaf, tensor in as_leaves(Columns.STATE_OUT, state).items()}
         logp: F32 | None = None
-        if self.has_logp(explore=noise is not None):
-            greedy = np.zeros(len(dist_inputs), dtype=np.float32)
-            logp = greedy if noise is None else _array(distribution.logp(chosen))
-        state = {leaf: _array(outputs[leaf]) for leaf in leaves_of(Columns.STATE_OUT, list(outputs))}
+        if self.has_logp(explore=drawn is not None):
+            logp = _array(torch.zeros(len(dist_inputs)) if drawn is None else distribution.logp(chosen))
         env_actions = self.preprocessing.to_env(actions)
-        return Actions(env_actions, actions, logp, _array(dist_inputs), state), outputs
+        return Actions(env_actions, actions, logp, _array(dist_inputs), state_out), state
 
     def _one_row(self, obs: Any) -> dict[str, NDArray[Any]]:
         values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}

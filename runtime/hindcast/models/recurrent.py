@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
 
 
 class SlotStates:
-    """The states of B slots between their steps, as `FrameStack` keeps their frames; none of a module without state.
+    """The states of B slots between their steps, as `FrameStack` keeps their frames.
 
     Args:
         initial: gives the state before an episode's first step, name -> `[*shape]`.
@@ -124,8 +124,6 @@ class SlotStates:
             ValueError: another number of slots than in the step before, and not all begin an episode.
         """
         initial = self._initial()
-        if not initial:
-            return {}
         fresh = {name: start.expand(count, *start.shape) for name, start in initial.items()}
         if self.begin(is_first):
             return as_leaves(Columns.STATE_IN, fresh)
@@ -147,9 +145,9 @@ class SlotStates:
         """Whether all slots begin an episode."""
         return not self._now or (is_first is not None and bool(is_first.all()))
 
-    def keep(self, outputs: Mapping[str, Tensor]) -> None:
-        """Take the states after the step from a forward pass's outputs."""
-        self._now = state_of(Columns.STATE_OUT, outputs)
+    def keep(self, after: State) -> None:
+        """Take the states after the step, name -> `[B, *shape]`."""
+        self._now = after
 
 
 def state_of(column: str, batch: Mapping[str, T]) -> dict[str, T]:
