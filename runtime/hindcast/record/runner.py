@@ -33,7 +33,7 @@ class Actor(Protocol):
     """What a runner needs of a policy; `Policy` and `RandomPolicy` are ones."""
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """`[count, K]` noise, all the randomness of `count` actions of one slot."""
+        """`[count, K]` noise, all the randomness of `count` actions of one slot: the same in one draw as in several."""
         ...
 
     def act(
