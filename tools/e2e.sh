@@ -5,6 +5,7 @@
 #                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
 #                     or can pull what E2E_RUNTIME_IMAGE and E2E_OPERATOR_IMAGE name.
 #   E2E_STORAGE_CLASS StorageClass (ReadWriteMany) for the runs' data; default: the cluster's default class.
+#   E2E_KEEP          set: the release stays, since the cluster is deleted afterwards
 #   E2E_HOST          address of this machine for pods; default: that of the cluster's only node.
 #   PYTEST, WORKERS   how pytest is started, and how many tests run at once; the Makefile sets them. The two largest tests
 #                     together need a node of two processors: a third one at the same time can starve all three of pods.
@@ -26,7 +27,7 @@ make_kind_cluster() {
   kind create cluster --name $KIND_NAME --wait 120s
   helm install kuberay-operator kuberay-operator --repo $KUBERAY_CHARTS --version $KUBERAY_VERSION \
     --namespace kuberay-system --create-namespace --wait
-  export E2E_LOAD_IMAGES="kind load docker-image --name $KIND_NAME"
+  export E2E_KEEP=1 E2E_LOAD_IMAGES="kind load docker-image --name $KIND_NAME"
   E2E_HOST=$(docker exec "$KIND_NAME-control-plane" ip route | awk '/^default/ {print $3}')
   export E2E_HOST
 }

@@ -5,6 +5,7 @@ E2E_RUNTIME_IMAGE    runtime image, present on the nodes (default hindcast-runti
 E2E_OPERATOR_IMAGE   operator image, present on the nodes (default hindcast-operator:e2e)
 E2E_STORAGE_CLASS    StorageClass for the runs' data; default: the cluster's default class, and where it has
                      none, a folder of this machine, which must then be the only node
+E2E_KEEP             set: the release stays, since the cluster is deleted afterwards
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def install(*arguments: str) -> None:
 
 def uninstall() -> None:
     """Remove the release, once what the tests deleted is gone; the CRDs stay, as they do for users."""
+    if os.environ.get("E2E_KEEP"):
+        return
     run("kubectl", "wait", "namespace", "--selector", _OURS, "--for=delete", "--timeout=120s", timeout=150)
     run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
 
