@@ -79,7 +79,7 @@ class LiveAttempt:
 def observe_attempt(
     facts: Facts, old: Status, revision: Revision, run: RunStatus, now: datetime
 ) -> LiveAttempt:
-    """The attempt as it was observed; its entry records what was seen for the first time."""
+    """The attempt as it was observed; its entry records what was seen."""
     found = facts.attempts.get(run.child, AttemptFacts(run.child))
     attempt = LiveAttempt(
         run=run,
@@ -90,14 +90,14 @@ def observe_attempt(
         cluster=condition_of(old, "ClusterReady"),
         now=now,
     )
-    run = _with_first_times(attempt, was_queued=old.state == "Queued")
+    run = _with_what_was_seen(attempt, was_queued=old.state == "Queued")
     if attempt.job is None and run.child_uid is None and facts.resource is not None:
         # It is yet to be created, from the spec as it is now.
         run = run.model_copy(update={"fixed": fixed_fields(facts.resource)})
     return attempt.with_run(run)
 
 
-def _with_first_times(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
+def _with_what_was_seen(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     job, run = attempt.job, attempt.run
     if job is None:
         return run

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource
-from hindcast.api.attempt import Attempt, Input
+from hindcast.api.attempt import WAITED_OUT, Attempt, Input
 from hindcast.api.base import FIXED, LOCATION, Extendable, Model, Operational
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
@@ -145,11 +145,7 @@ def _digest(model: Model, name: str) -> str:
 
 def losses(run: RunStatus) -> int:
     """Attempts of the revision that were lost, this one included; those that storage did not answer are waited out."""
-    return run.retries + (run.outcome == "Lost" and not _waits_for_storage(run))
-
-
-def _waits_for_storage(run: RunStatus) -> bool:
-    return run.reason == Reason.STORAGE_UNAVAILABLE.value
+    return run.retries + (run.outcome == "Lost" and run.reason != WAITED_OUT)
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
@@ -168,7 +164,7 @@ def retry_time(run: RunStatus) -> datetime:
     restarted operator computes the same pause.
     """
     seconds = STORAGE_PAUSE_SECONDS
-    if not _waits_for_storage(run):
+    if run.reason != WAITED_OUT:
         seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
     share = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
     return after(parse(run.finished or ""), round(seconds * (0.75 + share / 2)))

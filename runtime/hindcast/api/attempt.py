@@ -53,6 +53,9 @@ AttemptReason = Literal[
 """Why an attempt ended. The last five are Lost: storage that did not answer, storage that refused a request, a
 process killed for memory, a lost worker or node, a driver that was terminated."""
 
+WAITED_OUT: Final[AttemptReason] = "StorageUnavailable"
+"""An attempt that was lost for this reason does not count as a retry."""
+
 
 class Input(Model):
     """An input from another resource."""

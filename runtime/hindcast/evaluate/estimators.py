@@ -171,12 +171,14 @@ def not_played(evidence: Evidence, clip: float | None = None) -> dict[str, float
     one standard deviation between episodes. `is` and `pdis` are left out: they vary as that mean does.
 
     Args:
-        evidence: has ratios.
+        evidence: see there.
         clip: see `episode_weights`.
 
     Returns:
-        name -> |mean of the W_T - 1| times the standard deviation of what the weights are of.
+        name -> |mean of the W_T - 1| times the standard deviation of what the weights are of; nothing without ratios.
     """
+    if evidence.log_ratio is None:
+        return {}
     weights = episode_weights(evidence, clip)
     missing = abs(float(weights[evidence.first + evidence.length - 1].mean()) - 1.0)
     found = dict.fromkeys(("wis", "pdwis"), evidence.sums(evidence.discounts * evidence.rewards))

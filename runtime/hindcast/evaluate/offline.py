@@ -354,7 +354,7 @@ class _Case:
 
     @cached_property
     def _not_played(self) -> dict[str, float]:
-        return {} if self._why_no_ratios else not_played(self._all, self._options.clip)
+        return not_played(self._usable, self._options.clip)
 
     def _estimate(self, name: str) -> Estimate:
         values, level = self._found[name], self._options.level

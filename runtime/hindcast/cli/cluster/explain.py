@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from hindcast.api.attempt import WAITED_OUT
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.extract import pod as pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
@@ -204,7 +205,7 @@ def _losses(runs: Sequence[Raw], revision: int) -> int:
     latest = next((run for run in runs if run.get("revision") == revision), None)
     if latest is None:
         return 0
-    counts = latest.get("outcome") == "Lost" and latest.get("reason") != "StorageUnavailable"
+    counts = latest.get("outcome") == "Lost" and latest.get("reason") != WAITED_OUT
     return int(latest.get("retries", 0)) + counts
 
 
