@@ -82,10 +82,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,dev]"
 	touch $(READY)
 
-$(RLLIB_READY): constraints.txt
+# RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.
+$(RLLIB_READY): $(READY)
 	$(PYTHON) -m venv $(RLLIB)
-	$(RLLIB)/bin/python -m pip install --quiet "torch==2.13.0"
-	$(RLLIB)/bin/python -m pip install --quiet "ray[rllib]==2.60.0" "gymnasium==1.2.2" msgpack-numpy lz4
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > \
+		$$($(RLLIB)/bin/python -c "import site; print(site.getsitepackages()[0])")/project.pth
+	$(RLLIB)/bin/python -m pip install --quiet --constraint constraints.txt "ray[rllib]" msgpack-numpy lz4
 	$(RLLIB)/bin/python -m pip install --quiet --no-deps "d3rlpy==2.8.1"
 	$(RLLIB)/bin/python -m pip install --quiet gym structlog colorama dataclasses-json h5py tqdm scikit-learn
 	touch $(RLLIB_READY)

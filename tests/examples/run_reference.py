@@ -9,6 +9,7 @@ what that one has made. FOLDER/outcomes.json says what became of each: file -> N
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import traceback
@@ -18,6 +19,9 @@ from types import ModuleType
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
 
+SHORTER = {'"timesteps_total": 100000': '"timesteps_total": 20000'}
+"""What only a soak runs at its full length; a minute of processor time otherwise."""
+
 REFUSED = "\nRefused: "
 """A block whose docstring has such a line is one that cannot work; it says with which sentence it is refused."""
 
@@ -26,6 +30,8 @@ def main(folder: Path, files: list[Path]) -> None:
     outcomes: dict[str, str | None] = {}
     for file in files:
         source = file.read_text().replace("/tmp/", f"{folder}/")
+        for full, shorter in SHORTER.items() if os.environ.get("HINDCAST_CHECKS") != "soak" else ():
+            source = source.replace(full, shorter)
         try:
             if file.suffix == ".sh":
                 subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)

@@ -25,7 +25,7 @@ from reference_examples import blocks  # noqa: E402
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
-SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.timeout(900)]
+SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
