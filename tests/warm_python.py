@@ -39,7 +39,6 @@ _TAKE_LONG_TO_IMPORT = (
     "hindcast.run.carry_out",
     "hindcast.report.writing",
     "tensorboard.summary.writer.event_file_writer",
-    "torch._dynamo",
 )
 
 

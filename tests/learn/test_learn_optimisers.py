@@ -1,4 +1,5 @@
 import copy
+import sys
 
 import pytest
 import torch
@@ -102,6 +103,15 @@ def test_each_kind_moves_and_goes_on_from_its_state(kind, lr):
         move(goes_on, parted, number)
     assert not torch.equal(straight[0], weights()[0])
     assert all(torch.equal(one, other) for one, other in zip(straight, parted, strict=True))
+
+
+def test_no_optimiser_imports_the_compiler(monkeypatch):
+    """That takes longer than a short training."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # what imports it fails
+    for kind in ("adam", "sgd", "adagrad"):
+        parameters = weights()
+        optimiser = trained(OptimiserSpec(parameters, 0.01, kind), parameters, 1)
+        optimiser.load(*optimiser.state())
 
 
 def test_options_are_those_of_torch():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, valu
 from hindcast.user_code import Misuse
 
 ClipBy = Literal["global_norm", "norm", "value"]
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 _NEED_MORE = (torch.optim.LBFGS, torch.optim.SparseAdam)
 """Called with a closure, or with sparse gradients only: an update has neither."""
@@ -26,6 +27,7 @@ _KINDS: dict[str, type[torch.optim.Optimizer]] = {
 del _KINDS["optimizer"]  # the base class
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 _FUSED_ON = ("cpu", "cuda")
+_WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
 _OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
 
 
@@ -192,6 +194,16 @@ class Optimiser:
         return norm
 
 
+def uncompiled(kind: type[Kind]) -> type[Kind]:
+    """An optimiser's class, without what torch wraps around its methods for code that is compiled.
+
+    No step here is, and these wrappers import torch's compiler when they are first called: a second of each process's
+    start.
+    """
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(methods["step"])})
+
+
 def backward(losses: Sequence[Tensor], optimisers: Sequence[Optimiser], keep_graph: bool = False) -> None:
     """Gradients of the sum of scalar losses for the optimisers' parameters alone, in one pass."""
     parameters = [parameter for optimiser in optimisers for parameter in optimiser.parameters]
@@ -248,7 +260,8 @@ def _built(
     try:
         for options in described[1:]:  # of groups, torch checks nothing
             kind(**options)
-        return kind(described, **{key: value for key, value in described[0].items() if key != "params"})
+        made = kind if described[0].get("differentiable") else uncompiled(kind)
+        return made(described, **{key: value for key, value in described[0].items() if key != "params"})
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SpecError(f"{what} ({kind.__name__}): {reason}") from error
