@@ -16,6 +16,7 @@ import pytest
 from hindcast.api import EnvironmentSpec, load_resources
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
+from layers import repeats
 from support import leftovers, read_all
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 sys.executable,
                 str(Path(__file__).with_name("run_reference.py")),
                 str(folder),
+                str(repeats(20_000, soak=100_000)),
                 *map(str, FILES),
             ],
             cwd=folder,

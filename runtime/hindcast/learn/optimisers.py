@@ -27,8 +27,9 @@ _KINDS: dict[str, type[torch.optim.Optimizer]] = {
 del _KINDS["optimizer"]  # the base class
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 _FUSED_ON = ("cpu", "cuda")
-_WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
 _OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
+_WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
+"""The methods that `uncompiled` frees."""
 
 
 @dataclass(frozen=True)
