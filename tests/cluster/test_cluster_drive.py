@@ -170,7 +170,7 @@ def test_pods_say_how_much_of_their_memory_was_killed() -> None:
     (pod,) = look_at_pods()
     assert pod.pool == "learner"
     assert pod.marks[0] == ray.nodes()[0]["NodeID"]
-    assert pod.memory == memory_here()
+    assert (pod.memory, pod.killed_by_ray) == (memory_here(), 0)
 
 
 class TestEvaluation:

@@ -215,6 +215,11 @@ class TestMemory:
         assert (found.reason, found.pool) == ("OutOfMemory", "data")
         assert "spec.cluster.resources.dataWorker.memory" in found.message
 
+    def test_rays_kills_of_a_worker_that_it_restarted_explain_a_loss(self) -> None:
+        killed = self.pod("data", 0)._replace(killed_by_ray=4)
+        found = explained_by_memory(self.LOST, [self.pod("learner", 0), killed])
+        assert (found.reason, found.pool) == ("OutOfMemory", "data")
+
     def test_a_sentence_that_names_the_size_already_stays(self) -> None:
         told = classify(
             errors.OutOfMemory("a data worker was killed: raise spec.cluster.resources.dataWorker.memory")

@@ -27,36 +27,44 @@ class Broken(gym.Env):
         raise RuntimeError("the simulator lost its licence")
 """
 HUNGRY = """\
+import time
+
 from hindcast.pipeline.prelearner import OfflinePreLearner
 
 
 class Hungry(OfflinePreLearner):
     def __call__(self, unit, epoch=0):
-        held = [bytearray(b"x" * (64 << 20)) for _ in range(200)]
-        return super().__call__(unit, epoch), held
+        held = []
+        while True:
+            held.append(bytearray(b"x" * (64 << 20)))
+            time.sleep({pause})
 """
 
 
 def test_out_of_memory_in_a_data_worker_and_in_a_learner(kube: Kube, tmp_path: Path) -> None:
+    """The data worker's memory fills slowly enough for Ray to kill it, before the kernel does."""
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
-    pools = {"data-worker": ("dataWorker", 1), "learner": ("learner", 0)}
+    pools = {"data-worker": ("dataWorker", "slowly_hungry"), "learner": ("learner", "hungry")}
     kube.apply(
-        code(hungry=HUNGRY),
+        code(hungry=HUNGRY.format(pause=0), slowly_hungry=HUNGRY.format(pause=0.1)),
         *(
             training(
                 name,
                 "data",
-                pipeline={"dataWorkers": {"replicas": workers}, "preLearner": "hungry:Hungry"},
+                pipeline={
+                    "dataWorkers": {"replicas": int(pool == "dataWorker")},
+                    "preLearner": f"{module}:Hungry",
+                },
                 runPolicy={"backoffLimit": 0},
                 cluster=IN_PODS,
             )
-            for name, (_, workers) in pools.items()
+            for name, (pool, module) in pools.items()
         ),
     )
     for name, (pool, _) in pools.items():
         status = kube.wait_state("OfflineTraining", name, "Failed")
-        assert "(OutOfMemory)" in status["message"], status
+        assert "(OutOfMemory)" in status["message"], status["message"]
         assert f"spec.cluster.resources.{pool}.memory" in status["message"]
         assert "2.0 GiB" in status["message"]
 

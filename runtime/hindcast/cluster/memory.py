@@ -1,11 +1,13 @@
-"""Whether a process was killed because memory ran out, according to the counter in each pod's cgroup."""
+"""Whether a process was killed because memory ran out, according to each pod's cgroup and to Ray."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import ray
+from ray.util import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hindcast import formatting
@@ -22,12 +24,14 @@ FIELD: Final[dict[Pool, str]] = {
 """Pool -> its name in spec.cluster.resources."""
 
 _FIELDS: Final = "spec.cluster.resources"
+_KILLED_BY_RAY: Final = ("exit_type", "=", "NODE_OUT_OF_MEMORY")
+_MOST_LISTED: Final = 10_000  # Ray's own limit of a listing
 _ANSWER_S: Final = 120.0
 """How long pods may take to answer: on busy nodes it takes a minute until a process for the question has started."""
 
 
 class Memory(NamedTuple):
-    """Of one pod: how many of its processes were killed for memory, and what it may take; None without a limit."""
+    """Of one pod: how many processes the kernel killed for memory, and what it may take; None without a limit."""
 
     kills: int
     limit: int | None
@@ -45,11 +49,17 @@ class Pod(NamedTuple):
         pool: that it is in.
         marks: by which Ray's messages name it: node id, address.
         memory: None where it does not answer.
+        killed_by_ray: how many of its processes Ray killed, which it does when a pod's memory is nearly used up.
     """
 
     pool: Pool
     marks: tuple[str, ...]
     memory: Memory | None
+    killed_by_ray: int = 0
+
+    @property
+    def kills(self) -> int:
+        return self.killed_by_ray + (self.memory.kills if self.memory else 0)
 
 
 def look_at_pods() -> list[Pod]:
@@ -66,8 +76,14 @@ def look_at_pods() -> list[Pod]:
         for node in nodes
     ]
     ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
+    killed_by_ray = _killed_by_ray()
     return [
-        Pod(node["Labels"][POOL_LABEL], (node["NodeID"], node["NodeManagerAddress"]), _answer(reference))
+        Pod(
+            node["Labels"][POOL_LABEL],
+            (node["NodeID"], node["NodeManagerAddress"]),
+            _answer(reference),
+            killed_by_ray[node["NodeID"]],
+        )
         for node, reference in zip(nodes, asked, strict=True)
     ]
 
@@ -75,16 +91,17 @@ def look_at_pods() -> list[Pod]:
 def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> AttemptOutcome:
     """The outcome; where workers were lost and a pod's processes were killed for memory, that is the reason.
 
-    The kernel counts its kills in the pod; Ray, which kills before it comes to that, names the pod in its message.
+    The kernel counts its kills in the pod. Ray, which kills before it comes to that, lists those of a worker that it
+    restarted, and names the pod in the message of one that it did not.
     """
     if outcome.reason not in ("WorkerLost", "OutOfMemory") or _FIELDS in outcome.message:
         return outcome
-    killed = [pod for pod in pods if pod.memory is not None and pod.memory.kills]
+    killed = [pod for pod in pods if pod.kills]
     if outcome.reason == "OutOfMemory":
         killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.marks)] or killed
     if not killed:
         return outcome
-    pod = max(killed, key=lambda found: found.memory.kills if found.memory else 0)
+    pod = max(killed, key=lambda found: found.kills)
     has = f" of {formatting.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
     explained = outcome_of(
         "Lost",
@@ -101,3 +118,12 @@ def _answer(reference: Any) -> Memory | None:
     except ray.exceptions.RayError:  # it died, or is too busy to answer
         return None
     return found
+
+
+def _killed_by_ray() -> Counter[str]:
+    """Node id -> how many of its processes Ray killed for memory; empty where Ray runs without its dashboard."""
+    try:
+        workers = state.list_workers(filters=[_KILLED_BY_RAY], limit=_MOST_LISTED)
+    except state.exception.RayStateApiException:
+        return Counter()
+    return Counter(worker.node_id for worker in workers)
