@@ -1,4 +1,4 @@
-"""Learners in a group of Ray Train's, on a Ray of this machine: the pools are one node."""
+"""Several learners on a Ray of this machine: the pools are one node."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from typing import get_args
 
 import pytest
 import ray.exceptions as ray_errors
-from ray.train import TrainingFailedError
 
 from hindcast import errors
 from hindcast.api.attempt import AttemptOutcome, AttemptReason
@@ -52,10 +51,8 @@ def test_each_kind_of_error(error: Exception, state: str, reason: str, code: int
 def test_a_mistake_of_the_user_is_found_wherever_it_is_wrapped() -> None:
     mistake = errors.UserCodeError("environment 'a:B' in step() raised KeyError at /code/a.py:7: 'x'")
     in_task = ray_errors.RayTaskError("carry_out", "Traceback …", mistake)
-    in_group = TrainingFailedError("training failed")
-    in_group.worker_failures = {0: ray_errors.ActorDiedError(), 1: in_task}  # type: ignore[attr-defined]
     try:
-        raise RuntimeError("the group ended") from in_group
+        raise RuntimeError("the group ended") from in_task
     except RuntimeError as error:
         outcome = classify(error)
     assert (outcome.reason, outcome.message) == ("UserCodeFailed", str(mistake))

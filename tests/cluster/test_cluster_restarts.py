@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import ray.exceptions
-import ray.train
 
 from hindcast.cluster import learners
 from hindcast.errors import Interrupted, WorkerLost
@@ -25,13 +24,13 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
     def after(updates: int) -> list[bool]:
         groups: list[bool] = []
 
-        def fit(resource: Any, inputs: Any, mailbox: Any, pools: Any, is_again: bool) -> Outcome:
-            groups.append(is_again)
+        def in_a_group(work: learners.Work) -> Outcome:
+            groups.append(work.is_again)
             with contextlib.suppress(Interrupted):
-                return train(resource, After(updates))
-            raise ray.train.WorkerGroupError("", {0: ray.exceptions.WorkerCrashedError()})
+                return train(work.resource, After(updates))
+            raise ray.exceptions.ActorDiedError
 
-        monkeypatch.setattr(learners, "_fit", fit)
+        monkeypatch.setattr(learners, "_in_a_group", in_a_group)
         return groups
 
     return after

@@ -1,23 +1,20 @@
-"""The learners of an attempt: a group of Ray Train workers; the first does what `hindcast run` does."""
+"""The learners of an attempt: a group of Ray actors; the first does what `hindcast run` does."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-import uuid
 from collections.abc import Sequence
-from functools import partial
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
 
-import ray.exceptions
-import ray.train
-from ray.train.torch import TorchConfig, TorchTrainer
+import ray
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hindcast.api import OfflineTraining
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
-from hindcast.errors import Interrupted, OutOfMemory, UserError, WorkerLost, raised
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, raised
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
@@ -31,6 +28,23 @@ from hindcast.run.training import TrainingRun, follow
 
 _MOST_RESTARTS: Final = 3
 _CPUS_PER_GPU: Final = 4
+_UNTIL_ALL_MISS_IT_S: Final = 10.0
+"""How long after one learner has missed another until the death of that other one must be known to Ray."""
+_UNTIL_ALL_HAVE_MET: Final = timedelta(minutes=30)
+
+
+class Work(NamedTuple):
+    """What all learners of a group are given.
+
+    Attributes:
+        is_again: a group before this one was lost.
+    """
+
+    resource: OfflineTraining
+    inputs: Inputs
+    mailbox: Mailbox
+    pools: Pools
+    is_again: bool
 
 
 def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools) -> Outcome:
@@ -43,35 +57,26 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
         Interrupted: asked to stop; a checkpoint was written.
         UserError: what went wrong, in one sentence.
         WorkerLost: learners keep dying.
-        WorkerGroupError: a defect.
+        RayTaskError: a defect.
     """
     checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
     deaths, saved = 0, _updates(checkpoints)
     while True:
         try:
-            ended = _fit(resource, inputs, mailbox, pools, deaths > 0)
-        except ray.train.WorkerGroupError as error:
-            failures = list(error.worker_failures.values())
-            mistake = next((failure for failure in failures if isinstance(failure, UserError)), None)
-            if mistake is not None:
-                raise mistake from error
-            death = _death(failures)
-            if death is None:
+            return raised(_in_a_group(Work(resource, inputs, mailbox, pools, deaths > 0)))
+        except (ray.exceptions.RayError, PeerLost) as death:
+            if not _is_death(death) or any(sign in str(death) for sign in KILLED_FOR_MEMORY):
                 raise
-            if any(sign in str(death) for sign in KILLED_FOR_MEMORY):
-                raise death from error
             before, saved = saved, _updates(checkpoints)
             deaths = deaths + 1 if saved == before else 1
             if deaths > _MOST_RESTARTS:
                 raise WorkerLost(
                     f"learners died {deaths} times without a new checkpoint; the last error was: {death}"
-                ) from error
-            with mailbox.reporter() as reporter:
-                reporter.note(
-                    title(resource), "a learner was lost; the learners restart from the last checkpoint"
-                )
-            continue
-        return raised(ended)
+                ) from death
+        with mailbox.reporter() as reporter:
+            reporter.note(
+                title(resource), "a learner was lost; the learners restart from the last checkpoint"
+            )
 
 
 def _updates(checkpoints: CheckpointStore) -> int | None:
@@ -80,62 +85,91 @@ def _updates(checkpoints: CheckpointStore) -> int | None:
     return None if latest is None else latest.updates
 
 
-def _fit(
-    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
-) -> Outcome | UserError:
-    learners = resource.spec.learners
-    options = pools.options("learner", _cpus(learners), learners.gpus)
-    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # relative paths are the user's
-    with tempfile.TemporaryDirectory(prefix="hindcast-learners-") as scratch:
-        trainer = TorchTrainer(
-            partial(_learn, resource, inputs, mailbox, pools, is_again),
-            torch_config=TorchConfig(backend="gloo"),  # gradients between GPUs use a separate group
-            scaling_config=ray.train.ScalingConfig(
-                num_workers=learners.replicas,
-                use_gpu=learners.gpus > 0,
-                resources_per_worker={"CPU": options["num_cpus"], "GPU": learners.gpus},
-                label_selector=options.get("label_selector"),
-            ),
-            run_config=ray.train.RunConfig(
-                name=uuid.uuid4().hex,
-                storage_path=scratch,
-                logging_config=ray.train.LoggingConfig(log_level="CRITICAL"),  # the caller reports failures
-            ),
-        )
-        ended: Outcome | UserError = trainer.fit().return_value
-    return ended
+def _is_death(error: Exception) -> bool:
+    """Whether a learner is gone, rather than that it raised an error of its own."""
+    return isinstance(error, PeerLost) or not isinstance(error, ray.exceptions.RayTaskError)
 
 
-def _learn(
-    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools, is_again: bool
-) -> Outcome | UserError | None:
-    """The work of a learner. Returns a mistake; raises it if other learners wait for this one, which ends them."""
+def _in_a_group(work: Work) -> Outcome | UserError:
+    """What a group of learners ends with; all its processes have ended too.
+
+    Raises:
+        RayError: the death of a learner, or a defect in one.
+        PeerLost: a learner misses another, of which Ray knows no death.
+    """
+    spec = work.resource.spec.learners
+    options = work.pools.options("learner", _cpus(spec), spec.gpus)
+    learners = [ray.remote(Learner).options(**options).remote() for _ in range(spec.replicas)]
+    meeting = learners[0].open_meeting.remote(spec.replicas)
+    given = ray.put(work)
+    runs = [learner.run.remote(given, rank, meeting) for rank, learner in enumerate(learners)]
     try:
-        if is_again and oom_kills():
-            raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
-        return _take_part(resource, inputs, mailbox, pools)
-    except UserError as error:
-        if ray.train.get_context().get_world_size() > 1:
-            raise
-        return error
+        return _first_end(runs)
+    finally:
+        for learner in learners:
+            ray.kill(learner)
+        ray.wait(runs, num_returns=len(runs), timeout=_UNTIL_ALL_MISS_IT_S)
 
 
-def _take_part(
-    resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools
-) -> Outcome | UserError | None:
-    device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
-    group = Ranks(device) if ray.train.get_context().get_world_size() > 1 else Group()
-    if isinstance(group, Ranks) and not group.leads:
-        follow(resource, inputs, pools, group)
-        return None
-    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-        run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
+def _first_end(runs: Sequence[Any]) -> Outcome | UserError:
+    """The outcome of the first learner, or the first mistake of any."""
+    missed: PeerLost | None = None
+    while runs:
+        ended, runs = ray.wait(runs, timeout=_UNTIL_ALL_MISS_IT_S if missed else None)
+        if not ended:
+            break
         try:
-            ended: Outcome | UserError = run.carry_out()
-        except Interrupted as error:
-            ended = error
-    group.broadcast(["end"])
-    return ended
+            result: Outcome | UserError | None = ray.get(ended[0])
+        except PeerLost as error:  # the lost one's own end says more
+            missed = error
+            continue
+        if result is not None:
+            return result
+    assert missed is not None  # a first learner that ends says how
+    raise missed
+
+
+class Learner:
+    """A learner of a group, in its own process."""
+
+    def __init__(self) -> None:
+        self._store: TCPStore | None = None
+
+    def open_meeting(self, learners: int) -> tuple[str, int]:
+        """As the first learner, open the port at which so many learners meet.
+
+        Returns:
+            Its host and port.
+        """
+        host = ray.util.get_node_ip_address()
+        self._store = TCPStore(host, 0, learners, is_master=True, wait_for_workers=False)
+        return host, self._store.port
+
+    def run(self, work: Work, rank: int, meeting: tuple[str, int]) -> Outcome | UserError | None:
+        """What the first learner ends with, or any learner's mistake; None as another one that has ended well."""
+        return caught(lambda: self._run(work, rank, meeting))
+
+    def _run(self, work: Work, rank: int, meeting: tuple[str, int]) -> Outcome | UserError | None:
+        if work.is_again and oom_kills():
+            raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
+        resource, inputs, mailbox, pools, _ = work
+        device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
+        learners = resource.spec.learners.replicas
+        group = Group()
+        if learners > 1:
+            store = self._store or TCPStore(*meeting, learners, is_master=False)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=learners, timeout=_UNTIL_ALL_HAVE_MET
+            )
+            group = Ranks(device)
+        if isinstance(group, Ranks) and not group.leads:
+            follow(resource, inputs, pools, group)
+            return None
+        with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+            run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
+            outcome = run.carry_out()
+        group.broadcast(["end"])
+        return outcome
 
 
 def _cpus(learners: LearnersSpec) -> float:
@@ -143,11 +177,3 @@ def _cpus(learners: LearnersSpec) -> float:
     if learners.cpus is not None:
         return learners.cpus
     return max(1, _CPUS_PER_GPU * learners.gpus)
-
-
-def _death(failures: Sequence[Exception]) -> Exception | None:
-    """The death of a process in the group, if any, rather than the errors of others that miss it."""
-    found = [getattr(failure, "health_check_failure", failure) for failure in failures]
-    deaths = [failure for failure in found if isinstance(failure, ray.exceptions.RayError)]
-    missed = [failure for failure in found if isinstance(failure, PeerLost)]
-    return next(iter([*deaths, *missed]), None)

@@ -120,7 +120,7 @@ def classify(error: BaseException) -> AttemptOutcome:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from: through tasks of Ray, groups of Ray Train, and `raise … from`."""
+    """The error and what it came from: through tasks of Ray, and `raise … from`."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -129,12 +129,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(found))
         yield found
-        inner = [
-            getattr(found, "cause", None),
-            getattr(found, "controller_failure", None),
-            found.__cause__,
-            *getattr(found, "worker_failures", {}).values(),
-        ]
+        inner = [getattr(found, "cause", None), found.__cause__]
         waiting += [cause for cause in inner if isinstance(cause, BaseException)]
 
 
