@@ -17,7 +17,7 @@ from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.arrow.layout import arrow_schema
+from hindcast.formats.arrow.layout import ArrowEncoder
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 WRITTEN = [(layout, "lz4") for layout in LAYOUTS] + [("episodes/arrow", "zstd"), ("episodes/arrow", "none")]
@@ -166,7 +166,7 @@ def test_mixed_layouts(kit, tmp_path, layout):
 
 def test_nulls(kit, tmp_path):
     block = kit.block([2])
-    schema = arrow_schema(kit.spec(block))
+    schema = ArrowEncoder(kit.spec(block)).encode(block).table.schema
     nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
     rows = {name: [None] for name in schema.names} | {"length": [2], "t_started": [0]}
     pq.write_table(pa.table(rows, schema=nullable), tmp_path / "x.parquet")

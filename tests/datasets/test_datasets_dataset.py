@@ -19,7 +19,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.arrow.layout import encode
+from hindcast.formats.arrow.layout import ArrowEncoder
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.formats.spec import DataSpec, Leaf
@@ -417,7 +417,7 @@ def test_a_manifest_that_is_damaged_or_newer(kit, tmp_path, blocks):
 def test_a_cell_of_the_wrong_size_is_located(kit, tmp_path):
     """Written by something else, with the metadata of ours."""
     block = kit.block([3, 5, 2])
-    table = encode(block, kit.spec(block))
+    table = ArrowEncoder(kit.spec(block)).encode(block).table
     cells = [cell.as_py() for cell in table.column("actions")]
     cells[1] = cells[1][:-8]
     i = table.schema.get_field_index("actions")

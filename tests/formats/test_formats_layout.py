@@ -2,20 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.arrow.layout import (
-    CellError,
-    arrow_schema,
-    decode,
-    encode,
-    episode_bytes,
-    spec_of_schema,
-)
+from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
+from hindcast.formats.layout import CellError
+from hindcast.formats.parquet.description import described
 from hindcast.formats.spec import DataSpec, Leaf
 from layers import examples
 
@@ -33,6 +29,14 @@ DTYPES = [
     ">f4",
     ">i8",
 ]
+
+
+def encode(block: Block, spec: DataSpec) -> pa.Table:
+    return ArrowEncoder(spec).encode(block).table
+
+
+def decode(table: pa.Table, spec: DataSpec, leaves: list[str] | None = None) -> Block:
+    return ArrowEpisodes().decode(table, spec, list(spec.leaves) if leaves is None else leaves)
 
 
 def block_of(lengths: list[int], leaves: dict[str, tuple[str, tuple[int, ...]]], seed: int) -> Block:
@@ -107,17 +111,21 @@ def test_the_cells_are_the_documented_bytes(kit):
     assert table.column("obs").type == pa.large_binary()
 
 
-def test_the_schema_carries_the_spec(kit):
-    spec = kit.spec(kit.block())
-    assert spec_of_schema(arrow_schema(spec)) == spec
-    assert spec_of_schema(pa.schema([])) is None
-    newer = arrow_schema(spec).with_metadata({b"hindcast": b'{"formatVersion": 9}'})
+def test_the_schema_carries_the_spec(kit, tmp_path):
+    block = kit.block()
+    table = encode(block, kit.spec(block))
+    assert described(table.schema).spec == kit.spec(block)
+    newer = table.schema.with_metadata({b"hindcast": b'{"formatVersion": 9}'})
     with pytest.raises(DataError, match="format version is 9, and this Hindcast reads 1"):
-        spec_of_schema(newer)
+        described(newer)
     with pytest.raises(DataError, match="cannot be read"):
-        spec_of_schema(newer.with_metadata({b"hindcast": b"{"}))
-    with pytest.raises(DataError, match=r"\['obs'\] are missing"):
-        spec_of_schema(arrow_schema(spec).remove(arrow_schema(spec).get_field_index("obs")))
+        described(newer.with_metadata({b"hindcast": b"{"}))
+    pq.write_table(table.drop_columns(["obs"]), tmp_path / "x.parquet")
+    with (
+        pq.ParquetFile(tmp_path / "x.parquet") as file,
+        pytest.raises(DataError, match=r"\['obs'\] are missing"),
+    ):
+        ArrowEpisodes().contents(file)
 
 
 def test_only_the_asked_leaves_are_decoded(kit):
@@ -205,4 +213,4 @@ def test_a_negative_length_is_found(kit):
 
 def test_sizes_of_episodes(kit):
     block = kit.block([0, 2])
-    assert episode_bytes(block, DataSpec.of_block(block)).tolist() == [16, 3 * 16 + 2 * 8 + 2 * 4]
+    assert ArrowEncoder(DataSpec.of_block(block)).sizes(block).tolist() == [16, 3 * 16 + 2 * 8 + 2 * 4]

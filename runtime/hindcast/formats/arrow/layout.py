@@ -50,14 +50,16 @@ class ArrowEpisodes:
 
     def contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the metadata and two small columns."""
-        spec = spec_of_schema(file.schema_arrow)
-        if spec is None:
-            raise DataError("it has no description of its columns")
+        description = described(file.schema_arrow)
+        assert description is not None  # it says that the layout is this one
+        absent = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
+        if absent:
+            raise DataError(f"the columns {absent} are missing")
         length, continued = _lengths(file)
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         cuts = np.cumsum(sizes)[:-1]
         return Contents(
-            spec,
+            description.spec,
             list(np.split(length, cuts)) if sizes else [],
             list(np.split(continued, cuts)) if sizes else [],
         )
@@ -72,7 +74,22 @@ class ArrowEpisodes:
         return [name for name in (*names, DETAILS) if name in there]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
-        return decode(table, spec, leaves)
+        """See `Layout.decode`; JSON columns that the table lacks come as empty.
+
+        Where a column is one chunk the block's column is a view of it, otherwise one copy is made.
+        """
+        eps_id, t_started, length, terminated, truncated = (_numpy(table, name) for name in _READ_ALWAYS)
+        if (length < 0).any():
+            row = int(np.flatnonzero(length < 0)[0])
+            raise CellError(row, f"length is {length[row]}: expected 0 or more")
+        columns: dict[str, NDArray[Any]] = {}
+        for name in leaves:
+            leaf, counts = spec.leaves[name], length + per_observation(name)
+            if leaf.kind == "json" and name not in table.column_names:
+                columns[name] = np.full(int(counts.sum()), "", dtype=object)
+            else:
+                columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
+        return Block(columns, length, eps_id, t_started, terminated, truncated, _details(table))
 
 
 class ArrowEncoder(ParquetEncoder):
@@ -91,108 +108,40 @@ class ArrowEncoder(ParquetEncoder):
             raise DataError(
                 f"a model output is named {taken[0]!r}, which this layout uses for another column"
             )
+        leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
         self._spec = spec
-        self._schema = arrow_schema(spec)
+        self._schema = pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
 
     def encode(self, block: Block) -> Group:
-        """See `Encoder.encode`; fixed-shape columns are not copied."""
-        table = encode(block, self._spec, self._schema)
+        """See `Encoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
+        self._spec.check_names(block)
+        missing = pa.nulls(block.num_episodes, pa.string())
+        arrays = [
+            pa.array(block.eps_id.tolist(), pa.string()),
+            missing,
+            missing,
+            pa.array(block.t_started, pa.int64()),
+            pa.array(block.length, pa.int64()),
+            pa.array(block.terminated, pa.bool_()),
+            pa.array(block.truncated, pa.bool_()),
+        ]
+        arrays += [_encode_leaf(name, block, self._spec) for name in self._spec.leaves]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        if block.details is not None and block.details.any():
+            texts = pa.array([text or None for text in block.details], pa.string())
+            table = table.append_column(DETAILS_FIELD, texts)
         return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
-        return episode_bytes(block, self._spec)
+        """See `ParquetEncoder.sizes`; strings count 64 bytes each."""
+        total = np.zeros(block.num_episodes, dtype=np.int64)
+        for name, leaf in self._spec.leaves.items():
+            if name in block.columns:
+                total += (block.length + per_observation(name)) * (leaf.itemsize or 64)
+        return total
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
-
-
-def arrow_schema(spec: DataSpec) -> pa.Schema:
-    """The Parquet schema of a spec, with the spec in its metadata."""
-    leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
-    return pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
-
-
-def spec_of_schema(schema: pa.Schema) -> DataSpec | None:
-    """The spec in a schema's metadata; None if the file is not of this layout.
-
-    Raises:
-        DataError: a newer format, or metadata that cannot be read.
-    """
-    description = described(schema)
-    if description is None or description.layout != ARROW_EPISODES:
-        return None
-    spec = description.spec
-    absent = sorted({*spec.leaves, *EPISODE_COLUMNS} - set(schema.names))
-    if absent:
-        raise DataError(f"the columns {absent} are missing")
-    return spec
-
-
-def encode(block: Block, spec: DataSpec, schema: pa.Schema | None = None) -> pa.Table:
-    """The block as a table of this layout; fixed-shape columns are not copied.
-
-    A JSON leaf that the block lacks is written as empty.
-
-    Args:
-        spec: what its columns must hold.
-        schema: `arrow_schema(spec)`, if already known.
-
-    Raises:
-        DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
-    """
-    spec.check_names(block)
-    n = block.num_episodes
-    missing = pa.nulls(n, pa.string())
-    arrays = [
-        pa.array(block.eps_id.tolist(), pa.string()),
-        missing,
-        missing,
-        pa.array(block.t_started, pa.int64()),
-        pa.array(block.length, pa.int64()),
-        pa.array(block.terminated, pa.bool_()),
-        pa.array(block.truncated, pa.bool_()),
-    ]
-    arrays += [_encode_leaf(name, block, spec) for name in spec.leaves]
-    table = pa.Table.from_arrays(arrays, schema=schema or arrow_schema(spec))
-    if block.details is None or not block.details.any():
-        return table
-    return table.append_column(DETAILS_FIELD, pa.array([text or None for text in block.details], pa.string()))
-
-
-def episode_bytes(block: Block, spec: DataSpec) -> I64:
-    """`[N]` bytes that each episode's cells take (strings count 64 bytes each: it is for sizing)."""
-    total = np.zeros(block.num_episodes, dtype=np.int64)
-    for name, leaf in spec.leaves.items():
-        if name in block.columns:
-            total += (block.length + per_observation(name)) * (leaf.itemsize or 64)
-    return total
-
-
-def decode(table: pa.Table, spec: DataSpec, leaves: Sequence[str] | None = None) -> Block:
-    """The rows of a table as a block.
-
-    Where a column is one chunk the block's column is a view of it, otherwise one copy is made. JSON columns that
-    the table lacks come as empty.
-
-    Args:
-        table: rows of this layout, read with at least the columns of the leaves.
-        leaves: which to decode; all by default.
-
-    Raises:
-        CellError: a cell of the wrong size, a null, or text that is not UTF-8.
-    """
-    eps_id, t_started, length, terminated, truncated = (_numpy(table, name) for name in _READ_ALWAYS)
-    if (length < 0).any():
-        row = int(np.flatnonzero(length < 0)[0])
-        raise CellError(row, f"length is {length[row]}: expected 0 or more")
-    columns: dict[str, NDArray[Any]] = {}
-    for name in spec.leaves if leaves is None else leaves:
-        leaf, counts = spec.leaves[name], length + per_observation(name)
-        if leaf.kind == "json" and name not in table.column_names:
-            columns[name] = np.full(int(counts.sum()), "", dtype=object)
-        else:
-            columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
-    return Block(columns, length, eps_id, t_started, terminated, truncated, _details(table))
 
 
 def _details(table: pa.Table) -> NDArray[np.object_] | None:
