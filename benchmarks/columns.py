@@ -42,7 +42,7 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         data = describe(CARTPOLE, actor, explore=True)
         spec = OutputSpec.model_validate({"path": folder, **output})
-        task = Task(CARTPOLE, WIDTH, 0, True, spec, folder, "bench", data)
+        task = Task(CARTPOLE, WIDTH, 0, True, spec, resolve(folder), "bench", data)
         ranges = [Work(0, range(episodes))]
         begun = time.process_time()
         commits = list(

@@ -31,6 +31,7 @@ from hindcast.record.pool import load_actor, record_here
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.online import online_trainer
+from hindcast.storage.location import resolve
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 WIDTH = 8
@@ -65,7 +66,7 @@ def record(policy: Path, episodes: int) -> float:
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
         data = describe(CARTPOLE, actor, explore=True)
-        task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), folder, "bench", data)
+        task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), resolve(folder), "bench", data)
         ranges = [Work(0, range(episodes))]
         begun = time.perf_counter()
         commits = list(

@@ -25,7 +25,6 @@ from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Recorder, Task, Work
 from hindcast.report.events import Reporter
 from hindcast.run.placement import clamp_replicas
-from hindcast.storage.location import resolve
 from hindcast.worker_processes import WorkerProcesses
 
 _WAVES = 4
@@ -189,7 +188,7 @@ class _Runner:
 
     def join(self) -> None:
         """Count among the recording's runners, as long as the process lives."""
-        join_runners(resolve(self._task.folder))
+        join_runners(self._task.folder)
 
     def record(self, files: dict[str, bytes], digest: str, work: Work) -> Made | UserError:
         """A range by the policy in `files`, or the user's mistake."""

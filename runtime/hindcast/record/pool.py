@@ -143,7 +143,7 @@ class _RemoteRecorder:
 
     def _record(self, work: Work) -> Commit:
         if self._recorder is None:
-            self._lock = join_runners(self._task.location)
+            self._lock = join_runners(self._task.folder)
             actor = load_actor(self._policy, self._task.environment, self._task.own_class)
             self._recorder = Recorder(self._task, actor)
         return self._recorder.record(work, self._on_episode)

@@ -28,11 +28,10 @@ def recorded_blocks(
         DataError: a damaged file.
         StorageError: storage that refuses or fails.
     """
-    folder = task.location
     if task.exported is not None:
-        yield from (read_back(folder.child(file.path), task.layout) for file in files)
+        yield from (read_back(task.folder.child(file.path), task.layout) for file in files)
         return
-    indexed = [Indexed(folder.child(file.path), file, task.data, task.layout) for file in files]
+    indexed = [Indexed(task.folder.child(file.path), file, task.data, task.layout) for file in files]
     dataset = EpisodeDataset(task.data, indexed)
     yield from (dataset.read(unit, columns) for unit in dataset.units)
 
@@ -49,7 +48,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
     for number in sorted(commits):
         commit = commits[number]
         if missing <= 0:
-            commit_location(task.location, number).delete()
+            commit_location(task.folder, number).delete()
             continue
         lengths = [length for file in commit.files for length in file.episode_lengths]
         episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1

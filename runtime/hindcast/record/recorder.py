@@ -27,7 +27,7 @@ from hindcast.formats.layouts import layout_of_output
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.slots import Slots, check_spaces
-from hindcast.storage.location import Guard, Location, resolve
+from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
 
 _FLUSH_BYTES = 8 << 20
@@ -43,17 +43,19 @@ class Work(NamedTuple):
 
 
 class Task(NamedTuple):
-    """All a runner must know to make any range of a recording; small, and the same for every runner."""
+    """All a runner must know to make any range of a recording; small, and the same for every runner.
+
+    Its folder has the guard that every change is to pass.
+    """
 
     environment: EnvironmentSpec
     width: int
     seed: int
     explore: bool
     output: OutputSpec
-    folder: str | Location
+    folder: Location
     prefix: str
     data: DataSpec
-    guard: Guard | None = None
     own_class: str | None = None
     callbacks: tuple[str, ...] = ()
 
@@ -61,11 +63,6 @@ class Task(NamedTuple):
     def layout(self) -> str:
         """Name of the layout in which it is written."""
         return layout_of_output(self.output.format, self.output.encoding)
-
-    @property
-    def location(self) -> Location:
-        """The folder, changed only while the guard lets it."""
-        return resolve(self.folder).guarded(self.guard)
 
     @property
     def exported(self) -> ExportedFiles | None:
@@ -76,7 +73,7 @@ class Task(NamedTuple):
         """What writes a range's files; `writer_id` is unique to who writes."""
         output = self.output
         return BlockWriter(
-            self.location,
+            self.folder,
             self.data,
             stem=file_stem(number, writer_id),
             max_rows_per_file=output.max_rows_per_file,
@@ -144,7 +141,7 @@ def write_range(task: Task, work: Work, blocks: Iterable[Block], writer_id: str)
         files=files,
         exported=task.exported,
     )
-    write_commit(task.location, commit)
+    write_commit(task.folder, commit)
     return commit
 
 

@@ -60,7 +60,6 @@ class RecordingRun:
         self._folder = resolve(self._spec.output.path)
         self._state = self._folder.child(FOLDER)
         self._policy_folder = self._state.child(POLICY_FOLDER)
-        self._guard: Guard | None = None
 
     def carry_out(self) -> Outcome:
         """Record until the duration is reached.
@@ -89,7 +88,6 @@ class RecordingRun:
 
     def _write_under(self, guard: Guard | None) -> None:
         """Change what is in the folder only while the guard lets this run."""
-        self._guard = guard
         self._folder = self._folder.guarded(guard)
         self._state = self._state.guarded(guard)
         self._policy_folder = self._policy_folder.guarded(guard)
@@ -218,10 +216,9 @@ class RecordingRun:
             seed=spec.seed,
             explore=spec.policy.explore,
             output=spec.output,
-            folder=self._folder.guarded(None),
+            folder=self._folder,
             prefix=spec_hash(self._resource)[:8],
             data=data,
-            guard=self._guard,
             own_class=spec.policy.own_class,
             callbacks=tuple(spec.callbacks),
         )
