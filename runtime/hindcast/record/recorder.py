@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.quantity import parse_bytes
@@ -24,8 +23,8 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.layouts import layout_of_output
-from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
+from hindcast.formats.spec import DataSpec, Leaf, leaf_of
+from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, recorded_outputs
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
@@ -110,12 +109,9 @@ class Recorder:
             UserCodeError: the environment raised.
         """
         with torch_threads(1):
-            return self._record(work, on_episode)
-
-    def _record(self, work: Work, on_episode: OnEpisode | None) -> Commit:
-        chunks = _chunks(self._runner.play(work.indices), on_episode)
-        blocks = (episodes_to_block(chunk, self._task.prefix) for chunk in chunks)
-        return write_range(self._task, work, blocks, self._writer_id)
+            chunks = _chunks(self._runner.play(work.indices), on_episode)
+            blocks = (episodes_to_block(chunk, self._task.prefix) for chunk in chunks)
+            return write_range(self._task, work, blocks, self._writer_id)
 
     def close(self) -> None:
         self._runner.close()
@@ -175,22 +171,10 @@ def describe(environment: EnvironmentSpec, policy: Actor, explore: bool, states:
     slots.close()
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
     acted = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
-    rows = {**slots.observation, **acted.actions}
-    if acted.dist_inputs is not None:
-        rows[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
-    if acted.logp is not None:
-        rows[Columns.ACTION_LOGP] = acted.logp
-    if states:
-        if not acted.state_out:
-            raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
-        rows |= acted.state_out
-    leaves = {name: _leaf(row) for name, row in rows.items()}
-    leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64), (), "array")
+    if states and not acted.state_out:
+        raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
+    rows = {**slots.observation, **acted.actions, **recorded_outputs(acted, states)}
+    leaves = {name: leaf_of(name, row) for name, row in rows.items()}
+    leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
     leaves[Columns.INFOS] = Leaf(None, (), "json")
     return DataSpec(leaves, slots.observation_space, slots.action_space, environment.id)
-
-
-def _leaf(row: NDArray[Any]) -> Leaf:
-    if row.dtype == object:
-        return Leaf(None, (), "text")
-    return Leaf(row.dtype, row.shape[1:], "array")

@@ -194,12 +194,7 @@ class EnvRunner:
             acted = self._policy.act(slots.observation, noise, is_first, rewards)
             is_first[:] = False
             row: dict[str, NDArray[Any]] = {**slots.observation, **acted.actions, Columns.REWARDS: rewards}
-            if acted.dist_inputs is not None:
-                row[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
-            if acted.logp is not None:
-                row[Columns.ACTION_LOGP] = acted.logp
-            if self._states:
-                row |= acted.state_out
+            row |= recorded_outputs(acted, self._states)
             history.append(row)
             ended: list[tuple[int, bool, bool]] = []
             env_actions = _plain(acted.env_actions)
@@ -230,6 +225,16 @@ class EnvRunner:
             text[t] = info
         columns[Columns.INFOS] = text
         return columns
+
+
+def recorded_outputs(acted: Actions, states: bool) -> dict[str, NDArray[Any]]:
+    """What is recorded of a policy's answer in addition to its actions; with `states` also its recurrent state."""
+    outputs: dict[str, NDArray[Any]] = {}
+    if acted.dist_inputs is not None:
+        outputs[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
+    if acted.logp is not None:
+        outputs[Columns.ACTION_LOGP] = acted.logp
+    return {**outputs, **acted.state_out} if states else outputs
 
 
 def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
