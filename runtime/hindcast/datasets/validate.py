@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
-from hindcast.episodes.spaces import flatten_space
+from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 
@@ -165,10 +165,8 @@ def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | Non
 
 def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
     """Lowest and highest value allowed, `[*shape]` each; None if everything is."""
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return space.start, space.start + num_values(space) - 1
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
     return _box_limits(space) if isinstance(space, spaces.Box) else None

@@ -9,12 +9,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast.episodes.nested import Nested, is_composite, map_leaves
-from hindcast.episodes.spaces import space_struct
+from hindcast.episodes.spaces import num_values, space_struct
 
 
-def empty_batch(space: spaces.Space, one_hot_discrete: bool = False) -> Nested:
-    """`[0, *shape]` for each leaf of the space's samples, as they are or one-hot encoded."""
-    return map_leaves(lambda leaf: _empty(leaf, one_hot_discrete), space_struct(space))
+def empty_batch(space: spaces.Space) -> Nested:
+    """`[0, *shape]` for each leaf of the space's samples."""
+    return map_leaves(_empty, space_struct(space))
 
 
 def filled(batch: Nested, fill: Nested, widen: bool = False) -> Nested:
@@ -45,14 +45,12 @@ def one_hot(value: Nested, space: spaces.Space) -> Nested:
 
 
 def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(np.asarray(value) - space.start, int(space.n), space)
-    if isinstance(space, spaces.MultiDiscrete):
-        index = np.asarray(value) - space.start
-        flat = index.reshape(*index.shape[: index.ndim - space.nvec.ndim], space.nvec.size)
-        parts = [_one_hot(flat[..., i], int(n), space) for i, n in enumerate(space.nvec.ravel())]
-        return np.concatenate(parts, axis=-1)
-    return value
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return value
+    index, sizes = np.asarray(value) - space.start, np.asarray(num_values(space))
+    flat = index.reshape(*index.shape[: index.ndim - sizes.ndim], sizes.size)
+    parts = [_one_hot(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
+    return np.concatenate(parts, axis=-1)
 
 
 def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:
@@ -61,11 +59,7 @@ def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.flo
     return np.eye(n, dtype=np.float32)[index]
 
 
-def _empty(space: spaces.Space, one_hot_discrete: bool) -> NDArray[Any]:
-    if one_hot_discrete and isinstance(space, spaces.Discrete):
-        return np.empty((0, int(space.n)), np.float32)
-    if one_hot_discrete and isinstance(space, spaces.MultiDiscrete):
-        return np.empty((0, int(space.nvec.sum())), np.float32)
+def _empty(space: spaces.Space) -> NDArray[Any]:
     if isinstance(space, spaces.Text):
         return np.empty(0, object)
     if space.shape is None or space.dtype is None:

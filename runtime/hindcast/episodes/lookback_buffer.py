@@ -335,7 +335,7 @@ class InfiniteLookbackBuffer:
 
     def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
-            return filled(empty_batch(self.space, one_hot_discrete), fill)
+            return filled(self._encode(empty_batch(self.space), one_hot_discrete), fill)
         return filled(self.data, fill, widen=True) if self.finalized else fill
 
     def _out_of_range(self, index: Any, look: bool) -> IndexError:

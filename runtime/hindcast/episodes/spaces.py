@@ -158,6 +158,11 @@ def flatten_space(space: gym.Space, root: str) -> dict[str, gym.Space]:
         raise DataError(f"the space {space} cannot be flattened: {error}") from error
 
 
+def num_values(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
+    """How many values each number in a sample can have: of a MultiDiscrete `[*shape]`."""
+    return space.n if isinstance(space, spaces.Discrete) else space.nvec
+
+
 class _Box(Kind):
     space = spaces.Box
     state_name = "box"

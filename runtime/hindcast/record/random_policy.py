@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.spaces import flatten_space
+from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Actions
+
+_DRAWN_FROM: Final = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
 class RandomPolicy:
@@ -60,9 +62,7 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
         raise SpecError(
             f"spec.policy.random: {leaf} is an unbounded Box ({space}), which has no uniform distribution."
         )
-    if isinstance(space, gym.spaces.Discrete):
-        return 1
-    if isinstance(space, gym.spaces.Box | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+    if isinstance(space, _DRAWN_FROM):
         return int(np.prod(space.shape))
     raise SpecError(
         f"spec.policy.random: {leaf} has the space {space}, from which a random policy cannot draw."
@@ -70,16 +70,10 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
 
 
 def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
-    rows = len(noise)
-    if isinstance(space, gym.spaces.Discrete):
-        return (space.start + np.minimum(noise[:, 0] * space.n, space.n - 1).astype(np.int64)).astype(
-            space.dtype
-        )
-    shaped = noise.reshape(rows, *(space.shape or ()))
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return (space.start + np.minimum(shaped * space.nvec, space.nvec - 1).astype(np.int64)).astype(
-            space.dtype
-        )
+    shaped = noise.reshape(len(noise), *(space.shape or ()))
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        count = num_values(space)
+        return (space.start + np.minimum(shaped * count, count - 1).astype(np.int64)).astype(space.dtype)
     if isinstance(space, gym.spaces.MultiBinary):
         return (shaped < 0.5).astype(space.dtype)
     assert isinstance(space, gym.spaces.Box)
@@ -90,10 +84,8 @@ def _draw(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _log_volume(space: gym.Space) -> float:
-    if isinstance(space, gym.spaces.Discrete):
-        return float(np.log(space.n))
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return float(np.log(space.nvec).sum())
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        return float(np.log(num_values(space)).sum())
     if isinstance(space, gym.spaces.MultiBinary):
         return float(np.prod(space.shape) * np.log(2.0))
     assert isinstance(space, gym.spaces.Box)
