@@ -13,7 +13,7 @@ from hindcast.api.sentences import similar
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import COMMITS, read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, read_manifest
-from hindcast.formats.dataset_folder.unfinished import MARK
+from hindcast.formats.dataset_folder.unfinished import MARK, read_mark
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
@@ -130,7 +130,7 @@ def is_claimed(target: Target, digest: str) -> bool:
         OutputConflict: something else is there.
     """
     folder = target.folder
-    found = _mark_of(folder.child(FOLDER))
+    found = read_mark(folder)
     if found is not None and found.get("specHash") == _hash(target.made_of(digest)):
         return True
     if _holds_data(folder):
@@ -159,17 +159,6 @@ def clear(folder: Location) -> None:
 
 def _holds_data(folder: Location) -> bool:
     return folder.child(MANIFEST).exists() or any(folder.child(COMMITS).files())
-
-
-def _mark_of(state: Location) -> dict[str, Any] | None:
-    location = state.child(MARK)
-    if not location.exists():
-        return None
-    try:
-        found = orjson.loads(location.read_bytes())
-    except ValueError:  # damaged
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _described(found: Mapping[str, Any] | None) -> str:

@@ -28,7 +28,7 @@ def unfinished(folder: Location) -> str:
 
 def how_far(folder: Location, commits: Collection[Commit]) -> str:
     """What to say of a recording without a manifest: how much of it is there."""
-    mark = _mark(folder.child(FOLDER, MARK))
+    mark = read_mark(folder) or {}
     resource = mark.get("resource")
     if resource == LOG:
         return ""
@@ -42,6 +42,18 @@ def how_far(folder: Location, commits: Collection[Commit]) -> str:
     return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
 
 
+def read_mark(folder: Location) -> dict[str, Any] | None:
+    """What the mark in a dataset's folder says; None without one, nothing of a damaged one."""
+    location = folder.child(FOLDER, MARK)
+    if not location.exists():
+        return None
+    try:
+        found = json.loads(location.read_bytes())
+    except ValueError:  # damaged
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _wanted(mark: dict[str, Any]) -> tuple[str, int]:
     """The unit of a recording's duration and how many of it; 0 where nothing says how many."""
     try:
@@ -49,13 +61,3 @@ def _wanted(mark: dict[str, Any]) -> tuple[str, int]:
         return next((unit, int(duration[unit])) for unit in ("episodes", "timesteps") if duration.get(unit))
     except (KeyError, TypeError, StopIteration):
         return "episodes", 0
-
-
-def _mark(location: Location) -> dict[str, Any]:
-    if not location.exists():
-        return {}
-    try:
-        found = json.loads(location.read_bytes())
-    except ValueError:  # damaged
-        return {}
-    return found if isinstance(found, dict) else {}
