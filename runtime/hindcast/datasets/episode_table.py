@@ -13,6 +13,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
+from hindcast.formats.tables.filters import COMPARE
 
 RETURN = "return"
 FIELDS = (RETURN, "length", "terminated", "truncated", "eps_id")
@@ -66,7 +67,7 @@ class EpisodeTable(NamedTuple):
         if term.op == "in":
             found: Bool = np.isin(values, np.array(wanted, dtype=values.dtype))
             return found
-        return _COMPARE[term.op](values, term.value).astype(np.bool_)
+        return COMPARE[term.op](values, term.value).astype(np.bool_)
 
     def shuffled(self, purpose: str, seed: int) -> I64:
         """`[N]` all episodes in an order that depends on purpose, seed and their ids, not on how they are stored."""
@@ -83,16 +84,6 @@ def _returns(block: Block) -> NDArray[np.float64]:
     if rewards.ndim > 1:
         raise DataError(f"the rewards have the shape {list(rewards.shape[1:])}, so there is no return")
     return np.bincount(block.episode_of_step, rewards, block.num_episodes).astype(np.float64)
-
-
-_COMPARE = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-}
 
 
 def _check_comparable(term: FilterTerm, value: Any) -> None:

@@ -19,7 +19,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import nearest
 
 _ROW: Final = "__hindcast_row"
-_COMPARE: Final[dict[str, Callable[[Any, Any], pc.Expression]]] = {
+COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -27,6 +27,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], pc.Expression]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+"""A filter's operators, for Arrow's expressions and NumPy's arrays."""
 
 
 def expression_of(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
@@ -74,7 +75,7 @@ def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     for value in values:
         _check_kind(value, term, kind)
     column = pc.field(term.column)
-    return column.isin(values) if term.op == "in" else _COMPARE[term.op](column, pc.scalar(term.value))
+    return column.isin(values) if term.op == "in" else COMPARE[term.op](column, pc.scalar(term.value))
 
 
 def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
