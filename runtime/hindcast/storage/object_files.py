@@ -45,7 +45,7 @@ class ObjectFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is not None:
-            return _call, (self._reopen,)
+            return self._reopen, ()
         return ObjectFiles, (self._store, self.root)
 
     def info(self, path: str) -> pafs.FileInfo:
@@ -157,7 +157,3 @@ class _Object(io.RawIOBase):
 def _file(found: Any) -> pafs.FileInfo:
     modified = int(found["last_modified"].timestamp() * 1e9)
     return pafs.FileInfo(found["path"], pafs.FileType.File, size=found["size"], mtime_ns=modified)
-
-
-def _call(reopen: Callable[[], ObjectFiles]) -> ObjectFiles:
-    return reopen()

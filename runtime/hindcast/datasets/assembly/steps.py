@@ -157,8 +157,7 @@ def encode(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]
     """`[R]` which of the distinct texts each is, and these, in the order in which they first occur."""
     assert texts is not None
     encoded = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
-    names = np.empty(len(encoded.dictionary), dtype=object)
-    names[:] = encoded.dictionary.to_pylist()
+    names = np.array(encoded.dictionary.to_pylist(), dtype=object)
     return encoded.indices.to_numpy().astype(np.int64), names
 
 

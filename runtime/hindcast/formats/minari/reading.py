@@ -166,7 +166,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
     if isinstance(values, list):
         if not all(isinstance(value, str) for value in values):
             raise DataError(f"{where} holds values that are not text")
-        return np.array([*values, None], dtype=object)[:-1]
+        return np.array(values, dtype=object)
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         raise DataError(f"{where} holds values that are missing or not numbers")

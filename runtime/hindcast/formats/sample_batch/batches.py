@@ -107,9 +107,7 @@ def _array(value: Any, name: str) -> NDArray[Any]:
     if not isinstance(value, list | np.ndarray):
         raise CellError(0, f"{name!r} is a {type(value).__name__}: expected one value for each timestep")
     if isinstance(value, list) and value and isinstance(value[0], str) and set(map(type, value)) == {str}:
-        texts = np.empty(len(value), dtype=object)
-        texts[:] = value
-        return texts
+        return np.array(value, dtype=object)
     array = batched.text_as_objects(np.array(value) if isinstance(value, list) else value)
     if array.ndim == 0:
         raise CellError(0, f"{name!r} is one number: expected one for each timestep")
