@@ -26,14 +26,10 @@ class EpisodeAccess:
     __slots__ = ()
 
     observations: InfiniteLookbackBuffer
+    infos: InfiniteLookbackBuffer
     actions: InfiniteLookbackBuffer
     rewards: InfiniteLookbackBuffer
     extra_model_outputs: dict[str, InfiniteLookbackBuffer]
-
-    @property
-    def infos(self) -> InfiniteLookbackBuffer:
-        """The info dicts, one more than there are steps."""
-        raise NotImplementedError
 
     def get_observations(
         self,

@@ -220,10 +220,8 @@ class InfiniteLookbackBuffer:
 
         It has a copied list of the same samples, or views of the arrays.
         """
-        positions = slice(first, last, step)
-        data = batched.take(self.data, positions) if self.finalized else self.data[positions]
         self._shared = self._shared or self.finalized
-        return InfiniteLookbackBuffer(data, lookback, self.space)
+        return InfiniteLookbackBuffer(self._take(slice(first, last, step)), lookback, self.space)
 
     def get_state(self) -> dict[str, Any]:
         """The buffer as `{data, lookback, finalized, space}`, ready for MessagePack with NumPy arrays."""
