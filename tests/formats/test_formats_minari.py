@@ -144,7 +144,7 @@ def test_what_minari_writes_is_read_as_minari_reads_it(tmp_path: Path, kind: str
     dataset = make(kind, known)
     location = place(tmp_path)
     assert format_of(location) is MINARI
-    block, spec = read(location), MINARI.describe(location, ReadOptions())
+    block, spec = read(location), MINARI.describe(location)
     assert_same(block, dataset)
     assert (spec.observation_space, spec.action_space) == known
     assert block.eps_id.tolist() == [f"toys/{kind}-v0/{number}" for number in range(3)]
@@ -181,7 +181,7 @@ def test_the_environment_is_known_by_its_id(tmp_path: Path) -> None:
     metadata = Path(dataset.storage.data_path) / "metadata.json"
     spec = gym.spec("CartPole-v1").to_json()
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "env_spec": spec}))
-    assert MINARI.describe(place(tmp_path), ReadOptions()).environment == "CartPole-v1"
+    assert MINARI.describe(place(tmp_path)).environment == "CartPole-v1"
 
 
 def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
     location = resolve(path)
     assert format_of(location) is MINARI
     assert_same(read(location), dataset)
-    assert MINARI.describe(location, ReadOptions()).action_space == PLAIN[1]
+    assert MINARI.describe(location).action_space == PLAIN[1]
 
 
 def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Format(ABC):
         """
         return []
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
         """Spaces and environment where the file states them; no leaves. Cheap.
 
         Raises:

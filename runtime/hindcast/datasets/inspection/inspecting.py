@@ -116,7 +116,7 @@ def _usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
 def _read(found: Found) -> Described:
     """A file's spaces, and the kinds of its columns. All numbers count as float64, since preparing widens them."""
     form, location, options = found
-    spec, steps = form.describe(location, options), 0
+    spec, steps = form.describe(location), 0
     for piece in form.pieces(location, options):
         for part in form.read(piece, options):
             spec = _with_leaves(spec, part, location)

@@ -193,7 +193,7 @@ def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Wo
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
     known, no_data = split_no_data(known, [place.location for place in found if place.is_named])
     pieces = in_threads(lambda one: one.format.pieces(one.location, one.options), known)
-    specs = in_threads(lambda one: one.format.describe(one.location, one.options), known)
+    specs = in_threads(lambda one: one.format.describe(one.location), known)
     parts = [
         Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
         for one, own in zip(known, pieces, strict=True)

@@ -101,7 +101,7 @@ class D4RL(Format):
             )
         ]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
         """Empty: the files name neither spaces nor environment."""
         return DataSpec(normalized_actions=False)
 

@@ -75,7 +75,7 @@ class TFRecord(Format):
             )
         ]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
         """Nothing."""
         return DataSpec(normalized_actions=False)
 

@@ -74,7 +74,7 @@ class Minari(Format):
             for number, stored in enumerate(look_into(location, metadata).in_pieces())
         ]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:
         """Spaces and environment, by the metadata."""
         return metadata_of(location).spec
 

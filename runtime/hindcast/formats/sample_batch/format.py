@@ -65,7 +65,7 @@ class SampleBatch(Format):
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         return [Piece(location, 0, size, dict(written_spec(location, self.name).leaves))]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
         spec = written_spec(location, self.name)
         return replace(spec, leaves={})

@@ -71,7 +71,7 @@ class Parquet(Format):
             for number, groups in enumerate(_together(wanted, sizes))
         ]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: of Hindcast's own files, spaces and environment."""
         with open_parquet(location) as file:
             spec = _own_spec(location, file.schema_arrow)

@@ -95,7 +95,7 @@ class TextTables(Format):
             for i, span in enumerate(spans)
         ]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:  # noqa: ARG002
+    def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
         spec = written_spec(location, self.name)
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
