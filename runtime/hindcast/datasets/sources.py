@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from hindcast.datasets.footers import IndexCache, Indexed, describe_file
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.dataset_folder.commits import files_of, read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
 from hindcast.formats.dataset_folder.unfinished import how_far
 from hindcast.formats.entries import FileEntry
@@ -213,7 +213,7 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         commits = list(read_commits(folder).values())
         if commits and commits[0].exported is not None:
             raise _is_exported(folder, commits[0].exported.layout)
-        listed = tuple(file for commit in commits for file in commit.files)
+        listed = files_of(commits)
         if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"

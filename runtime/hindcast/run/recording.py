@@ -10,6 +10,7 @@ from hindcast.api import OfflineRecording, spec_hash
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
+    files_of,
     read_commits,
     remove_orphans,
     remove_temporary_files,
@@ -161,7 +162,7 @@ class RecordingRun:
 
     def _clean(self, commits: dict[int, Commit]) -> None:
         """Delete what killed runners left."""
-        remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
+        remove_orphans(self._folder, files_of(commits.values()))
 
     def _commits(self, task: Task, policy: str, progress: _Counter) -> Iterator[Commit]:
         runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")

@@ -22,6 +22,7 @@ from hindcast.errors import DataError, OutputConflict, UserError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
     file_stem,
+    files_of,
     read_commits,
     remove_orphans,
     write_commit,
@@ -255,7 +256,7 @@ class EpisodeWriter:
         self._mark = mark.guarded(guard)
         self._steps = Steps(_agreed(given, known, self._folder))
         commits = read_commits(self._folder)
-        remove_orphans(self._folder, keep={file.path for commit in commits.values() for file in commit.files})
+        remove_orphans(self._folder, files_of(commits.values()))
         self._num_episodes = sum(commit.episodes for commit in commits.values())
         last = self._recover(commits)
         self._journal = Journal(self._journals, last + 1)

@@ -11,7 +11,7 @@ import orjson
 
 from hindcast.api.sentences import similar
 from hindcast.errors import OutputConflict, SpecError
-from hindcast.formats.dataset_folder.commits import COMMITS, read_commits
+from hindcast.formats.dataset_folder.commits import COMMITS, files_of, read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, read_manifest
 from hindcast.formats.dataset_folder.unfinished import MARK, read_mark
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, layout_of_output
@@ -146,11 +146,10 @@ def is_claimed(target: Target, digest: str) -> bool:
 
 def clear(folder: Location) -> None:
     """Delete what the folder's manifest and commits list, and these themselves."""
-    manifest, commits = read_manifest(folder), read_commits(folder)
-    files = [file.path for commit in commits.values() for file in commit.files]
-    files += [file.path for file in (manifest.files if manifest else ())]
+    manifest = read_manifest(folder)
+    files = (*files_of(read_commits(folder).values()), *(manifest.files if manifest else ()))
     folder.child(MANIFEST).delete()
-    for path in dict.fromkeys(files):
+    for path in dict.fromkeys(file.path for file in files):
         folder.child(path).delete()
     for entry in folder.child(FOLDER).list():
         if entry.relative != LOCK:

@@ -27,6 +27,7 @@ from hindcast.formats.dataset_folder.commits import (
     Commit,
     exported_files,
     file_stem,
+    files_of,
     read_commits,
     remove_orphans,
     write_commit,
@@ -107,7 +108,7 @@ def write(
         if not finished:
             _write_ranges(dataset, target, watch)
         commits = read_commits(target.folder).values()
-        files = tuple(file for commit in commits for file in commit.files)
+        files = files_of(commits)
         if not finished:
             spec = dataset.spec.to_json()
             manifest = Manifest(**(origin or {}), layout=target.layout, spec=spec, files=files)
@@ -151,7 +152,7 @@ class _Job(NamedTuple):
 
 def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     commits = read_commits(target.folder)
-    remove_orphans(target.folder, keep={file.path for commit in commits.values() for file in commit.files})
+    remove_orphans(target.folder, files_of(commits.values()))
     ranges = _ranges_of(dataset, target)
     left = [one for one in ranges if one.number not in commits]
     done = sum(commit.timesteps for commit in commits.values())
@@ -169,8 +170,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
             f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), which "
             "were left out: Episodes, MessagePack, Columns and JSON keep them"
         )
-    keep = {file.path for commit in read_commits(target.folder).values() for file in commit.files}
-    remove_orphans(target.folder, keep)
+    remove_orphans(target.folder, files_of(read_commits(target.folder).values()))
 
 
 def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:

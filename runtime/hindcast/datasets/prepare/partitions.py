@@ -27,6 +27,7 @@ from hindcast.formats.dataset_folder.commits import (
     Commit,
     commit_location,
     file_stem,
+    files_of,
     remove_orphans,
     write_commit,
 )
@@ -186,7 +187,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
     spec = _common(commits)
     commits = [_widened(job.folder, commit, spec) for commit in commits]
-    files = tuple(file for commit in commits for file in commit.files)
+    files = files_of(commits)
     document = {
         "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
         "findings": findings.to_json(),
@@ -195,7 +196,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     }
     job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     if job.folder.is_local:  # elsewhere another machine may be writing
-        remove_orphans(job.folder, {file.path for file in files})
+        remove_orphans(job.folder, files)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 

@@ -7,7 +7,7 @@ same range the last commit stays; both are complete and hold the same episodes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -120,39 +120,32 @@ def _read(location: Location) -> Commit:
         ) from error
 
 
-def remove_orphans(folder: Location, keep: set[str]) -> list[str]:
+def files_of(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
+    """The files that commits list, in order."""
+    return tuple(file for commit in commits for file in commit.files)
+
+
+def remove_orphans(folder: Location, committed: Iterable[FileEntry]) -> None:
     """Delete what interrupted writers left: uncommitted files of ours and temporary files.
 
     Only while nobody writes to the folder. Files whose names are not ours stay.
-
-    Args:
-        folder: the dataset's.
-        keep: relative paths that commits list.
-
-    Returns:
-        The relative paths deleted.
     """
-    removed = [f"{FOLDER}/{name}" for name in remove_temporary_files(folder.child(FOLDER))]
+    keep = {file.path for file in committed}
+    remove_temporary_files(folder.child(FOLDER))
     for entry in folder.files():
         is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
         if is_orphan or _TEMPORARY_FILE.match(entry.relative):
             entry.location.delete()
-            removed.append(entry.relative)
-    return removed
 
 
-def remove_temporary_files(folder: Location) -> list[str]:
+def remove_temporary_files(folder: Location) -> None:
     """Delete the temporary files that killed writers left in a folder and in those below it.
 
     Only while nobody writes there.
-
-    Returns:
-        Their paths in the folder.
     """
-    left = [entry for entry in folder.files(recursive=True) if _TEMPORARY_FILE.match(entry.location.name)]
-    for entry in left:
-        entry.location.delete()
-    return [entry.relative for entry in left]
+    for entry in folder.files(recursive=True):
+        if _TEMPORARY_FILE.match(entry.location.name):
+            entry.location.delete()
 
 
 def exported_recording(folder: Location) -> Manifest | None:
@@ -171,7 +164,7 @@ def exported_recording(folder: Location) -> Manifest | None:
     exported = _exported(folder, commits)
     if exported is None:
         return None
-    return exported.manifest(tuple(file for commit in commits for file in commit.files))
+    return exported.manifest(files_of(commits))
 
 
 def recording_of(file: Location) -> Manifest | None:
@@ -197,7 +190,7 @@ def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | No
     """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
     if not commits or commits[0].exported is not None:
         return commits[0].exported if commits else None
-    files = [file for commit in commits for file in commit.files]
+    files = files_of(commits)
     if not files:
         return None
     with open_parquet(folder.child(files[0].path)) as file:
