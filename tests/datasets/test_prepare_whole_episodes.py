@@ -32,9 +32,9 @@ class Wholes(Format):
         return True
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        return [Piece(location, 0, 1000)]
+        return [Piece(location, 1000)]
 
-    def describe(self, location: Location, options: ReadOptions) -> DataSpec:
+    def describe(self, location: Location) -> DataSpec:
         return DataSpec()
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:

@@ -54,13 +54,11 @@ class Piece(NamedTuple):
 
     Attributes:
         location: the file.
-        number: of the piece in its file, from 0; pieces are in stored order.
         nbytes: size in memory, about.
         part: the format's own: where in the file. It pickles.
     """
 
     location: Location
-    number: int
     nbytes: int
     part: Any = None
 
@@ -96,7 +94,7 @@ class Format(ABC):
 
     @abstractmethod
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """The file in pieces; cheap: no more is read than finding their bounds takes.
+        """The file in pieces, in stored order; cheap: no more is read than finding their bounds takes.
 
         Raises:
             DataError: a damaged file, or one that lacks what the format needs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -93,12 +94,10 @@ class D4RL(Format):
         each = max(1, size // file.rows)
         piece = starts * each // PIECE_BYTES
         first = np.flatnonzero(np.diff(piece, prepend=-1))
-        stops = np.append(starts[first[1:]], file.rows)
+        bounds = pairwise([*starts[first].tolist(), file.rows])
         return [
-            Piece(location, number, (stop - start) * each, _Part(start, stop, episode))
-            for number, (start, stop, episode) in enumerate(
-                zip(starts[first].tolist(), stops.tolist(), first.tolist(), strict=True)
-            )
+            Piece(location, (stop - start) * each, _Part(start, stop, episode))
+            for (start, stop), episode in zip(bounds, first.tolist(), strict=True)
         ]
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
@@ -121,7 +120,7 @@ class D4RL(Format):
         Raises:
             DataError: damage, with file and path inside.
         """
-        location, part, own = piece.location, _Part(*piece.part), _options(options)
+        location, part, own = piece.location, piece.part, _options(options)
         with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
             ends = _ends(location, file, own, part.start, part.stop)

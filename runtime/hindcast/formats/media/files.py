@@ -73,7 +73,7 @@ class MappedFiles(Format):
         given = self._given(options)
         check_mapper(options, self.name)
         if not location.is_folder():
-            return [Piece(location, 0, location.info().size or 0, None)]
+            return [Piece(location, location.info().size or 0)]
         files = sorted(
             (entry for entry in location.files() if _is_member(entry.relative, self.suffixes)),
             key=lambda entry: natural(entry.relative),
@@ -81,8 +81,8 @@ class MappedFiles(Format):
         size = given.get("batch_size", max(1, len(files)))
         batches = [files[start : start + size] for start in range(0, len(files), size)]
         return [
-            Piece(location, number, sum(file.size for file in batch), tuple(file.relative for file in batch))
-            for number, batch in enumerate(batches)
+            Piece(location, sum(file.size for file in batch), tuple(file.relative for file in batch))
+            for batch in batches
         ]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:

@@ -55,8 +55,8 @@ class RayData(Format):
         """
         _method(options)
         if location.is_folder():
-            return [Piece(location, 0, sum(entry.size for entry in location.files(recursive=True)))]
-        return [Piece(location, 0, location.info().size or 0)]
+            return [Piece(location, sum(entry.size for entry in location.files(recursive=True)))]
+        return [Piece(location, location.info().size or 0)]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """Episodes that the user's class makes of each batch of rows; or the rows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,13 +67,10 @@ class TFRecord(Format):
         return [
             Piece(
                 location,
-                number,
                 int(ends[stop - 1] - starts[begin]),
                 _Part(int(starts[begin]), begin, lengths[begin:stop]),
             )
-            for number, (begin, stop) in enumerate(
-                zip(first.tolist(), [*first[1:].tolist(), len(lengths)], strict=True)
-            )
+            for begin, stop in pairwise([*first.tolist(), len(lengths)])
         ]
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002
@@ -85,7 +83,7 @@ class TFRecord(Format):
         Raises:
             DataError: damage, or features that are missing or of another size in some records.
         """
-        location, part, own = piece.location, _Part(*piece.part), _options(options)
+        location, part, own = piece.location, piece.part, _options(options)
         data, starts = records_of(location, part.start, part.lengths, part.first)
         try:
             columns = _columns(data, starts, part.lengths)

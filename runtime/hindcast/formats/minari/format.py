@@ -68,11 +68,9 @@ class Minari(Format):
         if metadata.format not in _FORMATS:
             raise DataError(f"{location} is stored as {metadata.format!r}: known are {', '.join(_FORMATS)}")
         if location.name != METADATA and not location.is_local:
-            return [Piece(location, 0, location.info().size or 0)]
-        return [
-            Piece(location, number, stored.nbytes, stored)
-            for number, stored in enumerate(look_into(location, metadata).in_pieces())
-        ]
+            return [Piece(location, location.info().size or 0)]
+        found = look_into(location, metadata)
+        return [Piece(location, stored.nbytes, stored) for stored in found.in_pieces()]
 
     def describe(self, location: Location) -> DataSpec:
         """Spaces and environment, by the metadata."""

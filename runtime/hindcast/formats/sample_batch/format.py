@@ -63,7 +63,7 @@ class SampleBatch(Format):
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
-        return [Piece(location, 0, size, dict(written_spec(location, self.name).leaves))]
+        return [Piece(location, size, dict(written_spec(location, self.name).leaves))]
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""

@@ -67,8 +67,8 @@ class Parquet(Format):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
         first = np.cumsum([0, *rows]).tolist()
         return [
-            Piece(location, number, sum(sizes[i] for i in groups), _Groups(groups, first[groups[0]]))
-            for number, groups in enumerate(_together(wanted, sizes))
+            Piece(location, sum(sizes[i] for i in groups), _Groups(groups, first[groups[0]]))
+            for groups in _together(wanted, sizes)
         ]
 
     def describe(self, location: Location) -> DataSpec:

@@ -83,17 +83,14 @@ class TextTables(Format):
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         begin = self.begin(location, written_spec(location, self.name), options)
         if self.is_whole(location):
-            return [Piece(location, 0, location.info().size or 0, begin)]
+            return [Piece(location, location.info().size or 0, begin)]
         spans = [span for span, _ in blocks_of(location, self.quote(options))]
         if sum(span.records for span in spans) <= begin.header:
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
         if len(spans) > 1:
             table, _, _ = next(self._tables(location, begin._replace(span=spans[0]), options))
             begin = _with_types(begin, table)
-        return [
-            Piece(location, i, span.stop - span.start, begin._replace(span=span))
-            for i, span in enumerate(spans)
-        ]
+        return [Piece(location, span.stop - span.start, begin._replace(span=span)) for span in spans]
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
