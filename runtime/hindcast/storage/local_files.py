@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,17 +20,12 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _ARROWS: Final = pafs.LocalFileSystem()
 
 
+@dataclass(frozen=True)
 class LocalFiles:
     """The machine's own file system; see `storage.backend.Backend`."""
 
     is_foreign = False
     root = "file://"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LocalFiles)
-
-    def __hash__(self) -> int:
-        return hash(self.root)
 
     def info(self, path: str) -> pafs.FileInfo:
         return _ARROWS.get_file_info(path)

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import IO, Any, Final, TypeVar
 
 import obstore
@@ -22,37 +23,31 @@ _PART: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 
 
+@dataclass(frozen=True)
 class ObjectFiles:
     """The objects of a bucket as files and folders; see `storage.backend.Store`.
 
-    Args:
+    Attributes:
         store: any obstore store.
         root: how URIs in it begin, without a slash at the end: `s3://bucket`.
         reopen: makes the same in another process, from that process's environment; by default `store` travels, with
             the credentials that are in it.
     """
 
+    store: Any = field(hash=False)
+    root: str
+    reopen: Callable[[], ObjectFiles] | None = field(default=None, compare=False)
+
     is_foreign = False
 
-    def __init__(self, store: Any, root: str, reopen: Callable[[], ObjectFiles] | None = None) -> None:
-        self._store, self.root, self._reopen = store, root, reopen
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectFiles) and (self.root, self._store) == (other.root, other._store)
-
-    def __hash__(self) -> int:
-        return hash(self.root)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._reopen is not None:
-            return self._reopen, ()
-        return ObjectFiles, (self._store, self.root)
+        return (ObjectFiles, (self.store, self.root)) if self.reopen is None else (self.reopen, ())
 
     def info(self, path: str) -> pafs.FileInfo:
         found = None
         if path:
             with suppress(FileNotFoundError):
-                found = obstore.head(self._store, path)
+                found = obstore.head(self.store, path)
         if found is not None and found["size"]:
             return _file(found)
         if self._has_objects_below(path) or not path:  # an empty object above others marks a folder
@@ -64,47 +59,47 @@ class ObjectFiles:
             objects: Sequence[Any] = self._below(path)
             folders = {parent for found in objects for parent in folders_between(path, found["path"])}
         else:
-            level = self._whole(lambda: obstore.list_with_delimiter(self._store, path or None))
+            level = self._whole(lambda: obstore.list_with_delimiter(self.store, path or None))
             objects, folders = level["objects"], set(level["common_prefixes"])
         markers = {path, *folders}  # consoles make empty objects to represent folders
         files = [_file(found) for found in objects if found["size"] or found["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
 
     def open(self, path: str) -> pa.NativeFile:
-        size = obstore.head(self._store, path)["size"]
-        return pa.PythonFile(_Object(self._store, path, size), mode="r")
+        size = obstore.head(self.store, path)["size"]
+        return pa.PythonFile(_Object(self.store, path, size), mode="r")
 
     def read(self, path: str) -> bytes:
-        return bytes(obstore.get(self._store, path).bytes())
+        return bytes(obstore.get(self.store, path).bytes())
 
     def put(self, path: str, content: IO[bytes]) -> None:
-        obstore.put(self._store, path, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
+        obstore.put(self.store, path, content, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
 
     def create(self, path: str, data: bytes) -> bool:
         try:
-            obstore.put(self._store, path, data, mode="create")
+            obstore.put(self.store, path, data, mode="create")
         except AlreadyExistsError:
             return self.read(path) == data  # ours, where an answer was lost and the request made again
         return True
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):  # Azure's answer; the others do not mind
-            obstore.delete(self._store, path)
+            obstore.delete(self.store, path)
 
     def delete_folder(self, path: str) -> None:
         if below := [found["path"] for found in self._below(path)]:
             with suppress(FileNotFoundError):
-                obstore.delete(self._store, below)
+                obstore.delete(self.store, below)
 
     def make_folder(self, path: str) -> None:
         """Nothing: a folder exists while there are objects below it."""
 
     def _has_objects_below(self, path: str) -> bool:
-        return self._whole(lambda: next(iter(obstore.list(self._store, path or None)), None)) is not None
+        return self._whole(lambda: next(iter(obstore.list(self.store, path or None)), None)) is not None
 
     def _below(self, path: str) -> Sequence[Any]:
         return self._whole(
-            lambda: [found for chunk in obstore.list(self._store, path or None) for found in chunk]
+            lambda: [found for chunk in obstore.list(self.store, path or None) for found in chunk]
         )
 
     def _whole(self, listing: Callable[[], Result]) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 import pyarrow as pa
@@ -35,41 +36,33 @@ def filesystem_of(scheme: str) -> object | None:
     return _named.get(scheme)
 
 
+@dataclass(frozen=True)
 class UserFiles:
     """A file system object; see `storage.backend.Store`.
 
-    Args:
+    Attributes:
         filesystem: of pyarrow, or of fsspec in pyarrow's `FSSpecHandler`.
         root: how URIs in it begin.
     """
 
+    filesystem: pafs.FileSystem = field(hash=False)
+    root: str
+
     is_foreign = True
 
-    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
-        self._filesystem, self.root = filesystem, root
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UserFiles) and (self.root, self._filesystem) == (
-            other.root,
-            other._filesystem,
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.root)
-
     def info(self, path: str) -> pafs.FileInfo:
-        return self._filesystem.get_file_info(path)
+        return self.filesystem.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         lists_folders = (
-            self._filesystem.type_name != "gcs"
+            self.filesystem.type_name != "gcs"
         )  # that of pyarrow: only if an object represents one
         selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
-        found = list(self._filesystem.get_file_info(selector))
+        found = list(self.filesystem.get_file_info(selector))
         return found if lists_folders else _with_folders(path.strip("/"), found, recursive)
 
     def open(self, path: str) -> pa.NativeFile:
-        return self._filesystem.open_input_file(path)
+        return self.filesystem.open_input_file(path)
 
     def read(self, path: str) -> bytes:
         with self.open(path) as file:
@@ -77,7 +70,7 @@ class UserFiles:
 
     def put(self, path: str, content: IO[bytes]) -> None:
         if self._fsspec is None:
-            stream = self._filesystem.open_output_stream(path)
+            stream = self.filesystem.open_output_stream(path)
         else:  # it may serve file systems that have folders
             self.make_folder(path.rpartition("/")[0])
             stream = self._fsspec.open(path, "wb")
@@ -98,17 +91,17 @@ class UserFiles:
         return True
 
     def delete(self, path: str) -> None:
-        self._filesystem.delete_file(path)
+        self.filesystem.delete_file(path)
 
     def delete_folder(self, path: str) -> None:
-        self._filesystem.delete_dir(path)
+        self.filesystem.delete_dir(path)
 
     def make_folder(self, path: str) -> None:
-        self._filesystem.create_dir(path, recursive=True)
+        self.filesystem.create_dir(path, recursive=True)
 
     @property
     def _fsspec(self) -> Any:
-        handler = self._filesystem.handler if isinstance(self._filesystem, pafs.PyFileSystem) else None
+        handler = self.filesystem.handler if isinstance(self.filesystem, pafs.PyFileSystem) else None
         return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
