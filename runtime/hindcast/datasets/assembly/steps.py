@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from hindcast.formats.rows import ACTORS, Rows
 from hindcast.formats.spec import kind_of
 
 Array = NDArray[Any]
+_PER_ROW: Final = ("terminated", "truncated", "piece", "row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,16 +77,9 @@ class Steps:
 
     def take(self, index: Array) -> Steps:
         """The rows at an index (or under a mask), in its order."""
-        return replace(
-            self,
-            columns={name: column[index] for name, column in self.columns.items()},
-            episode=self.episode[index],
-            t=None if self.t is None else self.t[index],
-            terminated=self.terminated[index],
-            truncated=self.truncated[index],
-            piece=self.piece[index],
-            row=self.row[index],
-        )
+        kept: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, columns=columns, t=None if self.t is None else self.t[index], **kept)
 
     def split(self, partitions: int) -> dict[int, Steps]:
         """The rows of each partition that has any; rows of one episode are in one, whoever asks."""
@@ -122,6 +116,9 @@ class Steps:
         merged, distinct = encode(names)
         offsets = np.cumsum([0, *(len(part.names) for part in parts)])
         first = parts[0]
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_ROW
+        }
         return cls(
             columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
             episode=np.concatenate(
@@ -129,10 +126,7 @@ class Steps:
             ),
             names=distinct,
             t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
-            terminated=np.concatenate([part.terminated for part in parts]),
-            truncated=np.concatenate([part.truncated for part in parts]),
-            piece=np.concatenate([part.piece for part in parts]),
-            row=np.concatenate([part.row for part in parts]),
+            **joined,
         )
 
     def _with_text(self, name: str) -> Steps:
