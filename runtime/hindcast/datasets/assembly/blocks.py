@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.ordering import Order, in_order
 from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import I64, Block, Bool
+from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
@@ -34,8 +34,12 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     """
     steps = _with_final(steps, rules)
     order = in_order(steps, rules)
-    index, begins, t = _finished(steps, order, rules)
-    found = {**order.found, **_ends(steps, order, rules)}
+    unfinished = _unfinished(steps, order, rules)
+    found = {**order.found, **_ends(steps, order, unfinished, rules)}
+    index, begins, t = order.index, order.begins, order.t
+    if rules.spec.unfinished == "Drop":
+        kept = ~np.isin(steps.episode[index], unfinished)
+        index, begins, t = index[kept], begins[kept], t[kept]
     if not len(index):
         return None, Findings(rows=len(steps), orders=order.orders, found=found)
     starts = np.flatnonzero(begins)
@@ -91,18 +95,7 @@ def read_back(location: Location, layout: str) -> Block:
     return block
 
 
-def _finished(steps: Steps, order: Order, rules: Rules) -> tuple[I64, Bool, I64]:
-    """Index, begins and t of the rows that are left once unfinished episodes were dropped, where they are to be."""
-    if rules.spec.unfinished != "Drop" or rules.is_filtered:
-        return order.index, order.begins, order.t
-    kept = ~np.isin(steps.episode[order.index], _unfinished(steps, order))
-    return order.index[kept], order.begins[kept], order.t[kept]
-
-
-def _ends(steps: Steps, order: Order, rules: Rules) -> dict[Kind, Any]:
-    if rules.is_filtered:
-        return {}
-    unfinished = _unfinished(steps, order)
+def _ends(steps: Steps, order: Order, unfinished: I64, rules: Rules) -> dict[Kind, Any]:
     if not len(unfinished):
         return {}
     heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
@@ -116,8 +109,10 @@ def _ends(steps: Steps, order: Order, rules: Rules) -> dict[Kind, Any]:
     return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished))}
 
 
-def _unfinished(steps: Steps, order: Order) -> I64:
-    """Episodes whose last row neither terminates nor truncates them."""
+def _unfinished(steps: Steps, order: Order, rules: Rules) -> I64:
+    """Episodes whose last row neither terminates nor truncates them; under a filter every cut makes such pieces."""
+    if rules.is_filtered:
+        return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
     last = order.index[np.append(episode[1:] != episode[:-1], True)]
     return steps.episode[last[~steps.ended[last]]]
