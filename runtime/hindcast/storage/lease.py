@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -35,22 +36,18 @@ _held: set[str] = set()
 Mark = dict[str, Any]
 
 
+@dataclass(frozen=True)
 class Lease:
     """The right to change what is in a folder, until another mark has a higher number. It pickles.
 
-    Args:
+    Attributes:
         superseded: the error to raise when it was lost, given the mark that took it over, if there is one.
     """
 
-    def __init__(
-        self,
-        folder: Location,
-        number: int,
-        token: str,
-        superseded: Callable[[Location, Mark | None], Exception],
-    ) -> None:
-        self.folder, self.number, self._token = folder, number, token
-        self._superseded = superseded
+    folder: Location
+    number: int
+    token: str
+    superseded: Callable[[Location, Mark | None], Exception]
 
     @classmethod
     def take(
@@ -88,8 +85,8 @@ class Lease:
         if number == self.number and not self.folder.backend.is_foreign:
             return
         found = _read(self.folder, number) if number else None
-        if found is None or found["token"] != self._token:
-            raise self._superseded(self.folder, found)
+        if found is None or found["token"] != self.token:
+            raise self.superseded(self.folder, found)
 
     def write(self, mark: Mark) -> None:
         """Replace what the mark says."""
