@@ -66,7 +66,7 @@ def check_spec(
         if space is None:
             continue
         wanted = flatten_space(space, column)
-        found = leaves_of(column, list(spec.leaves))
+        found = leaves_of(column, spec.leaves)
         if sorted(found) != sorted(wanted):
             raise DataError(
                 f"{path} has for {column!r} the columns {found or 'none'}, "

@@ -3,6 +3,7 @@
 A composite space has one column per leaf, named by its path: `obs/camera`, `actions/0`.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 SEPARATOR: Final = "/"
@@ -67,6 +68,6 @@ def obs_leaf(leaf: str) -> str:
     return Columns.OBS + leaf.removeprefix(Columns.NEXT_OBS)
 
 
-def leaves_of(column: str, names: "list[str] | tuple[str, ...] | dict[str, object]") -> list[str]:
+def leaves_of(column: str, names: Iterable[str]) -> list[str]:
     """The leaves among `names` that belong to `column`, in order."""
     return [name for name in names if root(name) == column]

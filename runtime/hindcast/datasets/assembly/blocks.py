@@ -124,7 +124,7 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     Raises:
         DataError: there are none, and they are required; or their dtype or shape differs.
     """
-    names = leaves_of(Columns.OBS, list(steps.columns))
+    names = leaves_of(Columns.OBS, steps.columns)
     if not names:
         raise rules.refuse(steps, 0, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`")
     if not has_next(steps):

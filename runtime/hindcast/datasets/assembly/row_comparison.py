@@ -36,7 +36,7 @@ def same_rows(steps: Steps, one: I64, other: I64) -> Bool:
 def follows(steps: Steps, one: I64, other: I64) -> Bool:
     """`[n]` whether a row's next observation is the other row's observation; True where the data do not say."""
     same = np.ones(len(one), dtype=np.bool_)
-    for name in leaves_of(Columns.OBS, list(steps.columns)):
+    for name in leaves_of(Columns.OBS, steps.columns):
         following = steps.columns.get(next_leaf(name))
         if following is not None:
             same &= equal(following, one, steps.columns[name], other)
@@ -153,7 +153,7 @@ class Places(NamedTuple):
 
 def has_next(steps: Steps) -> bool:
     """Whether the data have next observations."""
-    return any(True for _ in leaves_of(Columns.NEXT_OBS, list(steps.columns)))
+    return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
 def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Places]:
@@ -178,7 +178,7 @@ def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Places]:
 def link(steps: Steps) -> Links:
     """The chains that the rows of each episode make."""
     count = len(steps)
-    names = leaves_of(Columns.OBS, list(steps.columns))
+    names = leaves_of(Columns.OBS, steps.columns)
     own = mix(steps.episode.astype(np.uint64))
     now = mix(hashes([steps.columns[name] for name in names]) ^ own)
     then = mix(hashes([steps.columns[next_leaf(name)] for name in names]) ^ own)

@@ -123,8 +123,8 @@ class Sample:
     def _leaf_spaces(self) -> dict:
         spec = self.dataset.spec
         spaces = (
-            spec.observation_space if leaves_of(Columns.OBS, list(spec.leaves)) else None,
-            spec.action_space if leaves_of(Columns.ACTIONS, list(spec.leaves)) else None,
+            spec.observation_space if leaves_of(Columns.OBS, spec.leaves) else None,
+            spec.action_space if leaves_of(Columns.ACTIONS, spec.leaves) else None,
         )
         try:
             check_spec(spec, *spaces, "the dataset")

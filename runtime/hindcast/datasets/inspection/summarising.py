@@ -63,7 +63,7 @@ def summarise(
     rewards = sample.leaves.get(Columns.REWARDS)
     spread = rewards.spread.distributions() if rewards is not None else []
     checked, lengths = max(1, sample.ends.episodes), [unit.lengths for unit in dataset.units]
-    observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, list(sample.leaves))]
+    observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
     return Summary(
         layouts=dataset.layouts,
         episodes=dataset.num_episodes,
@@ -154,7 +154,7 @@ def _coverage(leaves: Sequence[Leaf], space: gym.Space | None) -> Coverage | Non
 
 def _action_leaves(sample: Sample, space: gym.Space | None) -> Iterator[ActionLeaf]:
     known = flatten_space(space, Columns.ACTIONS) if space is not None else {}
-    for name in leaves_of(Columns.ACTIONS, list(sample.leaves)):
+    for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
         if not leaf.rows:
             continue
@@ -235,7 +235,7 @@ def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gy
         None if a leaf is text, or there is none.
     """
     parts: dict[str, gym.Space] = {}
-    for name in leaves_of(column, list(spec.leaves)):
+    for name in leaves_of(column, spec.leaves):
         leaf = spec.leaves[name]
         guessed = _guess_leaf(leaf.dtype, leaf.shape, bounds.get(name))
         if guessed is None:

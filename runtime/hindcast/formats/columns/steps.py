@@ -98,7 +98,7 @@ class Steps:
         return {name: own[name] if name in own else block.columns[name] for name in self.leaves}
 
     def _of(self, column: str) -> dict[str, Leaf]:
-        return {name: self._spec.leaves[name] for name in leaves_of(column, list(self._spec.leaves))}
+        return {name: self._spec.leaves[name] for name in leaves_of(column, self._spec.leaves)}
 
     def _check(self, block: Block) -> None:
         self._spec.check_names(block)

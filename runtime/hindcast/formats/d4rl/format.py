@@ -238,7 +238,7 @@ def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
     unknown = ended & ~rows.terminated
     last = np.append(unknown[1:], False) & ~ended
     following = {}
-    for name in leaves_of(Columns.OBS, list(rows.columns)):
+    for name in leaves_of(Columns.OBS, rows.columns):
         following[next_leaf(name)] = np.roll(rows.columns[name], -1, axis=0)
         following[next_leaf(name)][ended] = 0
     truncated = np.where(last, np.append(rows.truncated[1:], False), rows.truncated)

@@ -41,7 +41,7 @@ class StateEncoder:
     """
 
     def __init__(self, spec: DataSpec) -> None:
-        missing = [column for column in _OWN[:3] if not leaves_of(column, list(spec.leaves))]
+        missing = [column for column in _OWN[:3] if not leaves_of(column, spec.leaves)]
         if missing:
             raise DataError(f"an episode in MessagePack needs {', '.join(missing)}: the data have none")
         known = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
@@ -138,7 +138,7 @@ class _Any:
 
     def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column, self._spec, self._struct = column, spec, struct
-        self._leaves = leaves_of(column, list(spec.leaves))
+        self._leaves = leaves_of(column, spec.leaves)
         self.nbytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
 
     def packed(self, block: Block) -> list[bytes]:
@@ -149,7 +149,7 @@ class _Any:
 
 
 def _items_of(spec: DataSpec, column: str, struct: Nested) -> _Numbers | _Any:
-    leaves = {name: spec.leaves[name] for name in leaves_of(column, list(spec.leaves))}
+    leaves = {name: spec.leaves[name] for name in leaves_of(column, spec.leaves)}
     if any(leaf.dtype is None for leaf in leaves.values()):
         return _Any(column, spec, struct)
     sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)

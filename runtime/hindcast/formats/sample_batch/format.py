@@ -183,7 +183,7 @@ def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
             columns[name] = infos_of(batch.columns[source.columns[0]])
         elif name not in ROLES:
             columns.update(as_described(_leaves(batch, name, source), spec))
-    for name in leaves_of(Columns.NEXT_OBS, list(columns)):
+    for name in leaves_of(Columns.NEXT_OBS, columns):
         columns |= _in_one_dtype(columns, name, obs_leaf(name))
     check_next(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":

@@ -55,14 +55,14 @@ def with_element(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
 def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
     leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
-    leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, list(leaves))}
+    leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}
     return {name: _struct(part) for name, part in nest(leaves).items()}
 
 
 def empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """The leaves that contain no numbers, for which CSV has no column; also of observations after the step."""
     found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
-    return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, list(found))}
+    return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, found)}
 
 
 def _nested(leaf: Leaf) -> pa.DataType:
