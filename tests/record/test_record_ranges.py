@@ -3,38 +3,33 @@ from __future__ import annotations
 import pytest
 
 from hindcast.formats.dataset_folder.commits import Commit
-from hindcast.record.extent import (
-    EpisodeExtent,
-    Extent,
-    Ranges,
-    TimestepExtent,
-    by_episodes,
-    by_timesteps,
-)
+from hindcast.record.extent import EpisodeExtent, Extent, TimestepExtent
 
 
 def commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit:
     return Commit(range=number, files=(), episodes=episodes, timesteps=timesteps, first=first)
 
 
-def indices_of(ranges: Ranges) -> list[range]:
-    """All non-empty ranges of a recording of known size."""
-    found, number = [], 0
-    while indices := ranges.indices(number):
-        found.append(indices)
-        number += 1
+def ranges_of(extent: Extent) -> list[range]:
+    """All ranges of a recording of so many episodes."""
+    found: list[range] = []
+    while (work := extent.next_work({}, set(range(len(found))))) is not None:
+        assert work.number == len(found)
+        found.append(work.indices)
     return found
 
 
-class TestByEpisodes:
+class TestRangesOfEpisodes:
     @pytest.mark.parametrize("total", [1, 31, 32, 33, 500, 5000, 100_001])
     @pytest.mark.parametrize("width", [1, 3, 8, 64])
     @pytest.mark.parametrize("rows_per_file", [None, 1, 25, 10**9])
     def test_every_index_is_in_exactly_one_range(
         self, total: int, width: int, rows_per_file: int | None
     ) -> None:
-        ranges = indices_of(by_episodes(total, width, rows_per_file))
+        extent = EpisodeExtent(total, width, rows_per_file)
+        ranges = ranges_of(extent)
         assert [index for indices in ranges for index in indices] == list(range(total))
+        assert extent.ranges_left({}) == len(ranges)
 
     @pytest.mark.parametrize(
         ("total", "width", "rows_per_file", "sizes"),
@@ -48,31 +43,31 @@ class TestByEpisodes:
         ],
     )
     def test_size(self, total: int, width: int, rows_per_file: int | None, sizes: set[int]) -> None:
-        ranges = indices_of(by_episodes(total, width, rows_per_file))
+        ranges = ranges_of(EpisodeExtent(total, width, rows_per_file))
         assert {len(indices) for indices in ranges[:-1] or ranges} == sizes
         assert len(ranges) <= 64
 
-    def test_past_the_end_is_empty(self) -> None:
-        assert len(by_episodes(10, 4, None).indices(7)) == 0
 
-
-class TestByTimesteps:
-    def test_first_range_does_not_depend_on_what_is_unknown(self) -> None:
-        unknown, known = by_timesteps(10**6, 8, None, None), by_timesteps(10**6, 8, None, 200.0)
-        assert unknown.indices(0) == known.indices(0)
+class TestRangesOfTimesteps:
+    def indices(self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0) -> range:
+        """Of a range, once range 0 has shown how long episodes are."""
+        first = {} if number == 0 else {0: commit(0, episodes=10, timesteps=round(10 * mean_length))}
+        work = TimestepExtent(10**6, 8, rows_per_file).next_work(first, set(range(1, number)))
+        assert work is not None
+        assert work.number == number
+        return work.indices
 
     @pytest.mark.parametrize(
         ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
     )
     def test_size_follows_from_the_mean_length(self, mean_length: float, size: int) -> None:
-        ranges = by_timesteps(10**6, 8, None, mean_length)
-        assert len(ranges.indices(1)) == size
-        assert ranges.indices(1).start == ranges.indices(0).stop
-        assert ranges.indices(2).start == ranges.indices(1).stop
+        first, second = self.indices(1, None, mean_length), self.indices(2, None, mean_length)
+        assert len(first) == size
+        assert first.start == self.indices(0).stop
+        assert second.start == first.stop
 
     def test_whole_files(self) -> None:
-        ranges = by_timesteps(10**6, 8, 50, 200.0)
-        assert [len(ranges.indices(number)) % 50 for number in (1, 2)] == [0, 0]
+        assert [len(self.indices(number, rows_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
 
 
 class TestEpisodeExtent:

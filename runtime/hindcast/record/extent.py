@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hindcast.api.recording import OfflineRecordingSpec
 from hindcast.formats.dataset_folder.commits import Commit
@@ -20,53 +19,6 @@ _MOST_RANGES = 64
 _LEAST_WAVES = 4
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """How episode indices are cut into ranges.
-
-    Attributes:
-        first: episodes of range 0.
-        size: episodes of every later range.
-        total: episodes in all; None when a number of timesteps ends the recording.
-    """
-
-    first: int
-    size: int
-    total: int | None
-
-    @property
-    def count(self) -> int:
-        """Ranges in all; only of a recording with a total."""
-        assert self.total is not None
-        return 1 + math.ceil(max(0, self.total - self.first) / self.size)
-
-    def indices(self, number: int) -> range:
-        """The episode indices of a range; empty past the end."""
-        start = 0 if number == 0 else self.first + (number - 1) * self.size
-        stop = start + (self.first if number == 0 else self.size)
-        if self.total is not None:
-            start, stop = min(start, self.total), min(stop, self.total)
-        return range(start, stop)
-
-
-def by_episodes(total: int, width: int, rows_per_file: int | None) -> Ranges:
-    """Ranges of a recording of `total` episodes: at most about 64, each keeping `width` slots busy."""
-    size = _fit(math.ceil(total / _MOST_RANGES), width, rows_per_file)
-    return Ranges(first=size, size=size, total=total)
-
-
-def by_timesteps(total: int, width: int, rows_per_file: int | None, mean_length: float | None) -> Ranges:
-    """Ranges of a recording of `total` timesteps.
-
-    Args:
-        rows_per_file: episodes in a file, where limited.
-        mean_length: steps per episode in range 0; None while range 0 is still to be made.
-    """
-    first = _fit(1, width, rows_per_file)
-    wanted = 1 if mean_length is None else math.ceil(total / max(mean_length, 1.0) / _MOST_RANGES)
-    return Ranges(first=first, size=_fit(wanted, width, rows_per_file), total=None)
-
-
 def _fit(episodes: int, width: int, rows_per_file: int | None) -> int:
     """At least four waves of the slots, and full files if their size is limited."""
     size = max(episodes, _LEAST_WAVES * width)
@@ -75,7 +27,7 @@ def _fit(episodes: int, width: int, rows_per_file: int | None) -> int:
 
 
 class EpisodeExtent:
-    """A number of episodes, as ranges.
+    """A number of episodes, as at most about 64 ranges of one size.
 
     Attributes:
         total: how much is wanted, in `unit`.
@@ -86,17 +38,18 @@ class EpisodeExtent:
 
     def __init__(self, total: int, width: int, rows_per_file: int | None) -> None:
         self.total = total
-        self._ranges = by_episodes(total, width, rows_per_file)
+        self._size = _fit(math.ceil(total / _MOST_RANGES), width, rows_per_file)
 
     def next_work(self, commits: Commits, given: set[int]) -> Work | None:
         """A range that is neither committed nor given out; None if there is none (for now)."""
         number = _first_free(commits, given)
-        indices = self._ranges.indices(number)
+        start = number * self._size
+        indices = range(start, min(start + self._size, self.total))
         return Work(number, indices) if indices else None
 
     def ranges_left(self, commits: Commits) -> int | None:
         """Ranges that are not committed; None if only recording will show."""
-        return self._ranges.count - len(commits)
+        return math.ceil(self.total / self._size) - len(commits)
 
     def done(self, commits: Commits) -> int:
         """How much is committed, in `unit`."""
@@ -118,9 +71,14 @@ class TimestepExtent:
 
     def next_work(self, commits: Commits, given: set[int]) -> Work | None:
         number = _first_free(commits, given)
-        if self.done(commits) >= self.total or (number > 0 and 0 not in commits):
+        first = _fit(1, self._width, self._rows_per_file)
+        if number == 0:
+            return Work(0, range(first))
+        if self.done(commits) >= self.total or 0 not in commits:
             return None
-        return Work(number, self._ranges(commits).indices(number))
+        size = self._size(commits[0])
+        start = first + (number - 1) * size
+        return Work(number, range(start, start + size))
 
     def ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
         return None
@@ -133,10 +91,10 @@ class TimestepExtent:
             number += 1
         return steps
 
-    def _ranges(self, commits: Commits) -> Ranges:
-        first = commits.get(0)
-        mean_length = first.timesteps / first.episodes if first else None
-        return by_timesteps(self.total, self._width, self._rows_per_file, mean_length)
+    def _size(self, first: Commit) -> int:
+        """Episodes of each range but the first one, whose episodes are of usual length."""
+        episodes = self.total / max(first.timesteps / first.episodes, 1.0)
+        return _fit(math.ceil(episodes / _MOST_RANGES), self._width, self._rows_per_file)
 
 
 Extent = EpisodeExtent | TimestepExtent
