@@ -66,13 +66,6 @@ class Payload(NamedTuple):
         return self.start + self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
 
-class _Word(NamedTuple):
-    """Some of the bytes that all items share."""
-
-    name: str
-    expected: np.generic
-
-
 class Template:
     """One item of a column, and where its numbers are.
 
@@ -105,7 +98,7 @@ class Template:
         if len(strip) % self.stride:
             return None
         items = np.frombuffer(strip, self._record)
-        if not all(bool((items[word.name] == word.expected).all()) for word in self._words):
+        if not all(bool((items[name] == expected).all()) for name, expected in self._words.items()):
             return None
         columns: dict[Path, NDArray[Any]] = {}
         for i, payload in enumerate(self.payloads):
@@ -125,21 +118,24 @@ class Template:
         return matrix
 
 
-def _record(item: bytes, payloads: tuple[Payload, ...]) -> tuple[np.dtype, list[_Word]]:
-    """A structured dtype of an item: its payloads, and all else in words of 8 bytes (fewer where less is left)."""
+def _record(item: bytes, payloads: tuple[Payload, ...]) -> tuple[np.dtype, dict[str, np.generic]]:
+    """A structured dtype of an item: its payloads, and all else in words of 8 bytes (fewer where less is left).
+
+    Returns:
+        It, and the words that all items share, by their names in it.
+    """
     names, formats, offsets = [], [], []
     for i, payload in enumerate(payloads):
         names.append(f"p{i}")
         formats.append((payload.dtype, payload.shape))
         offsets.append(payload.start)
-    words = list(_words(len(item), payloads))
-    for start, size in words:
+    for start, size in _words(len(item), payloads):
         names.append(f"w{start}")
         formats.append((np.dtype(f"<u{size}"), ()))
         offsets.append(start)
     record = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": len(item)})
     first = np.frombuffer(item, record)[0]
-    return record, [_Word(f"w{start}", first[f"w{start}"]) for start, _ in words]
+    return record, {name: first[name] for name in names[len(payloads) :]}
 
 
 def _words(size: int, payloads: tuple[Payload, ...]) -> Iterable[tuple[int, int]]:
