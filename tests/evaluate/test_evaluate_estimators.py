@@ -14,7 +14,6 @@ from hindcast.evaluate.estimators import (
     Evidence,
     Values,
     effective_episodes,
-    episode_weights,
     estimates,
     left_out,
     not_played,
@@ -36,7 +35,7 @@ def evidence(seed: int, episodes: int = 7, *, same: bool = False, **changes: Any
 
 
 def once(given: Evidence, clip: float | None = None) -> dict[str, float]:
-    found = estimates(given, np.ones((1, len(given.length))), clip)
+    found = estimates(replace(given, clip=clip), np.ones((1, len(given.length))))
     return {name: float(value[0]) for name, value in found.items()}
 
 
@@ -105,7 +104,7 @@ def test_resamples_count_episodes_as_often_as_they_are_drawn() -> None:
 
 def test_weights_are_exactly_one_where_the_target_is_the_behaviour() -> None:
     given = evidence(0, same=True)
-    assert (episode_weights(given) == 1.0).all()
+    assert (given.weights == 1.0).all()
     found = once(given)
     for name in ("is", "wis", "pdis", "pdwis"):
         assert found[name] == pytest.approx(found["behaviour"], rel=1e-12)
@@ -114,7 +113,7 @@ def test_weights_are_exactly_one_where_the_target_is_the_behaviour() -> None:
 def test_an_action_that_the_target_never_takes_ends_what_its_episode_says() -> None:
     ratios = np.array([0.0, -np.inf, 0.0, math.log(2.0), 0.0])
     given = Evidence(np.array([3, 2]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]), 1.0, ratios)
-    assert episode_weights(given).tolist() == [1.0, 0.0, 0.0, 2.0, 2.0]
+    assert given.weights.tolist() == [1.0, 0.0, 0.0, 2.0, 2.0]
     assert once(given) == pytest.approx(
         {"behaviour": 15.5, "is": 24.0, "wis": 24.0, "pdis": 24.5, "pdwis": (1 + 16) / 3 + 16 + 0}
     )
@@ -123,7 +122,7 @@ def test_an_action_that_the_target_never_takes_ends_what_its_episode_says() -> N
 def test_nothing_is_said_where_no_episode_has_a_weight() -> None:
     given = Evidence(np.array([1]), np.array([1.0]), 1.0, np.array([-np.inf]))
     assert math.isnan(once(given)["wis"])
-    assert effective_episodes(episode_weights(given)) == 0.0
+    assert effective_episodes(given.weights) == 0.0
 
 
 def test_effective_episodes() -> None:
@@ -136,7 +135,7 @@ def test_long_products_neither_overflow_nor_vanish_before_they_are_multiplied() 
     ratios = np.concatenate([np.full(500, 10.0), np.full(500, -10.0)])
     given = Evidence(np.array([1000]), np.ones(1000), 1.0, ratios)
     with np.errstate(over="ignore"):
-        assert episode_weights(given)[-1] == pytest.approx(1.0)
+        assert given.weights[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_weights_that_were_not_played_widen_intervals() -> None:
     """Of the mean 0.75 instead of 1; without a model there is nothing for `dr` and `wdr`."""
     given = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, np.log([0.5, 1.0]))
     assert not_played(given) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
-    assert not_played(given, clip=0.5) == pytest.approx({"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0})
+    assert not_played(replace(given, clip=0.5)) == pytest.approx({"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0})
     modelled = replace(given, values=Values(np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)))
     assert not_played(modelled)["dr"] == not_played(modelled)["wdr"] == pytest.approx(0.25 * 1.5)
     assert jackknife(1.0, np.zeros(5), 0.9, 0.25) == (0.75, 1.25)

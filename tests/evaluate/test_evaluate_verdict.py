@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from chain_mdp import Chain
 
-from hindcast.evaluate.estimators import effective_episodes, episode_weights, estimates
+from hindcast.evaluate.estimators import effective_episodes, estimates
 from hindcast.evaluate.intervals import resamples
 from hindcast.evaluate.verdict import by_resamples, by_spread, nothing
 
@@ -19,7 +19,7 @@ def test_is_wrong_in_its_share_of_cases(by: str) -> None:
         chain = Chain(seed, actions_matter=seed % 2 == 0)
         recorded = chain.recorded(200, seed)
         found = estimates(recorded, resamples(200, 200, seed))
-        effective = effective_episodes(episode_weights(recorded)[chain.steps - 1 :: chain.steps])
+        effective = effective_episodes(recorded.weights[recorded.last])
         verdict = by_resamples(found[by][1:] - found["behaviour"][1:], found["behaviour"][1:], by, effective)
         gain = chain.truth - chain.truth_of_behaviour
         truth = "unknown" if abs(gain) < 1e-9 else "better" if gain > 0 else "worse"

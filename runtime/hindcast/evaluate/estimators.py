@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -60,6 +61,7 @@ class Evidence:
         gamma: discount, 0 to 1.
         log_ratio: `[S]` log π(a|s) - log μ(a|s), -inf for what π never does; None where there is none.
         values: a model's; None where there is none.
+        clip: no ratio counts as more than this; None for as it is.
     """
 
     length: I64
@@ -67,43 +69,64 @@ class Evidence:
     gamma: float
     log_ratio: F64 | None = None
     values: Values | None = None
+    clip: float | None = None
 
-    @property
+    @cached_property
     def first(self) -> I64:
         """`[N]` first step of each episode."""
         return np.cumsum(self.length) - self.length
 
-    @property
+    @cached_property
+    def last(self) -> I64:
+        """`[N]` last step of each episode."""
+        return np.cumsum(self.length) - 1
+
+    @cached_property
     def t(self) -> I64:
         """`[S]` number of each step in its episode."""
         return np.arange(len(self.rewards)) - np.repeat(self.first, self.length)
 
-    @property
+    @cached_property
+    def by_length(self) -> I64:
+        """`[N]` the episodes, the longest first."""
+        return np.argsort(-self.length, kind="stable")
+
+    @cached_property
+    def by_time(self) -> list[I64]:
+        """The steps of each t, in the order of `by_length`."""
+        rank = np.empty_like(self.by_length)
+        rank[self.by_length] = np.arange(len(self.length))
+        order = np.lexsort((np.repeat(rank, self.length), self.t))
+        return np.split(order, np.cumsum(np.bincount(self.t))[:-1])
+
+    @cached_property
     def discounts(self) -> F64:
         """`[S]` gamma^t."""
         return np.asarray(self.gamma ** self.t.astype(np.float64))
 
+    @cached_property
+    def weights(self) -> F64:
+        """`[S]` W_t: products of ratios from the episode's first step on, multiplied as sums of logarithms."""
+        assert self.log_ratio is not None
+        logs = self.log_ratio if self.clip is None else np.minimum(self.log_ratio, np.log(self.clip))
+        total = np.empty_like(logs)
+        before = np.zeros(len(self.length))
+        for steps in self.by_time:
+            before = before[: len(steps)] + logs[steps]
+            total[steps] = before
+        return np.asarray(np.exp(total))
+
+    @cached_property
+    def surprise(self) -> F64:
+        """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
+        assert self.values is not None
+        following = np.append(self.values.states[1:], 0.0)
+        following[self.last] = self.values.last
+        return np.asarray(self.rewards + self.gamma * following - self.values.taken)
+
     def sums(self, of_steps: F64) -> F64:
         """`[N]` of `[S]`."""
         return np.asarray(np.add.reduceat(of_steps, self.first))
-
-
-def episode_weights(evidence: Evidence, clip: float | None = None) -> F64:
-    """`[S]` W_t: products of ratios from the episode's first step on, multiplied as sums of logarithms.
-
-    Args:
-        evidence: has ratios.
-        clip: no ratio counts as more than this.
-    """
-    assert evidence.log_ratio is not None
-    logs = evidence.log_ratio if clip is None else np.minimum(evidence.log_ratio, np.log(clip))
-    order, counts = _by_time(evidence.length)
-    total = np.empty_like(logs)
-    before = np.zeros(len(evidence.length))
-    for steps in np.split(order, np.cumsum(counts)[:-1]):
-        before = before[: len(steps)] + logs[steps]
-        total[steps] = before
-    return np.asarray(np.exp(total))
 
 
 def effective_episodes(weights: F64) -> float:
@@ -122,13 +145,12 @@ def effective_episodes(weights: F64) -> float:
     return float(scaled.sum() ** 2 / np.square(scaled).sum() * min(1.0, most * scaled.mean()))
 
 
-def estimates(evidence: Evidence, counts: F64, clip: float | None = None) -> dict[str, F64]:
+def estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
     """All estimates that the evidence allows, for each resample of the episodes.
 
     Args:
         evidence: see there.
         counts: `[R, N]` how often each episode is in each resample; a row of ones is the episodes as they are.
-        clip: see `episode_weights`.
 
     Returns:
         name -> `[R]`, `behaviour` among them: the mean discounted return as recorded. NaN where the weights of a
@@ -137,72 +159,62 @@ def estimates(evidence: Evidence, counts: F64, clip: float | None = None) -> dic
     drawn = counts.sum(1)
     return _each(
         evidence,
-        clip,
         mean=lambda values: counts @ values / drawn,
         weighted_mean=lambda weights, values: counts @ (weights * values) / (counts @ weights),
-        weighted_sum=lambda weights, terms: _weighted(evidence, weights, terms, counts),
+        weighted_sum=lambda terms: _weighted(evidence, terms, counts),
     )
 
 
-def left_out(evidence: Evidence, clip: float | None = None) -> dict[str, F64]:
+def left_out(evidence: Evidence) -> dict[str, F64]:
     """What each episode contributes: all estimates, less the same without the episode.
 
     Args:
         evidence: of at least two episodes.
-        clip: see `episode_weights`.
 
     Returns:
         name -> `[N]`, for the names of `estimates`. Not finite where no other episode has a weight.
     """
     return _each(
         evidence,
-        clip,
         mean=left_out_of_mean,
         weighted_mean=lambda weights, values: _left_out_of_shares(weights / weights.sum(), values),
-        weighted_sum=lambda weights, terms: _left_out_of_weighted(evidence, weights, terms),
+        weighted_sum=lambda terms: _left_out_of_weighted(evidence, terms),
     )
 
 
-def not_played(evidence: Evidence, clip: float | None = None) -> dict[str, float]:
+def not_played(evidence: Evidence) -> dict[str, float]:
     """How far estimates may be off because of the weights that no recorded episode has.
 
     Over all episodes that could be played, the weights of right ratios have the mean 1. Where those that were played
     have another, some of large weight are missing, or the probabilities of a clone are wrong: what is missing counts as
     one standard deviation between episodes. `is` and `pdis` are left out: they vary as that mean does.
 
-    Args:
-        evidence: see there.
-        clip: see `episode_weights`.
-
     Returns:
         name -> |mean of the W_T - 1| times the standard deviation of what the weights are of; nothing without ratios.
     """
     if evidence.log_ratio is None:
         return {}
-    weights = episode_weights(evidence, clip)
-    missing = abs(float(weights[evidence.first + evidence.length - 1].mean()) - 1.0)
+    missing = abs(float(evidence.weights[evidence.last].mean()) - 1.0)
     found = dict.fromkeys(("wis", "pdwis"), evidence.sums(evidence.discounts * evidence.rewards))
     if evidence.values is not None:
-        found |= dict.fromkeys(BY_BOTH, evidence.sums(evidence.discounts * surprise(evidence)))
+        found |= dict.fromkeys(BY_BOTH, evidence.sums(evidence.discounts * evidence.surprise))
     return {name: missing * float(of_episodes.std()) for name, of_episodes in found.items()}
 
 
 def _each(
     evidence: Evidence,
-    clip: float | None,
     *,
     mean: Callable[[F64], F64],
     weighted_mean: Callable[[F64, F64], F64],
-    weighted_sum: Callable[[F64, F64], F64],
+    weighted_sum: Callable[[F64], F64],
 ) -> dict[str, F64]:
     """All estimates, made of three kinds of means, which say what is computed of each: resamples, or contributions.
 
     Args:
         evidence: what they are computed from.
-        clip: see `episode_weights`.
         mean: of `[N]` values.
         weighted_mean: of `[N]` values, by `[N]` weights.
-        weighted_sum: over time, of the means of `[S]` terms by `[S]` weights, see `_weighted`.
+        weighted_sum: over time, of the means of `[S]` terms, see `_weighted`.
     """
     rewards = evidence.discounts * evidence.rewards
     returns = evidence.sums(rewards)
@@ -211,33 +223,24 @@ def _each(
         found["dm"] = mean(evidence.values.states[evidence.first])
     if evidence.log_ratio is None:
         return found
-    weights = episode_weights(evidence, clip)
-    last = weights[evidence.first + evidence.length - 1]
+    weights, last = evidence.weights, evidence.weights[evidence.last]
     with np.errstate(invalid="ignore", divide="ignore"):
         found |= {
             "is": mean(last * returns),
             "wis": weighted_mean(last, returns),
             "pdis": mean(evidence.sums(weights * rewards)),
-            "pdwis": weighted_sum(weights, rewards),
+            "pdwis": weighted_sum(rewards),
         }
         if evidence.values is not None:
-            surprises = evidence.discounts * surprise(evidence)
+            surprises = evidence.discounts * evidence.surprise
             found["dr"] = found["dm"] + mean(evidence.sums(weights * surprises))
-            found["wdr"] = found["dm"] + weighted_sum(weights, surprises)
+            found["wdr"] = found["dm"] + weighted_sum(surprises)
     return found
 
 
 def left_out_of_mean(values: F64) -> F64:
     """`[N]` the mean of `[N]` values, less the same without each."""
     return np.asarray((values - values.mean()) / (len(values) - 1))
-
-
-def surprise(evidence: Evidence) -> F64:
-    """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
-    assert evidence.values is not None
-    following = np.append(evidence.values.states[1:], 0.0)
-    following[evidence.first + evidence.length - 1] = evidence.values.last
-    return np.asarray(evidence.rewards + evidence.gamma * following - evidence.values.taken)
 
 
 def continued(evidence: Evidence) -> F64:
@@ -247,17 +250,15 @@ def continued(evidence: Evidence) -> F64:
     return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.last)
 
 
-def _weighted(evidence: Evidence, weights: F64, terms: F64, counts: F64) -> F64:
+def _weighted(evidence: Evidence, terms: F64, counts: F64) -> F64:
     """`[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t, where ended episodes keep their weights and have no terms."""
-    order, alive = _by_time(evidence.length)
-    by_length = np.argsort(-evidence.length, kind="stable")
-    counts = np.ascontiguousarray(counts[:, by_length])
+    counts = np.ascontiguousarray(counts[:, evidence.by_length])
     ended, total = np.zeros(len(counts)), np.zeros(len(counts))
     held = np.zeros(0)
-    for steps in np.split(order, np.cumsum(alive)[:-1]):
+    for steps in evidence.by_time:
         n = len(steps)
         ended += counts[:, n : max(n, len(held))] @ held[n:]
-        held = weights[steps]
+        held = evidence.weights[steps]
         both = counts[:, :n] @ np.stack([held * terms[steps], held], 1)
         total += both[:, 0] / (both[:, 1] + ended)
     return total
@@ -268,29 +269,11 @@ def _left_out_of_shares(shares: F64, values: F64) -> F64:
     return np.asarray(shares / (1.0 - shares) * (values - shares @ values))
 
 
-def _left_out_of_weighted(evidence: Evidence, weights: F64, terms: F64) -> F64:
+def _left_out_of_weighted(evidence: Evidence, terms: F64) -> F64:
     """Of `_weighted`."""
-    order, alive = _by_time(evidence.length)
-    by_length = np.argsort(-evidence.length, kind="stable")
-    held, found = np.zeros(len(by_length)), np.zeros(len(by_length))
-    values = np.zeros(len(by_length))
-    for steps in np.split(order, np.cumsum(alive)[:-1]):
-        held[: len(steps)], values[: len(steps)] = weights[steps], terms[steps]
+    held, values, found = (np.zeros(len(evidence.length)) for _ in range(3))
+    for steps in evidence.by_time:
+        held[: len(steps)], values[: len(steps)] = evidence.weights[steps], terms[steps]
         values[len(steps) :] = 0.0
-        found[by_length] += _left_out_of_shares(held / held.sum(), values)
+        found[evidence.by_length] += _left_out_of_shares(held / held.sum(), values)
     return found
-
-
-def _by_time(length: I64) -> tuple[I64, I64]:
-    """Steps in the order of time: at each t the episodes that have one, the longest first.
-
-    Returns:
-        `[S]` steps, and `[T]` how many there are at each t.
-    """
-    by_length = np.argsort(-length, kind="stable")
-    rank = np.empty_like(by_length)
-    rank[by_length] = np.arange(len(length))
-    first = np.cumsum(length) - length
-    t = np.arange(length.sum()) - np.repeat(first, length)
-    order = np.lexsort((np.repeat(rank, length), t))
-    return order, np.bincount(t)

@@ -24,12 +24,10 @@ from hindcast.evaluate.estimators import (
     Evidence,
     continued,
     effective_episodes,
-    episode_weights,
     estimates,
     left_out,
     left_out_of_mean,
     not_played,
-    surprise,
 )
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
 from hindcast.evaluate.intervals import Interval, jackknife, percentiles, resamples, student
@@ -273,6 +271,7 @@ class _Case:
             gamma=options.gamma,
             log_ratio=log_ratio,
             values=self._model and self._model.values,
+            clip=options.clip,
         )
         self._counts = resamples(len(self._all.length), options.resamples, options.seed)
 
@@ -308,8 +307,7 @@ class _Case:
         evidence = self._all
         if evidence.log_ratio is None:
             return None
-        weights = episode_weights(evidence, self._options.clip)
-        return effective_episodes(weights[evidence.first + evidence.length - 1])
+        return effective_episodes(evidence.weights[evidence.last])
 
     @cached_property
     def _refused(self) -> dict[str, str]:
@@ -345,16 +343,16 @@ class _Case:
     @cached_property
     def _found(self) -> dict[str, F64]:
         """Name -> `[1 + R]`."""
-        return estimates(self._usable, self._counts, self._options.clip)
+        return estimates(self._usable, self._counts)
 
     @cached_property
     def _contributions(self) -> dict[str, F64]:
         """Name -> `[N]`."""
-        return left_out(self._usable, self._options.clip)
+        return left_out(self._usable)
 
     @cached_property
     def _not_played(self) -> dict[str, float]:
-        return not_played(self._usable, self._options.clip)
+        return not_played(self._usable)
 
     def _estimate(self, name: str) -> Estimate:
         values, level = self._found[name], self._options.level
@@ -378,7 +376,7 @@ class _Case:
         found, contributions = self._found, self._contributions
         if "wdr" in found:
             return float(found["wdr"][0] - found["dm"][0]), contributions["wdr"] - contributions["dm"]
-        of_episodes = self._all.sums(self._all.discounts * surprise(self._all))
+        of_episodes = self._all.sums(self._all.discounts * self._all.surprise)
         return float(of_episodes.mean()), left_out_of_mean(of_episodes)
 
     @property
@@ -409,7 +407,7 @@ class _Case:
         if head.stochastic or not head.noise_size:
             found["imitation_loss"] = self._mean(self._imitates)
         if self._all.values is not None:
-            found["td_error"] = float(np.sqrt(np.square(surprise(self._all)).mean()))
+            found["td_error"] = float(np.sqrt(np.square(self._all.surprise).mean()))
             found["mean_q"] = float(self._all.values.taken.mean())
             found["max_q"] = float(self._all.values.taken.max())
         return found if self._critic is None else found | self._critic_signals(self._critic)
