@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hindcast.api.model import ModelSpec
 from hindcast.evaluate.fitting import FitOptions, fit
-from hindcast.evaluate.recorded import steps_of
+from hindcast.evaluate.recorded import over_steps, steps_of
 from hindcast.evaluate.target import Batch, noise_for
 from hindcast.learn.batches import actions_of
 from hindcast.models.distributions import Distribution
@@ -28,7 +28,6 @@ from hindcast.pipeline.window import WindowData
 
 _EVERY = 100
 _SAMPLES = 64
-_ROWS = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class Clone:
         least, best, best_at = float("inf"), copy.deepcopy(self._module.state_dict()), 0
         for update in self._fitting(learnt, options, begun=0):
             if update % _EVERY == 0:
-                loss = self._mean_loss(held)
+                loss = -float(over_steps(self._window, self.logp, held).mean())
                 if loss < least:
                     least, best, best_at = loss, copy.deepcopy(self._module.state_dict()), update
                 if update - best_at >= options.patience:
@@ -137,11 +136,6 @@ class Clone:
     def _loss(self, steps: Tensor) -> Tensor:
         batch = self._window.gather(steps)
         return -self._distribution(batch).logp(actions_of(batch)).mean()
-
-    @torch.no_grad()
-    def _mean_loss(self, steps: Tensor) -> float:
-        parts = steps.split(_ROWS)
-        return -float(torch.cat([self.logp(self._window.gather(part)) for part in parts]).mean())
 
     def _distribution(self, batch: Batch) -> Distribution:
         return self._module.distribution(self._module.forward_train(batch)["action_dist_inputs"])

@@ -90,9 +90,9 @@ def has_logp(dataset: Dataset) -> bool:
     return Columns.ACTION_LOGP in {root(leaf) for leaf in dataset.spec.leaves}
 
 
-def over_steps(window: WindowData, compute: Callable[[Batch], Tensor]) -> Tensor:
-    """`[S, ...]` what is computed of batches of a window's steps, in order."""
-    steps = torch.arange(window.num_steps)
+def over_steps(window: WindowData, compute: Callable[[Batch], Tensor], steps: Tensor | None = None) -> Tensor:
+    """`[S, ...]` what is computed of batches of a window's steps, in order: of all, unless some are given."""
+    steps = torch.arange(window.num_steps) if steps is None else steps
     return torch.cat([compute(window.gather(part)) for part in steps.split(_ROWS)])
 
 
