@@ -71,6 +71,14 @@ def validate_resource(data: dict[str, Any]) -> Resource:
     return resource
 
 
+def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
+    """The resource as it was written, in the YAML's form: fields that were left to their defaults are left out."""
+    given = resource.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
+    )
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **given}
+
+
 def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
     problems = list(document.problems)
     if document.value is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hindcast import formatting
-from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api import OfflineRecording, OfflineTraining, document_of
 from hindcast.datasets.inspection.statistics import Distribution
 from hindcast.datasets.inspection.summary import Summary
 from hindcast.report.curves import Curves
@@ -188,15 +188,13 @@ def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
 
 
 def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
-    """The resource as it was written: fields that were left to their defaults are left out."""
+    """The resource as it was written."""
     from ruamel.yaml import YAML
 
-    given = resource.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})
-    document = {"apiVersion": resource.api_version, "kind": resource.kind} | given
     yaml = YAML()
     yaml.default_flow_style = False
     buffer = io.StringIO()
-    yaml.dump(document, buffer)
+    yaml.dump(document_of(resource), buffer)
     return buffer.getvalue()
 
 

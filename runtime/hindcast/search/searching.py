@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from hindcast.api import OfflineRecording, OfflineTraining, course_hash, load_resources
+from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
 from hindcast.builder.config import AlgorithmConfig
 from hindcast.builder.values import plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
@@ -101,7 +101,7 @@ class _Searching:
         self._identity = {
             "resource": self._name,
             "courseHash": course_hash(plan.base),
-            "evaluation": planning.document_of(plan.base)["spec"]["evaluation"],
+            "evaluation": document_of(plan.base, exclude_none=True)["spec"]["evaluation"],
             "over": [
                 [path, str(values) if isinstance(values, Range) else list(values)]
                 for path, values in plan.over.items()

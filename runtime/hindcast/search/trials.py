@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api import OfflineTraining, spec_hash, validate_resource
+from hindcast.api import OfflineTraining, document_of, spec_hash, validate_resource
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.offline_evaluation import EstimateName, OfflineEvaluationSpec
 from hindcast.api.training import StopSpec
@@ -205,7 +205,7 @@ def _of_the_loss(offline: OfflineEvaluationSpec) -> OfflineEvaluationSpec:
 
 
 def _varied(base: OfflineTraining, setting: Setting, name: str, seed: int, folder: str) -> OfflineTraining:
-    document = copy.deepcopy(document_of(base))
+    document = document_of(base, exclude_none=True)
     document["metadata"]["name"] = name
     spec = document["spec"]
     for path, value in setting.items():
@@ -215,14 +215,6 @@ def _varied(base: OfflineTraining, setting: Setting, name: str, seed: int, folde
     found = validate_resource(document)
     assert isinstance(found, OfflineTraining)
     return found
-
-
-def document_of(resource: OfflineTraining) -> dict[str, Any]:
-    """The resource as YAML has it, without fields that were not given."""
-    given = resource.model_dump(
-        mode="json", by_alias=True, exclude_unset=True, exclude_none=True, exclude={"status"}
-    )
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **given}
 
 
 def _put(spec: dict[str, Any], path: str, value: Any) -> None:
