@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import platform
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from hindcast.report.canvas import DARK, LIGHT, Picture, render
 from hindcast.storage.location import Location
+from hindcast.version import __version__, package_versions
 
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
@@ -70,8 +72,6 @@ class Page:
     sections: Sequence[Section]
     tables: Sequence[Table]
     commands: Sequence[Command]
-    versions: Table
-    footer: str
     problems: Sequence[Problem] = field(default=())
     spec: str = ""
 
@@ -100,7 +100,8 @@ def write_page(folder: Location, page: Page) -> str:
         for picture in pictures:
             folder.child(PLOTS_FOLDER, f"{picture.name}.png").write_bytes(picture.png)
     report = folder.child(REPORT_FILE)
-    report.write_bytes(_html(page, drawn).encode())
+    about = "This file is self-contained; its images are also in plots/."
+    report.write_bytes(_html(page, drawn, about).encode())
     return str(report)
 
 
@@ -110,7 +111,8 @@ def write_alone(file: Location, page: Page) -> str:
     Returns:
         Its path as the user would write it.
     """
-    file.write_bytes(_html(page, [(section.title, _draw(section)) for section in page.sections]).encode())
+    drawn = [(section.title, _draw(section)) for section in page.sections]
+    file.write_bytes(_html(page, drawn, "This file needs nothing else.").encode())
     return str(file)
 
 
@@ -126,7 +128,7 @@ def _draw(section: Section) -> list[_Shown]:
     return shown
 
 
-def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]]) -> str:
+def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]], about: str) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -137,7 +139,17 @@ def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]]) -> str:
         lstrip_blocks=True,
     )
     sections = [{"title": title, "pictures": pictures} for title, pictures in drawn]
-    return environment.get_template("report.html.j2").render(page=page, sections=sections)
+    footer = f"Written by Hindcast {__version__}. {about}"
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, sections=sections, versions=_versions(), footer=footer)
+
+
+def _versions() -> Table:
+    """What it ran on, in one row."""
+    found = {"Hindcast": __version__, "Python": platform.python_version()}
+    found |= {package: number for package, number in package_versions().items() if number is not None}
+    found["machine"] = f"{platform.system()} {platform.machine()}"
+    return Table("Versions", tuple(found), [tuple(found.values())])
 
 
 def _data_uri(png: bytes) -> str:

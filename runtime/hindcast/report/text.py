@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from hindcast.report.page import Command, Table, Tile
 from hindcast.report.plots import Reference
 from hindcast.report.results import RESULTS_FILE
 from hindcast.storage.location import Location
-from hindcast.version import __version__, package_versions
 
 
 @dataclass(frozen=True)
@@ -123,14 +121,6 @@ def _mean(spread: Distribution | None) -> str:
     return f"{formatting.significant(spread.mean)} ± {formatting.significant(spread.std)}"
 
 
-def versions_table() -> Table:
-    """What it ran on, in one row."""
-    found = {"Hindcast": __version__, "Python": platform.python_version()}
-    found |= {package: number for package, number in package_versions().items() if number is not None}
-    found["machine"] = f"{platform.system()} {platform.machine()}"
-    return Table("Versions", tuple(found), [tuple(found.values())])
-
-
 def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     """Where the run left what."""
     best, last = checkpoints(metrics)
@@ -196,8 +186,3 @@ def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
     buffer = io.StringIO()
     yaml.dump(document_of(resource), buffer)
     return buffer.getvalue()
-
-
-def footer() -> str:
-    """The page's last line."""
-    return f"Written by Hindcast {__version__}. This file is self-contained; its images are also in plots/."

@@ -39,17 +39,14 @@ from hindcast.report.text import (
     checkpoint_table,
     checkpoints,
     data_table,
-    footer,
     recording_commands,
     recording_tiles,
     reference,
     resource_yaml,
     training_commands,
     training_tiles,
-    versions_table,
 )
 from hindcast.storage.location import Location, resolve
-from hindcast.version import __version__
 
 STATE_FOLDER = "_hindcast"
 _EXPERT = f"{STATE_FOLDER}/policy"
@@ -87,8 +84,6 @@ def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: S
         tables=[checkpoint_table(folder, outcome.metrics), data_table(recorded)],
         commands=training_commands(folder, resource, best or last, inputs),
         spec=resource_yaml(resource),
-        versions=versions_table(),
-        footer=footer(),
         problems=problems,
     )
     return write_page(folder, page)
@@ -116,8 +111,6 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
         tables=[data_table(recorded)],
         commands=recording_commands(folder, trained=resource.spec.policy.train is not None),
         spec=resource_yaml(resource),
-        versions=versions_table(),
-        footer=footer(),
         problems=problems,
     )
     return write_page(state, page)
@@ -224,8 +217,6 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
         tables=[Table("Facts", (), list(known.items())), *_ranges(summary)],
         commands=_commands(data),
-        versions=versions_table(),
-        footer=f"Written by Hindcast {__version__}. This file needs nothing else.",
         problems=[Problem(found.severity, found.message) for found in summary.problems],
     )
     return write_alone(resolve(file), page)

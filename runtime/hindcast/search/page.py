@@ -9,12 +9,11 @@ from hindcast import formatting
 from hindcast.api import OfflineTraining
 from hindcast.report.canvas import Label, Picture, Theme, end_labels, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_alone
-from hindcast.report.text import resource_yaml, versions_table
+from hindcast.report.text import resource_yaml
 from hindcast.search.found import Run, Search, Trial, with_interval
 from hindcast.search.space import shown
 from hindcast.search.trials import LOSS
 from hindcast.storage.location import resolve
-from hindcast.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +40,6 @@ def write_search_page(found: Search, base: OfflineTraining) -> None:
         tables=[trials_table(found)],
         commands=_commands(found),
         spec=resource_yaml(found.training or base),
-        versions=versions_table(),
-        footer=f"Written by Hindcast {__version__}. This file needs nothing else.",
     )
     write_alone(resolve(found.report), page)
 
