@@ -9,17 +9,11 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Distribution
-from hindcast.datasets.inspection.summary import ActionLeaf, Summary
+from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Summary
 from hindcast.report.canvas import Picture, Theme, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-from typing import TYPE_CHECKING
-
-from hindcast.datasets.inspection.summary import Coverage, ObservationLeaf
-
-if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_DIMENSIONS = 9
@@ -72,10 +66,10 @@ def _histogram(spread: Distribution | None, verb: str, unit: str, more: str, axi
     return Picture(title, caption, draw)
 
 
-def _bars(axes: Axes, theme: Theme, spread: Distribution, colour: str | None = None) -> None:
+def _bars(axes: Axes, theme: Theme, spread: Distribution) -> None:
     edges = np.array(spread.edges)
     axes.bar(
-        edges[:-1], spread.counts, np.diff(edges), align="edge", color=colour or theme.main,
+        edges[:-1], spread.counts, np.diff(edges), align="edge", color=theme.main,
         edgecolor=theme.paper, linewidth=0.8,
     )  # fmt: skip
     if len(edges) == 2:  # a single value: a bar as wide as the picture says nothing
@@ -202,7 +196,7 @@ def _panel(axes: Axes, theme: Theme, name: str, spread: Distribution) -> None:
 def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
     """`coverage`, and the ranges of each observation leaf whose space has bounds (the first four)."""
     pictures: dict[str, Picture | None] = {"coverage": _grid(summary.coverage) if summary.coverage else None}
-    for leaf in summary.observations[:4]:
+    for leaf in summary.observations[:MAX_LEAVES]:
         pictures[f"range-{leaf.name.replace('/', '-')}"] = _ranges(leaf)
     return pictures
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -11,11 +12,6 @@ from hindcast.api.base import GROUP, VERSION
 from hindcast.api.sentences import nearest
 from hindcast.cli.cluster.target import Target
 from hindcast.errors import SpecError, UserError
-
-if TYPE_CHECKING:
-    from kubernetes import client
-import os
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kubernetes import client
