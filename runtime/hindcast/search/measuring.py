@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hindcast.evaluate.intervals import Interval
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Outcome
 from hindcast.report.results import ITERATION, Result, read_results
@@ -26,29 +25,19 @@ def measured(outcome: Outcome, seed: int, by: str) -> Run:
         why = _judged(results, None).get("refused", {}).get(by, "no evaluation was due")
         return replace(run, error=f"{by} cannot be computed: {why}")
     checkpoint = find_checkpoint(outcome.metrics["checkpoint"] if by == LOSS else best["path"])
-    judged = _judged(results, checkpoint.training.iteration)
-    figure = _figure(judged, by)
+    said = _said(_judged(results, checkpoint.training.iteration), by)
     return replace(
         run,
-        figure=figure,
-        interval=_interval(judged, by),
-        verdict=_verdict(judged),
-        behaviour=_behaviour(judged),
+        **said,
         checkpoint=str(checkpoint.location),
         updates=checkpoint.updates,
-        error=f"{by} is not a finite number" if figure is None else None,
+        error=f"{by} is not a finite number" if said["figure"] is None else None,
     )
 
 
 def confirmation(judged: Result, by: str) -> Confirmation:
     """The last evaluation of the winner."""
-    return Confirmation(
-        figure=_figure(judged, by),
-        interval=_interval(judged, by),
-        verdict=_verdict(judged),
-        behaviour=_behaviour(judged),
-        episodes=judged["episodes"],
-    )
+    return Confirmation(**_said(judged, by), episodes=judged["episodes"])
 
 
 def _judged(results: list[Result], iteration: int | None) -> dict[str, Any]:
@@ -60,20 +49,13 @@ def _judged(results: list[Result], iteration: int | None) -> dict[str, Any]:
     return {}
 
 
-def _figure(judged: Mapping[str, Any], by: str) -> float | None:
-    if by == LOSS:
-        return judged.get(VALIDATION_LOSS)
-    return judged.get("estimates", {}).get(by, {}).get("value")
-
-
-def _interval(judged: Mapping[str, Any], by: str) -> Interval | None:
-    found = judged.get("estimates", {}).get(by, {}).get("interval")
-    return None if found is None else (found[0], found[1])
-
-
-def _behaviour(judged: Mapping[str, Any]) -> float | None:
-    return judged.get("behaviour", {}).get("value")
-
-
-def _verdict(judged: Mapping[str, Any]) -> str | None:
-    return judged.get("verdict", {}).get("sentence")
+def _said(judged: Mapping[str, Any], by: str) -> dict[str, Any]:
+    """What an evaluation says, by the names of `Run` and `Confirmation`."""
+    estimate = judged.get("estimates", {}).get(by, {})
+    interval = estimate.get("interval")
+    return {
+        "figure": judged.get(VALIDATION_LOSS) if by == LOSS else estimate.get("value"),
+        "interval": None if interval is None else tuple(interval),
+        "verdict": judged.get("verdict", {}).get("sentence"),
+        "behaviour": judged.get("behaviour", {}).get("value"),
+    }
