@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -28,7 +28,7 @@ from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Trainer, new_learner, notes_on_module
+from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_module
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -155,40 +155,35 @@ def online_trainer(
     notes = notes_on_module(policy.module)
     initial = spec.initial_checkpoint
     warm = None if initial is None else partial(warm_start, policy, learner.nets, initial, FIELD_OF_EXPERTS)
+    experience: Experience
+    prepare: Callable[[], None]
     if isinstance(algorithm, OnlineAlgorithm):
-        sampled = Sampled(
+        experience = Sampled(
             environment, algorithm, policy, learner.nets, seed=seed, width=width, callbacks=callbacks
         )
-        return Trainer(
-            spec.algorithm,
-            policy,
-            learner,
-            sampled,
-            spec_hash=spec_hash(resource),
-            prepare=warm or (lambda: None),
-            notes=notes,
+        prepare = warm or (lambda: None)
+    else:
+        live = live_source(
+            spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
         )
-    data = OfflineData(
-        [],
-        needs,
-        batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
-        seed=seed,
-        preprocessing=policy.preprocessing,
-        observation_space=spaces.observation,
-        action_space=spaces.action,
-        live=[
-            live_source(
-                spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
-            )
-        ],
-    )
+        experience = OfflineData(
+            [],
+            needs,
+            batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+            seed=seed,
+            preprocessing=policy.preprocessing,
+            observation_space=spaces.observation,
+            action_space=spaces.action,
+            live=[live],
+        )
+        prepare = warm or experience.fit_preprocessing
     return Trainer(
         spec.algorithm,
         policy,
         learner,
-        data,
+        experience,
         spec_hash=spec_hash(resource),
-        prepare=warm or data.fit_preprocessing,
+        prepare=prepare,
         notes=notes,
     )
 
