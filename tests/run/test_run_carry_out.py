@@ -16,7 +16,7 @@ from hindcast.api.loading import Loaded
 from hindcast.errors import Interrupted, SpecError
 from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.placement import clamp_replicas
+from hindcast.run.placement import HERE
 from hindcast.run.planning import plan
 from hindcast.threads import processors
 from support import WALK, MemoryReporter, record, recording, training
@@ -175,8 +175,8 @@ class TestPlan:
 
 
 def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
-    assert clamp_replicas(1, "runners") == (1, None)
-    count, note = clamp_replicas(10_000, "runners")
+    assert HERE.replicas(1, "runners") == (1, None)
+    count, note = HERE.replicas(10_000, "runners")
     assert count == processors()
     assert note is not None
     assert f"10000 runners clamped to {processors()}" in note

@@ -24,7 +24,7 @@ from hindcast.record.pool import join_runners
 from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import Recorder, Task, Work
 from hindcast.report.events import Reporter
-from hindcast.run.placement import clamp_replicas
+from hindcast.run.placement import HERE
 from hindcast.worker_processes import WorkerProcesses
 
 _WAVES = 4
@@ -81,7 +81,7 @@ class EvaluationRecording(GrowingDataset):
         self._note_policy(policy)
         if self._recorders is None:
             self._recorded_task = self._task(self._module)
-            runners, note = clamp_replicas(self._spec.runners.replicas, "evaluation runners")
+            runners, note = HERE.replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)
             self._recorders = (

@@ -22,21 +22,6 @@ from hindcast.storage.location import Guard, Location
 from hindcast.threads import processors
 
 
-def clamp_replicas(wanted: int, what: str) -> tuple[int, str | None]:
-    """As many replicas as this machine has processors, and the sentence that says so.
-
-    Args:
-        what: "runners", "evaluation runners" …
-
-    Returns:
-        The number to use, and a note where it is smaller than wanted.
-    """
-    available = processors()
-    if wanted <= available:
-        return wanted, None
-    return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
-
-
 def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
     """Where a learner computes.
 
@@ -119,7 +104,10 @@ class Here:
 
     def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
         """Not more than processors."""
-        return clamp_replicas(wanted, what)
+        available = processors()
+        if wanted <= available:
+            return wanted, None
+        return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
         """A lock, which other processes of this machine see; nothing is to be looked at again."""
