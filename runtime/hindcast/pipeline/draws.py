@@ -126,8 +126,6 @@ class Draws:
 class DrawsFeed(Feed, ABC):
     """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch."""
 
-    epoch_size: int
-
     def __init__(self, recipe: Recipe, batch_size: int, seed: int, size: int) -> None:
         self.batch_size = batch_size
         self._recipe = recipe
@@ -137,9 +135,6 @@ class DrawsFeed(Feed, ABC):
     @property
     def cursor(self) -> int:
         return self._draws.count
-
-    def next(self) -> Batch:
-        return self.take(self.batch_size)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """See `Feed`.

@@ -31,6 +31,7 @@ State = dict[str, Any]
 class Feed(Protocol):
     """Endless batches with a position that can be saved and found again."""
 
+    batch_size: int
     epoch_size: int
 
     @property
@@ -40,7 +41,7 @@ class Feed(Protocol):
 
     def next(self) -> Batch:
         """The next batch of the size that the feed was made with."""
-        ...
+        return self.take(self.batch_size)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, at least one; of them those that are `share`'s."""
@@ -88,7 +89,7 @@ class Feed(Protocol):
         ...
 
 
-class WindowFeed(ABC):
+class WindowFeed(Feed, ABC):
     """What both kinds of feed share: walking over windows.
 
     Args:
@@ -111,12 +112,7 @@ class WindowFeed(ABC):
 
     @property
     def cursor(self) -> int:
-        """See `Feed`."""
         return self._cursor
-
-    def next(self) -> Batch:
-        """See `Feed`."""
-        return self.take(self.batch_size)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """See `Feed`. Spans as many windows and epochs as it needs.
@@ -138,13 +134,11 @@ class WindowFeed(ABC):
         return concat_batches(parts)
 
     def state(self) -> State:
-        """See `Feed`."""
         state = {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
         held = self._held_here()
         return state if held is None else state | {"targets": [held.first_cursor, held.updates]}
 
     def tensors(self) -> Batch:
-        """See `Feed`."""
         held = self._held_here()
         columns = {} if held is None else held.columns
         return {name: column.to("cpu", copy=True).contiguous() for name, column in columns.items()}
@@ -162,11 +156,9 @@ class WindowFeed(ABC):
             self._held = Held(int(first_cursor), int(updates), columns)
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
-        """See `Feed`."""
         refuse_priorities()
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`."""
         seen = self._order.distinct(self._cursor)
         timesteps_per_item = int(self._order.steps.sum()) / self.epoch_size
         found = {
@@ -180,7 +172,6 @@ class WindowFeed(ABC):
         return found
 
     def close(self) -> None:
-        """See `Feed`."""
         self._current = self._complete = None
 
     @abstractmethod
@@ -229,7 +220,6 @@ class StreamingFeed(WindowFeed):
         return loaded
 
     def close(self) -> None:
-        """See `Feed`."""
         super().close()
         self._stop()
 
@@ -257,7 +247,6 @@ class ResidentFeed(WindowFeed):
         return Loaded(window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order))
 
     def close(self) -> None:
-        """See `Feed`."""
         super().close()
         self._data = None
 

@@ -45,9 +45,6 @@ class MixedFeed(Feed):
         """Items delivered from all sources together."""
         return sum(feed.cursor for feed in self._feeds.values())
 
-    def next(self) -> Batch:
-        return self.take(self.batch_size)
-
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, all of one source; counts as one batch."""
         batch = self._feeds[self.source_of(self._batches)].take(count, share)
