@@ -8,6 +8,7 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
+from hindcast.episodes import nested
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.user_code import Misuse, calling
 
@@ -123,7 +124,8 @@ class ConnectorV2:
             for item in items_to_add:
                 ConnectorV2.add_batch_item(batch, column, item, single_agent_episode)
             return
-        ConnectorV2.add_batch_item(batch, column, _batched(items_to_add), single_agent_episode)
+        marked = nested.map_leaves(lambda leaf: np.asarray(leaf).view(BatchedNdArray), items_to_add)
+        ConnectorV2.add_batch_item(batch, column, marked, single_agent_episode)
 
 
 class LearnerConnectorPipeline(ConnectorV2):
@@ -248,12 +250,3 @@ def run_pieces(
             if not isinstance(batch, dict):
                 raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary.")
     return batch
-
-
-def _batched(items: Any) -> Any:
-    """Arrays marked as of several items, nested as they are."""
-    if isinstance(items, Mapping):
-        return {name: _batched(part) for name, part in items.items()}
-    if isinstance(items, tuple):
-        return tuple(_batched(part) for part in items)
-    return np.asarray(items).view(BatchedNdArray)
