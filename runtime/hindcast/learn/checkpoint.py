@@ -18,7 +18,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -39,21 +38,16 @@ from hindcast.learn.checkpoint_record import (
     parse,
 )
 from hindcast.learn.learner import LearnerState
+from hindcast.models.policy import Policy
+from hindcast.models.policy_files import WEIGHTS
 from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.storage.location import Location, resolve
 
-__all__ = ["Checkpoint", "CheckpointStore", "SavesPolicy", "TrainingState", "find_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointStore", "TrainingState", "find_checkpoint"]
 
 LEARNER, MODULE = "learner.safetensors", "module"
-_WEIGHTS = f"{MODULE}/weights.safetensors"
+_WEIGHTS = f"{MODULE}/{WEIGHTS}"
 _POLICY = "nets/policy."
-
-
-class SavesPolicy(Protocol):
-    """What a checkpoint needs of a `Policy`."""
-
-    def to_files(self) -> dict[str, bytes]:
-        """The files of the saved policy, by name; `weights.safetensors` holds the module's whole state."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,7 @@ class CheckpointStore:
 
     def save(
         self,
-        policy: SavesPolicy,
+        policy: Policy,
         learner: LearnerState,
         training: TrainingState,
         protect: Collection[int] = (),
@@ -254,7 +248,7 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
     )
 
 
-def _contents(policy: SavesPolicy, learner: LearnerState) -> dict[str, bytes]:
+def _contents(policy: Policy, learner: LearnerState) -> dict[str, bytes]:
     """The files of a checkpoint; the policy's weights are stored once, by the policy."""
     own = {name: tensor for name, tensor in learner.tensors.items() if not name.startswith(_POLICY)}
     files = {f"{MODULE}/{name}": data for name, data in policy.to_files().items()}
