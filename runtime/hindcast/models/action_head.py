@@ -16,6 +16,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
+from hindcast.models.connectors import is_float_box
 from hindcast.models.distributions import (
     Bernoulli,
     BoundedGaussian,
@@ -90,7 +91,7 @@ def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
 
 
 def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
-    floats = [leaf for leaf, space in leaves.items() if _is_float_box(space)]
+    floats = [leaf for leaf, space in leaves.items() if is_float_box(space)]
     if distribution in _CONTINUOUS and not floats:
         raise SpecError(
             f"model.distribution: {distribution!r} is for continuous actions, and the action space has none "
@@ -111,7 +112,7 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.MultiBinary):
         bits = int(np.prod(space.shape))
         return _discrete(partial(Bernoulli, shape=space.shape), bits, noise_size=bits)
-    if _is_float_box(space):
+    if is_float_box(space):
         return _continuous(leaf, space, model)
     if isinstance(space, gym.spaces.Box):
         return _integer_box(leaf, space)
@@ -228,10 +229,6 @@ def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:
     }
 
 
-def _is_float_box(space: gym.Space) -> bool:
-    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
-
-
 def _describe(leaves: Mapping[str, gym.Space]) -> str:
     return ", ".join(f"{leaf}: {space}" for leaf, space in leaves.items())
 
@@ -257,7 +254,7 @@ class ActionRange(nn.Module):
 
     def __init__(self, action_space: gym.Space, algorithm: str) -> None:
         super().__init__()
-        if not (isinstance(action_space, gym.spaces.Box) and np.issubdtype(action_space.dtype, np.floating)):
+        if not is_float_box(action_space):
             raise SpecError(
                 f"spec.algorithm: {algorithm} needs continuous actions, in one float Box, not {action_space}; "
                 "for others take IQL, MARWIL or BC."

@@ -99,7 +99,7 @@ class ActionToEnv:
         self._scaled = {
             leaf: _Scale(space)
             for leaf, space in self._spaces.items()
-            if normalize_actions and _is_float_box(space) and space.is_bounded()
+            if normalize_actions and is_float_box(space) and space.is_bounded()
         }
         self.scaled_leaves = tuple(self._scaled)
         self._clip = clip_actions
@@ -212,7 +212,7 @@ class Preprocessing:
         self.filters = {
             leaf: MeanStdFilter(space.shape)
             for leaf, space in leaves.items()
-            if observation_filter == "meanStd" and _is_float_box(space)
+            if observation_filter == "meanStd" and is_float_box(space)
         }
         self.stacked_leaves = tuple(
             leaf
@@ -369,5 +369,6 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
     return frames.movedim(1, -2).flatten(-2)
 
 
-def _is_float_box(space: gym.Space) -> bool:
+def is_float_box(space: gym.Space) -> bool:
+    """Whether a space is a Box of floats."""
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)

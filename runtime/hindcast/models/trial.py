@@ -21,6 +21,7 @@ from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import UserCodeError
+from hindcast.models.connectors import is_float_box
 from hindcast.models.outputs import problem_with
 from hindcast.models.rl_module import RLModule, build_module, is_the_users
 from hindcast.user_code import calling, definition
@@ -126,7 +127,7 @@ def _batch(module: RLModule, seed: int, in_training: bool = False) -> dict[str, 
 def _rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generator) -> Tensor:
     shape = (*lead, *(space.shape or ()))
     values: Any
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if is_float_box(space):
         values = np.clip(rng.normal(size=shape), space.low, space.high)
     elif isinstance(space, gym.spaces.Box):
         values = rng.integers(space.low, space.high, size=shape, dtype=space.dtype, endpoint=True)
